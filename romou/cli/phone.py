@@ -1,4 +1,4 @@
-"""romou phone: the runtime of a phone over adb."""
+"""romou phone: the runtime of a phone over adb, and a recording of any phone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from romou.cli.common import console, debug_option, json_option, key_option, print_json
+from romou.cli.options import options_of
+from romou.driver.options import PhoneRecordOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -28,6 +30,7 @@ def command() -> None:
     scripts/build_phone_runtime.sh --out FOLDER     builds the runtime
     romou phone push FOLDER
     romou phone start --key-file FILE               prints the address for tuning
+    romou phone record --rpc ADDRESS -o FILE        times layers on any device at an address
     """
 
 
@@ -111,6 +114,44 @@ def warm(folder: Path, serial: str | None, is_json: bool) -> None:
         )
     else:
         console(is_json=False).print(printed.rstrip(), markup=False)
+
+
+@command.command("record")
+@options_of(PhoneRecordOptions, "rpc", "minutes")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The recording; one that was begun is continued.",
+)
+@options_of(PhoneRecordOptions, "target", "archprobe", "seed")
+@json_option
+@debug_option
+def record(output: Path, is_json: bool, **options: Any) -> None:
+    """Time 30 configs each of 20 layers of mobile networks, and keep them in one file.
+
+    The device's clock is held up and checked around each config. The file can be offered to Romou: it judges the
+    estimate, and its best configs become tuned schedules.
+    """
+    from romou.driver.phone_recording import record_phone
+
+    out = console(is_json=is_json)
+    recording = record_phone(output, PhoneRecordOptions(**options), say=lambda line: out.print(line, markup=False))
+    timed = [trial for trial in recording.trials if trial.record.time_s is not None]
+    numbers = {
+        "file": str(output),
+        "device": recording.origin.device["name"],
+        "configs": len(recording.trials),
+        "timed": len(timed),
+        "steady": sum(recording.is_steady(trial) for trial in timed),
+        "operators": len({trial.record.task_key for trial in timed}),
+    }
+    if is_json:
+        print_json(numbers)
+    else:
+        text = "{file}: {configs} configs of {operators} operators on {device}, {timed} timed, {steady} at full clock"
+        out.print(text.format(**numbers), markup=False)
 
 
 @command.command("stop")

@@ -22,8 +22,14 @@ from romou.cli.common import console, debug_option, json_option, print_json
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="With --contribute: the folder of the records. [default: all of the user's cache]",
 )
+@click.option(
+    "--recording",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --contribute: a file of `romou phone record` in place of records.",
+)
 @click.pass_context
-def command(context: click.Context, contribute: Path | None, work_dir: Path | None) -> None:
+def command(context: click.Context, contribute: Path | None, work_dir: Path | None, recording: Path | None) -> None:
     """Export and import records in T4, the format of Kernel Tuner, or offer them as tuned schedules.
 
     The commands take --json and --debug.
@@ -36,7 +42,9 @@ def command(context: click.Context, contribute: Path | None, work_dir: Path | No
     else:
         from romou.driver.contribution import contribute_schedules
 
-        count, total = contribute_schedules(contribute, work_dir)
+        if work_dir is not None and recording is not None:
+            raise UsageError("--work-dir and --recording are both given; use one")
+        count, total = contribute_schedules(contribute, work_dir, recording)
         text = f"{count} kernels in the records; {contribute} holds {total} tuned schedules"
         console(is_json=False).print(text, markup=False)
 

@@ -504,6 +504,53 @@ class TuneOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhoneRecordOptions(TargetOptions):
+    """Options of `romou phone record`."""
+
+    noun: ClassVar[str] = "option of phone record"
+
+    target: Target | str | Mapping[str, object] = option(
+        default="opencl",
+        doc="Kind of the device. It has to name the device if its driver's name for it is not known.",
+        help_text='"opencl" or "vulkan"; "opencl -device=NAME" for a device that does not say its name.',
+    )
+    rpc: str | None = option(
+        None,
+        'Where the device is: "host:port/key" of an RPC server.',
+        help_text=(
+            "The phone: the address that `romou phone start` or `romou serve` prints, host:port/key. host:port/@FILE"
+            " reads the key from a file, host:port from ROMOU_RPC_KEY."
+        ),
+        metavar="ADDRESS",
+    )
+    minutes: float = number(
+        10.0,
+        "Time for all of it. What is missing then is measured by another call with the same file.",
+        help_text="Time for all of it; another call with the same file goes on.",
+    )
+    archprobe: bool = option(
+        True,
+        "Run ArchProbe's quick set first, for at most a quarter of the time.",
+        help_text="Run ArchProbe's quick set first, for at most a quarter of the time.",
+    )
+    seed: int = option(
+        0, "Seed of the random configs and of the inputs.", help_text="Seed of the random configs and of the inputs."
+    )
+
+    def address(self) -> Address:
+        """Return the address of the device. UsageError if there is none, or if it is a tracker."""
+        from romou.runtime.rpc import Address
+
+        if self.rpc is None:
+            hint = "`romou phone start` and `romou serve` print the address."
+            raise UsageError("no address of a phone is given: --rpc HOST:PORT/KEY", hint=hint)
+        address = Address.parse(self.rpc)
+        if address.is_tracker:
+            raise UsageError(f"{address} may be several phones; a recording is of one", hint="Write its host:port/key.")
+        return address
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedOptions(ModelOptions):
     """Options of the functions that read a model with its recorded configs: `romou.memory_plan`, `dump_stages`."""
 

@@ -119,7 +119,8 @@ def _clock(backend: Backend, connection: Connection) -> Finding:
     name = f"{backend.name}:0 clock"
     with connection.calling("running the reference kernel"):
         try:
-            times = [backend.clock_kernel_s(connection.session, 0, connection.devices[0]) for _ in range(_CLOCK_ROUNDS)]
+            kernel = backend.reference_kernel(connection.session, 0, connection.devices[0])
+            times = [kernel.time_s() for _ in range(_CLOCK_ROUNDS)]
         except DeviceError as error:
             return Finding(name=name, is_ok=False, detail=f"the device {error.message}")
     ratio = statistics.median(times[-_CLOCK_ROUNDS // 4 :]) / min(times)

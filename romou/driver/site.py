@@ -110,7 +110,7 @@ def local_runner(site: TimingSite, options: MeasureOptions) -> Iterator[tuple[Ti
 
 
 @contextlib.contextmanager
-def remote_runner(target: Target, options: MeasureOptions, address: Address) -> Iterator[tuple[TimingSite, Runner]]:
+def remote_runner(target: Target, options: MeasureOptions, address: Address) -> Iterator[tuple[TimingSite, RpcRunner]]:
     """Yield a device behind a connection and a runner of candidates on it."""
     with contextlib.closing(RpcRunner(address, options, kind=target.kind, device_name=target.device_name)) as runner:
         facts = runner.facts

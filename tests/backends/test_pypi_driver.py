@@ -87,7 +87,7 @@ def test_it_serves_where_no_loader_can_be_opened(tmp_path: Path, pytestconfig: p
         try:
             (facts,) = connection.devices
             assert (facts["platform"], BACKEND.origin(facts)) == (INTEL.title, origin_of_pypi())
-            assert BACKEND.clock_kernel_s(connection.session, 0, facts) > 0
+            assert BACKEND.reference_kernel(connection.session, 0, facts).time_s() > 0
         finally:
             connection.close()
 

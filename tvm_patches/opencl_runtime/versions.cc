@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A host's queries to a server's machine: versions and free memory. The host compares versions first, because the protocol does not and an unequal
-// pair crashes.
+// A host's queries to a server's machine: versions, free memory, clocks and temperatures. The host compares versions first, because the protocol
+// does not and an unequal pair crashes.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #if !defined(ROMOU_TVM_VERSION) || !defined(ROMOU_TVM_FFI_VERSION) || !defined(ROMOU_VERSION)
@@ -57,10 +59,36 @@ String memory() {
   return json::Stringify(object);
 }
 
+/// Return a JSON object with every clock of a GPU and every temperature that this process can read below `root` ("/sys"), as the files have
+/// them: {"clocks": {folder: number}, "temperatures": {type of the zone: number}}. Phones differ in what the shell's user may read.
+String sensors(const String& root) {
+  namespace fs = std::filesystem;
+  json::Object clocks, temperatures;
+  const auto folders = [](const fs::path& parent) {
+    std::error_code none;
+    return fs::directory_iterator(parent, none);
+  };
+  const auto read = [](json::Object& into, const std::string& name, const fs::path& file) {
+    if (long long number = 0; std::ifstream(file) >> number) into.Set(String(name), static_cast<int64_t>(number));
+  };
+  const fs::path classes = fs::path(std::string(root)) / "class";
+  for (const auto& entry : folders(classes / "devfreq")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("kgsl") != name.npos || name.find("mali") != name.npos || name.find("gpu") != name.npos) read(clocks, name, entry.path() / "cur_freq");
+  }
+  // Adreno's driver has the clock here as well, where more phones let it be read.
+  read(clocks, "kgsl-3d0", classes / "kgsl/kgsl-3d0/gpuclk");
+  for (const auto& entry : folders(classes / "thermal")) {
+    std::string type;
+    if (std::ifstream(entry.path() / "type") >> type) read(temperatures, type, entry.path() / "temp");
+  }
+  return json::Stringify(json::Object{{"clocks", clocks}, {"temperatures", temperatures}});
+}
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef().def("romou.rpc.versions", versions).def("romou.rpc.memory", memory);
+  tvm::ffi::reflection::GlobalDef().def("romou.rpc.versions", versions).def("romou.rpc.memory", memory).def("romou.rpc.sensors", sensors);
 }
 
 }  // namespace romou::opencl

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import tvm.runtime
 
     from romou.devices.backends.dialect import Dialect
+    from romou.devices.backends.reference_kernel import ReferenceKernel
 
 
 class Connection(Protocol):
@@ -477,9 +478,6 @@ class Backend:
         """
         return f"romou.{self.name}.{name}"
 
-    def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
-        """Return the seconds that a server's device takes for a fixed piece of arithmetic, the least of a few launches.
-
-        A larger time than before means that the device throttles. DeviceError if the device computes wrong numbers.
-        """
+    def reference_kernel(self, session: Any, index: int, facts: Mapping[str, Any]) -> ReferenceKernel:
+        """Return the reference kernel on a server's device. DeviceError if the device computes wrong numbers."""
         raise DeviceError(f"{self.name} devices have no reference kernel")

@@ -10,6 +10,7 @@ from romou.base.errors import DeviceError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.devices.backends.command_buffer import CommandBuffer
+from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.devices.hardware import HardwareSpec, load_device
 from romou.devices.hardware.quirks import quirks_of
 
@@ -22,7 +23,6 @@ FP16 = TargetOption(
 IMAGE_LIMITS = ("texture_depth_limit", "texture_spatial_limit")
 # A size of buffers that no model reaches, and the largest number in a target's text.
 _NO_LIMIT = 2**31 - 1
-_CLOCK_ITERATIONS, _CLOCK_LOCAL, _CLOCK_GROUPS_PER_UNIT, _CLOCK_LAUNCHES = 4096, 64, 4, 3
 
 
 class ComputeApi(Backend):
@@ -139,20 +139,9 @@ class ComputeApi(Backend):
                 raise DeviceError(quirk.describe(), quirk=quirk.name)
         return CommandBuffer(self.command_buffer, device.index, run, tvm_ffi.get_global_func(self.function("record")))
 
-    def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
-        import numpy as np
-        import tvm.runtime
-
-        work_items = max(1, facts["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
+    def reference_kernel(self, session: Any, index: int, facts: Mapping[str, Any]) -> ReferenceKernel:
         module = session.get_function(self.function("source_kernel"))(index, self.clock_kernel(), "clock_check")
-        output = tvm.runtime.empty((work_items,), "float32", session.device(self.device_type, index))
-        launch = module["launch"]
-        times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_ITERATIONS)) for _ in range(_CLOCK_LAUNCHES)]
-        sums = output.numpy()
-        # Each of the four sums converges to 2.
-        if not np.allclose(sums, 8.0, rtol=1e-3):
-            raise DeviceError(f"computes wrong numbers: {sums.min():g} to {sums.max():g} where all are 8")
-        return max(min(times), 1) * 1e-9
+        return ReferenceKernel(module, session.device(self.device_type, index), facts)
 
     def _asked_spec(self, facts: Mapping[str, Any]) -> HardwareSpec:
         # Only facts that a driver states. Caches, registers and bandwidths stay unknown until they are measured.

@@ -35,6 +35,8 @@ class MeasureOptions(CheckedOptions):
     clock_limit           the device cools down if a reference kernel is this many times slower than its best time
     cool_down_s           longest time of one cool-down. 0: never. CPUs never cool down, because load from other
                           processes hides their clock
+    hold_clock_ms         the reference kernel runs this long before each timing, so that the device's clock is up, and
+                          is timed right before and after each candidate. 0: neither
     """
 
     build_timeout_s: float = number(30.0)
@@ -55,3 +57,4 @@ class MeasureOptions(CheckedOptions):
     clock_every_s: float = number(10.0, lowest=0)
     clock_limit: float = number(1.15, lowest=1)
     cool_down_s: float = number(60.0, lowest=0)
+    hold_clock_ms: float = number(0.0, lowest=0)

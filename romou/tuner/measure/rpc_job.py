@@ -8,11 +8,13 @@ fails raises ConnectionLostError here. Failures of the device or the candidate a
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from romou.base.errors import ConnectionLostError, DeviceError
 from romou.base.outcome import Outcome
 from romou.devices.backends import backend
+from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.runtime.rpc import Address, Connection
 from romou.runtime.rpc import connect as open_connection
 from romou.tuner.measure import run_job
@@ -42,17 +44,36 @@ def disconnect() -> None:
         _connection = None
 
 
-def clock_check(device: str) -> float:
-    """Return the shortest time of a few launches of a fixed kernel on the device, in seconds.
+def clock_check(device: str, hold_clock_ms: float) -> float:
+    """Return the shortest time of a few launches of the reference kernel on the device, in seconds.
+
+    hold_clock_ms: see `MeasureOptions`
 
     ConnectionLostError if the connection was cut, or the device cannot run the kernel or computes wrong numbers.
     """
-    connection, (kind, index) = _open(), split_device(device)
+    connection = _open()
     with connection.calling("running the reference kernel", ConnectionLostError):
-        try:
-            return backend(kind).clock_kernel_s(connection.session, index, connection.devices[index])
-        except DeviceError as error:
-            raise ConnectionLostError(f"the device at {connection.server} {error.message}") from error
+        kernel = _reference_kernel(connection, device)
+        kernel.hold(hold_clock_ms / 1e3)
+        return kernel.time_s()
+
+
+def _reference_kernel(connection: Connection, device: str) -> ReferenceKernel:
+    kind, index = split_device(device)
+    try:
+        return backend(kind).reference_kernel(connection.session, index, connection.devices[index])
+    except DeviceError as error:
+        raise ConnectionLostError(f"the device at {connection.server} {error.message}") from error
+
+
+def sensors(root: str) -> dict[str, dict[str, int]]:
+    """Return clocks and temperatures of the server's machine, as its files below `root` have them.
+
+    Both are empty if they cannot be read.
+    """
+    connection = _open()
+    with connection.calling("reading clocks and temperatures"):
+        return dict(json.loads(str(connection.session.get_function("romou.rpc.sensors")(root))))
 
 
 def upload(library: str, name: str) -> None:
@@ -74,10 +95,14 @@ def run(spec: RunSpec, name: str) -> RunReply:
 
     connection, (kind, index) = _open(), split_device(spec.device)
     try:
+        clock = None
+        if spec.hold_clock_s:
+            with connection.calling("running the reference kernel", ConnectionLostError):
+                clock = _reference_kernel(connection, spec.device)
         makes_windows = connection.devices[index].get("makes_windows", False)
         window = connection.session.get_function(backend(kind).function("window")) if makes_windows else None
         return run_job.check_and_time(
-            spec, connection.device(index), lambda: connection.session.load_module(name), window
+            spec, connection.device(index), lambda: connection.session.load_module(name), window, clock
         )
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):

@@ -121,12 +121,27 @@ class RpcRunner(CheckingRunner):
         """The LLVM triple of the device's machine. Errors as in `fingerprint`."""
         return self._host if self.facts else ""
 
+    @property
+    def device(self) -> str:
+        """The device at the server, "opencl:0". Errors as in `fingerprint`."""
+        return self._device if self.facts else ""
+
     def fingerprint(self) -> DeviceFingerprint:
         """Return name, driver and platform of the devices.
 
         DeviceError, ConnectionLostError or CompatError if there is no usable device, see `romou.runtime.rpc.connect`.
         """
         return self._fingerprint_of(self.facts)
+
+    def sensors(self, root: str = "/sys") -> dict[str, dict[str, int]]:
+        """Return the clocks and temperatures that the server can read below `root`. Errors as in `fingerprint`."""
+        lane = self._idle.get()
+        try:
+            self._open(lane, None, with_clock=False)
+            return dict(lane.child.call("romou.tuner.measure.rpc_job:sensors", root, timeout_s=_END_S))
+        finally:
+            self._end(lane)
+            self._idle.put(lane)
 
     def _fingerprint_of(self, facts: dict[str, Any]) -> DeviceFingerprint:
         return DeviceFingerprint.of_facts(self._kind, facts, is_here=self._is_here)
@@ -191,9 +206,10 @@ class RpcRunner(CheckingRunner):
                 break
             finally:
                 self._end(lane)
-        return dataclasses.replace(
-            reply, run_s=time.monotonic() - started, clock_ratio=self._servers.clock(server).ratio
-        )
+        clock = self._servers.clock(server)
+        if reply.clock_s:
+            clock.note(*reply.clock_s)
+        return dataclasses.replace(reply, run_s=time.monotonic() - started, clock_ratio=clock.ratio)
 
     def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
         """Start a session with a healthy, cool device. Return its server's name, or None if `stop_at` came first."""
@@ -276,7 +292,10 @@ class RpcRunner(CheckingRunner):
         pause_s = 0.0
         if with_clock and clock.is_due(time.monotonic()):
             seconds = lane.child.call(
-                "romou.tuner.measure.rpc_job:clock_check", self._device, timeout_s=options.connect_timeout_s
+                "romou.tuner.measure.rpc_job:clock_check",
+                self._device,
+                options.hold_clock_ms,
+                timeout_s=options.connect_timeout_s,
             )
             pause_s = clock.tell(
                 seconds, time.monotonic(), longest_s=0.0 if facts["type"] == "cpu" else options.cool_down_s

@@ -23,6 +23,7 @@ from romou.base.device_lock import device_lock
 from romou.base.errors import DeviceError
 from romou.base.outcome import Outcome
 from romou.devices.backends import backend
+from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.runtime.module.tensors import device_tensor
 from romou.runtime.workers.calls import resolve, shorten
 from romou.tuner.measure import guards, verify
@@ -57,6 +58,7 @@ class RunSpec:
     precision: see `verify.compare`.
     trust_runs, trust_s: see `MeasureOptions`.
     trust_pause_s: pause between the two halves of these runs.
+    hold_clock_s: see `MeasureOptions`.
     """
 
     library: str
@@ -74,6 +76,7 @@ class RunSpec:
     trust_runs: int
     trust_s: float
     trust_pause_s: float
+    hold_clock_s: float = 0.0
     precision: str | None = None
 
 
@@ -157,11 +160,16 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
 
 
 def check_and_time(
-    spec: RunSpec, device: Any, load: Callable[[], Any], window: Callable[[Any], Any] | None
+    spec: RunSpec,
+    device: Any,
+    load: Callable[[], Any],
+    window: Callable[[Any], Any] | None,
+    clock: ReferenceKernel | None = None,
 ) -> RunReply:
     """Run, compare and time the module that `load` returns, on a device of this machine or of a connection.
 
     window: see `guards.guard`.
+    clock: keeps the device busy before each timing, and is timed before and after them. None for neither.
 
     Raises
     ------
@@ -201,7 +209,7 @@ def check_and_time(
     with _kernel_call("copying the inputs"):
         tensors = [each.without_zones(is_output=each is guarded[-1]) for each in guarded]
         guarded.clear()
-    times = _time(spec, module, device, tensors)
+    times, clock_s = _time_between(spec, module, device, tensors, clock)
     with _kernel_call("reading the output after timing"):
         output = tensors[-1].numpy()
     again = verify.compare(output, reference, spec.precision)
@@ -215,7 +223,7 @@ def check_and_time(
     changed = _change(spec, function, device, tensors, arrays)
     if changed is not None:
         return RunReply(outcome=Outcome.UNSTABLE, error=changed, **errors)
-    return RunReply(outcome=Outcome.OK, times_s=times, **errors)
+    return RunReply(outcome=Outcome.OK, times_s=times, clock_s=clock_s, **errors)
 
 
 def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], arrays: Sequence[np.ndarray]) -> str | None:
@@ -252,9 +260,29 @@ def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], array
     return None
 
 
-def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:
+def _time_between(
+    spec: RunSpec, module: Any, device: Any, tensors: list[Any], clock: ReferenceKernel | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the result of `_time`, and the times of the reference kernel before and after. None are without `clock`.
+
+    The device was busy with the candidate right before the second one, which shows a clock that fell meanwhile.
+    """
+    if clock is None:
+        return _time(spec, module, device, tensors, lambda: None), ()
+    with _kernel_call("timing the reference kernel"):
+        clock.hold(spec.hold_clock_s)
+        before_s = clock.time_s()
+    times = _time(spec, module, device, tensors, lambda: clock.hold(spec.hold_clock_s))
+    with _kernel_call("timing the reference kernel"):
+        return times, (before_s, clock.time_s())
+
+
+def _time(
+    spec: RunSpec, module: Any, device: Any, tensors: list[Any], hold_clock: Callable[[], None]
+) -> tuple[float, ...]:
     """Return the seconds of one launch for each repeat, as means. Only one repeat if the first is already too slow."""
     with _kernel_call("timing the kernel"):
+        hold_clock()
         first_s = float(module.time_evaluator(spec.entry, device, number=1, repeat=1)(*tensors).results[0])
         if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:
             return (first_s,)
@@ -263,6 +291,7 @@ def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[
         evaluate = module.time_evaluator(spec.entry, device, number=max(1, number), repeat=1)
         times: list[float] = []
         while len(times) < spec.repeat and (not times or times[0] <= spec.race_above_s):
+            hold_clock()
             times.append(float(evaluate(*tensors).results[0]))
     return tuple(times)
 

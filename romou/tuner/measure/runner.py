@@ -200,6 +200,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         precision=built.candidate.task.precision(built.candidate.config),
         trust_runs=options.trust_runs if built.candidate.is_winner else 0,
         trust_s=min(options.trust_s, options.run_timeout_s * _TIMING_SHARE),
+        hold_clock_s=options.hold_clock_ms / 1e3,
         trust_pause_s=min(_PAUSE_S, _ALL_PAUSES_S / built.candidate.winners),
     )
 

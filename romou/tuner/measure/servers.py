@@ -152,6 +152,11 @@ class ClockWatch:
         """Return whether the kernel should be timed again."""
         return self._asked_at is None or now - self._asked_at >= self.every_s
 
+    def note(self, *seconds: float) -> None:
+        """Record new times of the kernel, the slowest of which is compared with the best one so far."""
+        self.best_s = min(seconds if self.best_s is None else (self.best_s, *seconds))
+        self.ratio = max(seconds) / self.best_s
+
     def tell(self, seconds: float, now: float, *, longest_s: float) -> float:
         """Record a new time of the kernel. Return the seconds to cool down before the next one. 0 to continue.
 
@@ -159,8 +164,8 @@ class ClockWatch:
         is recorded.
         """
         self._asked_at = now
-        self.best_s = seconds if self.best_s is None else min(self.best_s, seconds)
-        self.ratio = seconds / self.best_s
+        self.note(seconds)
+        assert self.ratio is not None
         if self.ratio <= self.limit or self._cooled_s >= longest_s:
             self._pause_s = self._cooled_s = 0.0
             return 0.0

@@ -87,6 +87,7 @@ class RunReply:
     max_error: largest |out - ref| / (|ref| + rms(ref)) of an element. None in the same cases
     run_s: seconds to load, run, check and time it
     clock_ratio: time of a reference kernel shortly before, relative to its best (1: full speed). None if not measured
+    clock_s: seconds of the reference kernel right before and right after the timings. Empty without `hold_clock_ms`
     """
 
     outcome: Outcome
@@ -96,6 +97,7 @@ class RunReply:
     max_error: float | None = None
     run_s: float = 0.0
     clock_ratio: float | None = None
+    clock_s: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -143,10 +143,13 @@ def write_schedules(path: Path, schedules: Iterable[TunedSchedule]) -> None:
         raise RecordError(f"{path}: cannot write: {error}") from error
 
 
-def best_schedules(records: Iterable[Record], tasks: Mapping[str, TunableTask]) -> list[TunedSchedule]:
+def best_schedules(
+    records: Iterable[Record], tasks: Mapping[str, TunableTask], source: str = "romou tune, {} configs"
+) -> list[TunedSchedule]:
     """Return the fastest config of each task on each device and driver.
 
     tasks: task key -> task. Other tasks have neither family nor workload.
+    source: origin of the measurements, with a place for the number of configs
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -158,8 +161,8 @@ def best_schedules(records: Iterable[Record], tasks: Mapping[str, TunableTask]) 
         if best is not None:
             task = tasks.get(best.task_key)
             family, workload = ("", {}) if task is None else (task.family, workload_of(task))
-            source = f"romou tune, {len({Config(record.config) for record in group})} configs"
-            schedules.append(TunedSchedule(record=best, family=family, workload=workload, source=source))
+            count = len({Config(record.config) for record in group})
+            schedules.append(TunedSchedule(record=best, family=family, workload=workload, source=source.format(count)))
     return schedules
 
 

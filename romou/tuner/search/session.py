@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import SpaceEmptyError
 from romou.base.outcome import Outcome
@@ -387,28 +387,8 @@ class TuningSession:
             self._is_stopped, self._error = True, error
 
     def _record(self, task: TunableTask, result: MeasureResult, build_s: float) -> Record:
-        import tvm
-
-        return Record(
-            task_key=task.key,
-            task_name=task.name,
-            config=dict(result.candidate.config),
-            device=self._device,
-            outcome=result.outcome,
-            times_s=result.times_s,
-            build_s=build_s,
-            relative_l2_error=result.relative_l2_error,
-            max_error=result.max_error,
-            error=result.error,
-            seed=result.seed,
-            clock_ratio=result.clock_ratio,
-            expected_s=self._by_key[task.key].explorer.expected_s(result.candidate.config),
-            l1=task.l1,
-            target=str(self._target),
-            time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            romou=__version__,
-            tvm=tvm.__version__,
-        )
+        expected_s = self._by_key[task.key].explorer.expected_s(result.candidate.config)
+        return record_of(task, result, self._device, self._target, build_s=build_s, expected_s=expected_s)
 
     def _status(self, state: TaskSearch, record: Record) -> Status:
         best_s = state.progression.best_s
@@ -439,3 +419,40 @@ def _warn_of_missing_facts(target: Target) -> None:
             " target takes them from %s"
         )
         logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
+
+
+def record_of(
+    task: TunableTask,
+    result: MeasureResult,
+    device: dict[str, Any],
+    target: Target,
+    *,
+    build_s: float,
+    expected_s: float | None,
+) -> Record:
+    """Return the record of a measured candidate.
+
+    device: `DeviceFingerprint.to_dict()`
+    """
+    import tvm
+
+    return Record(
+        task_key=task.key,
+        task_name=task.name,
+        config=dict(result.candidate.config),
+        device=device,
+        outcome=result.outcome,
+        times_s=result.times_s,
+        build_s=build_s,
+        relative_l2_error=result.relative_l2_error,
+        max_error=result.max_error,
+        error=result.error,
+        seed=result.seed,
+        clock_ratio=result.clock_ratio,
+        expected_s=expected_s,
+        l1=task.l1,
+        target=str(target),
+        time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        romou=__version__,
+        tvm=tvm.__version__,
+    )
