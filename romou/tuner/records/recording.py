@@ -88,9 +88,11 @@ class Recording:
         RecordError if the file is no recording, is damaged, or has a newer schema.
         """
         try:
-            first, *lines = [line for line in read_file(path).decode().split("\n")[:-1] if line.strip()] or [""]
+            first, *lines = [
+                line for line in read_file(path).decode(errors="replace").split("\n")[:-1] if line.strip()
+            ] or [""]
             recording = cls._of_header(path, first)
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise RecordError(f"{path}: cannot read this as a recording of a phone: {error}") from error
         for number, line in enumerate(lines, 2):
             try:
