@@ -51,7 +51,7 @@ _METHOD = (
 )
 # Pauses before a candidate is measured again, and the share of the minutes that all pauses may take.
 _PAUSES_S, _PAUSE_SHARE = (1.0, 4.0), 0.15
-_ARCHPROBE_SHARE, _ARCHPROBE_END_S = 0.25, 10.0
+_ARCHPROBE_SHARE = 0.25
 _SENSORS_EVERY_S = 10.0
 
 
@@ -128,18 +128,14 @@ def _add_archprobe(
         if recording.archprobe is not None:
             report.write_text(json.dumps(recording.archprobe), encoding="utf-8")
         arguments = ("--rpc", address.where, "--device", device, "--quick", "--output", str(report))
-        problem = "it was not finished in time"
         # The key is in no command line, which other users can read.
         environment = child_environment(**{VARIABLE: address.key})
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": limit_s, "check": False}
         try:
-            command = python_command("archprobe", "run", *arguments)
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
-            )
+            done = subprocess.run(python_command("archprobe", "run", *arguments), env=environment, **how)
             problem = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it failed"])[-1]
         except subprocess.TimeoutExpired:
-            # The server ends the session of a client that is gone.
-            time.sleep(min(_ARCHPROBE_END_S, limit_s / 10))
+            problem = "it was not finished in time"
         if report.is_file():
             recording.append(json.dumps({"archprobe": json.loads(report.read_text(encoding="utf-8"))}))
     count = 0 if recording.archprobe is None else len(recording.archprobe) - 1

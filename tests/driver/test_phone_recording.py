@@ -1,4 +1,4 @@
-"""The recording of a phone: what is measured, at which clock, within the minutes, and what another call goes on with."""
+"""The recording of a phone: what is measured, at which clock, within the minutes, and what another call adds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from romou.driver import phone_recording
 from romou.driver.options import PhoneRecordOptions
 from romou.driver.phone_operators import CONFIGS, ChosenConfig, choose, operators
 from romou.driver.phone_recording import MEASURE, PhoneRecorder, record_phone
-from romou.runtime.rpc import Address
+from romou.runtime.rpc import Address, connect
 from romou.tuner.measure import BuildResult, MeasureResult, RpcRunner
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin
@@ -238,6 +238,17 @@ def test_a_server_is_recorded_and_the_recording_continued(tmp_path: Path, server
     # A device is asked for before its kernels are built.
     with pytest.raises(DeviceError, match="does not serve the key"):
         record_phone(path, PhoneRecordOptions(rpc=server.address + "x"), works=WORKS, measure=SMALL)
+
+
+def test_the_reference_kernel_keeps_the_device_busy(server: Server) -> None:
+    connection = connect(Address.parse(server.address))
+    with contextlib.closing(connection):
+        kernel = PHONE.backend.reference_kernel(connection.session, 0, connection.devices[0])
+        start = time.monotonic()
+        kernel.hold(0.3)
+        is_queued_s = time.monotonic() - start
+        assert kernel.time_s() > 0
+        assert is_queued_s < 0.15 < time.monotonic() - start
 
 
 def test_the_servers_sensors(tmp_path: Path, server: Server) -> None:

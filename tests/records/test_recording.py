@@ -1,4 +1,4 @@
-"""Files of recordings: they are appended to, continued, refused if they are something else, and offered as schedules."""
+"""Files of recordings: appended to, continued, refused if they are something else, and offered as schedules."""
 
 from __future__ import annotations
 
