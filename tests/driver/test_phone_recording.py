@@ -219,12 +219,10 @@ def test_a_server_is_recorded_and_the_recording_continued(tmp_path: Path, server
     path = tmp_path / "phone.json"
     options = PhoneRecordOptions(rpc=server.address, archprobe=False)
     lines: list[str] = []
-    record_phone(path, options, works={"first": WORKS["first"]}, configs=2, measure=SMALL, say=lines.append)
-    assert lines[0].startswith("first: 2 of 2 configs, best ")
-    recording = record_phone(path, options, works=WORKS, configs=2, measure=SMALL)
-    assert [(t.family, t.chosen_by) for t in recording.trials] == [
-        (family, origin) for family in ("conv2d", "depthwise") for origin in ("default", "random")
-    ]
+    record_phone(path, options, works={"first": WORKS["first"]}, configs=1, measure=SMALL, say=lines.append)
+    assert lines[0].startswith("first: 1 of 1 configs, best ")
+    recording = record_phone(path, options, works=WORKS, configs=1, measure=SMALL)
+    assert [(t.family, t.chosen_by) for t in recording.trials] == [("conv2d", "default"), ("depthwise", "default")]
     for trial in recording.trials:
         assert trial.record.outcome == Outcome.OK
         assert len(trial.clock_s) == 2
