@@ -17,6 +17,7 @@ from archprobe import session
 from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
+from archprobe.plots.curves import caption
 from archprobe.probes import all_probes
 from archprobe.probes.probe import Probe
 from archprobe.report import original
@@ -111,11 +112,20 @@ def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool
 @click.argument("report", type=_PATH)
 @click.option("--reasons", "is_wide", is_flag=True, help="Print how each number was found.")
 def show(report: Path, is_wide: bool) -> None:
-    """Print a report's answers."""
+    """Print a report's answers, the knees of its curves, and what is not known of the device."""
     loaded = load_report(report)
     console = Console()
     console.print(_title(loaded), highlight=False)
     _print_answers(console, loaded.aspects, has_reasons=is_wide)
+    for aspect, findings in loaded.aspects.items():
+        for curve in findings.curves:
+            if curve.knees:
+                console.print(f"{aspect}: {caption(curve, findings)}", highlight=False, markup=False)
+    unknowns = {} if is_wide else loaded.unknowns()
+    if unknowns:
+        console.print("Not known of this device:")
+    for name, reason in unknowns.items():
+        console.print(f"{name}: {reason}", highlight=False, markup=False)
 
 
 @app.command()

@@ -55,6 +55,18 @@ class Curve:
         }
         return dataclasses.replace(self, marks={**self.marks, **numbers})
 
+    @property
+    def knees(self) -> dict[str, tuple[float, float]]:
+        """The marks on the curve: key -> x, and y interpolated there. Marks beyond the swept positions are left out."""
+        if not self.x:
+            return {}
+        order = np.argsort(self.xs)
+        return {
+            key: (at, float(np.interp(at, self.xs[order], self.ys[order])))
+            for key, at in self.marks.items()
+            if min(self.x) <= at <= max(self.x)
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, which ``from_dict`` reads back."""
         data = dataclasses.asdict(self)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from archprobe.curve import Curve
-from archprobe.errors import UsageError
+from archprobe.curve import Curve, Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +26,9 @@ FILL = {
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """Make (figure, axes) of a size in inches. UsageError if matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("pictures need matplotlib; `pip install matplotlib`") from error
+    """Make (figure, axes) of a size in inches."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
@@ -50,12 +47,10 @@ def draw(curve: Curve, title: str = "") -> Figure:
             axes.xaxis.set_major_formatter(lambda x, _: _short(x))
     if min(curve.y) > 0 and max(curve.y) > 30 * min(curve.y):
         axes.set_yscale("log")
-    low, high = min(curve.x), max(curve.x)
-    for name, position in curve.marks.items():
-        if low <= position <= high:
-            axes.axvline(position, color=RED, linewidth=1, linestyle="--")
-            where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
-            axes.annotate(f"{name} = {_short(position)}", (position, 0.97), fontsize=7, color=RED, **where)
+    for name, (position, _) in curve.knees.items():
+        axes.axvline(position, color=RED, linewidth=1, linestyle="--")
+        where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
+        axes.annotate(f"{name} = {_short(position)}", (position, 0.97), fontsize=7, color=RED, **where)
     _finish(axes, curve, f"{title}: {curve.name}" if title else curve.name)
     return figure
 
@@ -69,6 +64,18 @@ def draw_together(curves: Sequence[Curve], title: str = "") -> Figure:
     first = curves[0]
     _finish(axes, first, f"{title}: {first.picture}" if title else first.picture)
     return figure
+
+
+def caption(curve: Curve, findings: Findings) -> str:
+    """Return a sentence with the knees of a curve, or with the reason why it has none."""
+    if curve.knees:
+        knees = [
+            f"{key} = {_short(x)} ({curve.x_label}), where {curve.y_label} is {y:.4g}"
+            for key, (x, y) in curve.knees.items()
+        ]
+        return f"{curve.name}: knee at {'; '.join(knees)}."
+    declined = [f"{key}: {answer.reason}" for key, answer in findings.answers.items() if answer.is_declined]
+    return f"{curve.name}: no knee. {'; '.join(declined) or 'Its answers are levels or ratios'}."
 
 
 def _finish(axes: Axes, curve: Curve, title: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archprobe.analysis.answer import Answer
-from archprobe.curve import Findings
+from archprobe.curve import Curve, Findings
 from archprobe.plots import curves, overview
 from archprobe.report.document import Report
 
@@ -21,29 +22,35 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.5 system-ui, sans-serif; color: #202124; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }}
 table {{ border-collapse: collapse; width: 100%; margin: .5rem 0 1rem }}
 td, th {{ border-bottom: 1px solid #dadce0; padding: .3rem .6rem; text-align: left; vertical-align: top }}
-td.n {{ white-space: nowrap; font-variant-numeric: tabular-nums }} .off {{ color: #80868b }} svg {{ max-width: 100%; height: auto }}
+figure {{ margin: 0 0 1rem }} figcaption {{ color: #5f6368; font-size: 13px }} td.n {{ white-space: nowrap; font-variant-numeric: tabular-nums }} .off {{ color: #80868b }} svg {{ max-width: 100%; height: auto }}
 </style></head><body><h1>{name}</h1><p>{about}</p>
 {overview}
+{unknowns}
 {sections}
 </body></html>
 """  # noqa: E501
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`. Return the page's path."""
+    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`. Return the page's path.
+
+    The page lists what is not known of the device, and the knees below each picture.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     picture = _save(overview.draw(report), folder / "architecture.svg")
     sections = []
     for aspect, findings in report.aspects.items():
         drawn = [
-            _save(curves.draw(curve, aspect), folder / f"{aspect}_{_plain(curve.name)}.svg")
+            _captioned(
+                _save(curves.draw(curve, aspect), folder / f"{aspect}_{_plain(curve.name)}.svg"), findings, [curve]
+            )
             for curve in findings.curves
             if not curve.picture
         ]
         for picture_name in dict.fromkeys(curve.picture for curve in findings.curves if curve.picture):
             together = [curve for curve in findings.curves if curve.picture == picture_name]
             file = folder / f"{aspect}_{_plain(picture_name)}.svg"
-            drawn.append(_save(curves.draw_together(together, aspect), file))
+            drawn.append(_captioned(_save(curves.draw_together(together, aspect), file), findings, together))
         sections.append(_section(aspect, findings, drawn))
     head = report.header
     driver = head["Driver"]
@@ -53,10 +60,30 @@ def write_page(report: Report, folder: Path) -> Path:
     page = folder / "index.html"
     name = html.escape(report.device_name)
     page.write_text(
-        _PAGE.format(name=name, about=html.escape(about), overview=picture, sections="\n".join(sections)),
+        _PAGE.format(
+            name=name,
+            about=html.escape(about),
+            overview=picture,
+            unknowns=_unknowns(report),
+            sections="\n".join(sections),
+        ),
         encoding="utf-8",
     )
     return page
+
+
+def _captioned(picture: str, findings: Findings, drawn: Sequence[Curve]) -> str:
+    """Return a picture with the knees of its curves."""
+    captions = "<br>".join(html.escape(curves.caption(curve, findings)) for curve in drawn)
+    return f"<figure>{picture}<figcaption>{captions}</figcaption></figure>"
+
+
+def _unknowns(report: Report) -> str:
+    """Return a list of what is not known of the device, each with its reason."""
+    if not (unknowns := report.unknowns()):
+        return ""
+    entries = "".join(f"<li>{html.escape(name)}: {html.escape(reason)}</li>" for name, reason in unknowns.items())
+    return f"<h2>Not known of this device</h2><ul>{entries}</ul>"
 
 
 def _save(figure: Figure, path: Path) -> str:

@@ -56,6 +56,13 @@ class Report:
             for key, answer in findings.answers.items()
         }
 
+    def unknowns(self) -> dict[str, str]:
+        """Return the reason of each answer without a value, and of each aspect that was not measured."""
+        aspects = {aspect: f for aspect, f in self.aspects.items() if f.state != "done"}
+        return {key: answer.reason for key, answer in self.answers().items() if answer.is_declined} | {
+            aspect: f"{findings.state.replace('_', ' ')}: {findings.reason}" for aspect, findings in aspects.items()
+        }
+
     def with_aspect(self, aspect: str, findings: Findings) -> Report:
         return dataclasses.replace(self, aspects={**self.aspects, aspect: findings})
 

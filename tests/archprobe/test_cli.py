@@ -14,7 +14,7 @@ from archprobe.analysis.answer import answered, declined
 from archprobe.cli import app, select
 from archprobe.curve import Curve, Findings, not_applicable
 from archprobe.errors import UsageError
-from archprobe.report.document import Report
+from archprobe.report.document import Report, load_report
 
 DRIVER = {"name": "A GPU", "vendor": "V", "driver": "1.2", "platform": "P", "version": "OpenCL 3.0", "is_cpu": False}
 HEADER = {
@@ -77,6 +77,17 @@ def test_show(files: tuple[Path, Path]) -> None:
     assert "no texture units" in invoke("show", files[0], "--reasons")
 
 
+def test_show_names_knees_and_unknowns(files: tuple[Path, Path]) -> None:
+    text = " ".join(invoke("show", files[0]).split())
+    assert re.search(r"WarpSizeMethodB: warp by time: knee at WarpThreadCount = 32 \(.+\), where .+ is \d", text), text
+    unknowns = {
+        "BufferCacheHierarchyPChase.CacheVectorCountLv3": "end of the sweep <here>",
+        "ImageBandwidth": "not applicable: no texture units",
+    }
+    assert load_report(files[0]).unknowns() == unknowns
+    assert text.endswith(" ".join(["Not known of this device:", *(f"{key}: {why}" for key, why in unknowns.items())]))
+
+
 def test_compare_names_what_differs_by_more_than_the_intervals(files: tuple[Path, Path]) -> None:
     lines = invoke("compare", *files).splitlines()
     assert ["differs" in line for line in lines if "WarpThreadCount" in line] == [True]
@@ -96,6 +107,15 @@ def test_plot_draws_every_curve_and_one_page(files: tuple[Path, Path], tmp_path:
     page = (folder / "index.html").read_text()
     assert page.count("<svg") == 3
     assert "end of the sweep &lt;here&gt;" in page
+    listed = page.partition("<h2>Not known of this device</h2>")[2].partition("</ul>")[0]
+    assert "<li>ImageBandwidth: not applicable: no texture units</li>" in listed
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert captions == [
+        "warp by time: knee at WarpThreadCount = 32 (work-items), where ns is 1.",
+        # The second level is between two points, the third is undecided.
+        "chase: knee at CacheVectorCountLv1 = 2K (bytes), where ns is 2; CacheVectorCountLv2 = 8M (bytes), where ns is"
+        " 80.08.",
+    ]
     # Inner names of the pictures must not meet on the page.
     names_inside = re.findall(r'\bid="([^"]+)"', page)
     assert len(names_inside) == len(set(names_inside))

@@ -92,6 +92,7 @@ def test_curves_of_one_picture_are_drawn_together(tmp_path: Path) -> None:
     report.save(tmp_path / "r.json")
     page = write_page(load_report(tmp_path / "r.json"), tmp_path / "plots")
     assert [path.name for path in sorted(page.parent.glob("RegisterSweep*"))] == ["RegisterSweep_figure.svg"]
+    assert page.read_text().count("no knee. Its answers are levels or ratios.") == 2
     text = (page.parent / "RegisterSweep_figure.svg").read_text()
     assert text.count("work-items") >= 2
 

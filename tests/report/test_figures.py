@@ -141,7 +141,7 @@ def test_roofline(evidence: Evidence, task: TunableTask) -> None:
         slope = [row for row in found if row.get("roof") == f"{place}, {rate} GB/s"]
         assert len(slope) >= 2
         assert all(row["gflops"] == pytest.approx(min(800.0, rate * row["intensity"])) for row in slope)
-    assert remark == ""
+    assert remark == "Knees, in operations per byte: memory 40.0, L2 cache 8.3, L1 texture cache 4.2."
     unknown, remark = roofline.rows(dataclasses.replace(evidence, spec=load_device("host")))
     assert all("layer" in row for row in unknown)
     assert remark.startswith("Not known of host: peak, bandwidth, L1 texture bandwidth.")
@@ -228,3 +228,13 @@ def test_curves_are_thinned(evidence: Evidence) -> None:
     assert device.rows(evidence)[0][0] == {"curve": "Gflops: rate", "x": 1, "y": 3.0, "axes": "GFLOPS over work"}
     long = {"name": "long", "x": list(range(1000)), "y": [0.0] * 1000, "x_label": "", "y_label": ""}
     assert len(device.rows(Evidence(title="", curves=[("A", long)]))[0]) == 200
+
+
+def test_curves_have_their_knees_and_the_page_what_is_not_known(evidence: Evidence) -> None:
+    marked = {"name": "chase", "x": [1, 4], "y": [1.0, 9.0], "x_label": "", "y_label": "", "marks": {"L1": 2, "L9": 8}}
+    spec = load_device("mali_g71")
+    rows, remark = device.rows(dataclasses.replace(evidence, curves=[("Cache", marked)], spec=spec))
+    assert [row for row in rows if "knee" in row] == [{"curve": "Cache: chase", "x": 2, "knee": "L1 = 2"}]
+    named = remark.removeprefix("Not known of mali_g71: ").removesuffix(".").split(", ")
+    assert named
+    assert all(getattr(spec, fact) is None for fact in named)

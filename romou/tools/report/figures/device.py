@@ -1,7 +1,11 @@
-"""Curves of the device, measured by ArchProbe."""
+"""Curves of the device, measured by ArchProbe, with their knees."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from romou.devices.hardware.spec import SCHEMA
 from romou.tools.report.evidence import Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import Figure
 
@@ -10,37 +14,62 @@ _POINTS = 200
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each point: curve, x, y, axes. A long curve is thinned out evenly."""
-    points = [
-        {"curve": f"{aspect}: {curve['name']}", "x": x, "y": y, "axes": f"{curve['y_label']} over {curve['x_label']}"}
-        for aspect, curve in evidence.curves
-        for x, y in list(zip(curve["x"], curve["y"], strict=True))[:: -(-len(curve["x"]) // _POINTS)]
-    ]
+    """Return a row for each point: curve, x, y, axes, and one for each knee: curve, x, knee.
+
+    A long curve is thinned out evenly. The remark lists the facts that are not known of the device.
+    """
+    points = [row for aspect, curve in evidence.curves for row in _rows_of(f"{aspect}: {curve['name']}", curve)]
     if not points:
         raise UnknownError("No curves of the device: give a report of `archprobe run` beside the other files.")
-    return points, ""
+    spec = evidence.spec
+    missing = [fact for fact in SCHEMA if getattr(spec, fact) is None] if spec else []
+    return points, f"Not known of {spec.name}: {', '.join(missing)}." if spec and missing else ""
+
+
+def _rows_of(name: str, curve: Mapping[str, Any]) -> Iterator[Row]:
+    axes = f"{curve['y_label']} over {curve['x_label']}"
+    for x, y in list(zip(curve["x"], curve["y"], strict=True))[:: -(-len(curve["x"]) // _POINTS)]:
+        yield {"curve": name, "x": x, "y": y, "axes": axes}
+    for key, x in curve.get("marks", {}).items():
+        if min(curve["x"]) <= x <= max(curve["x"]):
+            yield {"curve": name, "x": x, "knee": f"{key} = {x:g}"}
+
+
+_X = {
+    "field": "x",
+    "type": "quantitative",
+    "scale": {"type": "symlog"},
+    "title": None,
+    "axis": {"format": "~s"},
+}
+_KNEE = {"needs": "knee", "transform": [{"filter": "isValid(datum.knee)"}]}
 
 
 FIGURE = Figure(
     name="device",
     title="Device",
-    note="What ArchProbe measured; each curve has its own axes.",
+    note="Curves that ArchProbe measured, each with its own axes. A dashed line is a knee.",
     rows=rows,
     menus=lambda points: {"curve": list(dict.fromkeys(row["curve"] for row in points))},
     spec={
         "params": [{"name": "curve", "value": ""}],
         "transform": [{"filter": "datum.curve == curve"}],
         "height": 240,
-        "mark": {"type": "line", "point": {"size": 14}, "tooltip": {"content": "data"}},
-        "encoding": {
-            "x": {
-                "field": "x",
-                "type": "quantitative",
-                "scale": {"type": "symlog"},
-                "title": None,
-                "axis": {"format": "~s"},
+        "layer": [
+            {
+                "transform": [{"filter": "!isValid(datum.knee)"}],
+                "mark": {"type": "line", "point": {"size": 14}, "tooltip": {"content": "data"}},
+                "encoding": {
+                    "x": _X,
+                    "y": {"field": "y", "type": "quantitative", "title": None, "axis": {"format": "~s"}},
+                },
             },
-            "y": {"field": "y", "type": "quantitative", "title": None, "axis": {"format": "~s"}},
-        },
+            {**_KNEE, "mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": {"x": _X}},
+            {
+                **_KNEE,
+                "mark": {"type": "text", "align": "left", "dx": 4, "baseline": "top"},
+                "encoding": {"x": _X, "y": {"value": 0}, "text": {"field": "knee"}},
+            },
+        ],
     },
 )

@@ -43,11 +43,12 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     if not layers:
         raise UnknownError("No layer was timed: give the records of the model.")
     low, high = min(row["intensity"] for row in layers) / 2, max(row["intensity"] for row in layers) * 2
-    peak, roofs = evidence.spec.fp32_peak_gflops if evidence.spec else None, []
+    peak, roofs, knees = evidence.spec.fp32_peak_gflops if evidence.spec else None, [], []
     for fact, memory in _ROOFS.items():
         rate = getattr(evidence.spec, fact, None)
         if rate:
             ridge = [peak / rate] if peak and low < peak / rate < high else []
+            knees += [f"{memory} {peak / rate:.1f}"] if peak else []
             roofs += [
                 {"roof": f"{memory}, {rate:.0f} GB/s", "intensity": x, "gflops": min(rate * x, peak or math.inf)}
                 for x in (low, *ridge, high)
@@ -56,12 +57,11 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         roofs = [{"roof": f"peak, {peak:.0f} GFLOPS", "intensity": x, "gflops": peak} for x in (low, high)]
     missing = [name for name, fact in _NEEDED.items() if not getattr(evidence.spec, fact, None)]
     name = evidence.spec.name if evidence.spec else "the device"
-    remark = (
-        f"Not known of {name}: {', '.join(missing)}. A report of `archprobe run` beside the other files tells."
-        if missing
-        else ""
-    )
-    return layers + roofs, remark
+    remarks = [f"Knees, in operations per byte: {', '.join(knees)}."] if knees else []
+    if missing:
+        text = f"Not known of {name}: {', '.join(missing)}. A report of `archprobe run` beside the other files tells."
+        remarks.append(text)
+    return layers + roofs, " ".join(remarks)
 
 
 def _points(evidence: Evidence, task: TunableTask) -> Iterator[Row]:
