@@ -9,7 +9,8 @@ Needs no device; nothing is compiled. It prints
 BEAST: its five parameters, each any number up to the layer's extent or the largest group, and what each constraint of
 the paper (section 5.4) leaves, in the paper's order. Kernels are not run, so errors of compilers are not among them.
 
-Romou: all combinations of knobs, what the constraints between knobs leave, and what the criteria leave of that.
+Romou: all combinations of knobs, what the constraints between knobs leave, and what the criteria leave of that; then
+the share that each constraint and each criterion excludes.
 
 Layouts: a warp reads one tap of the window for its outputs. Counted for all taps and a sample of warps: cache lines that
 it touches, the share of their bytes that it uses, and the share of warps in which only some work-items are in the
@@ -31,9 +32,9 @@ from romou.compiler.operators.workload import Conv2d
 from romou.compiler.single_operator import task_of
 from romou.compiler.tir.primitives import LANES
 from romou.devices.targets import Target
-from romou.tools.report.spaces import criteria_table, percent
+from romou.tools.report.spaces import constraint_table, criteria_table, percent
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.pruning import PruningReport, Rules, prune_each
+from romou.tuner.pruning import PrunedSpace, Rules, prune_each
 
 # The paper's GPU, AMD Fury X: work-items of a group, local memory in bytes and vector registers of a work-item (section
 # 5.4), and the least groups that a core shall hold.
@@ -80,8 +81,8 @@ def beast_cut(work: Conv2d) -> list[tuple[str, int]]:
     return [(texts[name], count) for name, count in left.items()]
 
 
-def romou_cut(work: Conv2d, target: Target) -> tuple[list[tuple[str, int]], PruningReport]:
-    """Return (step, configs left) of Romou's space, and the report of its criteria."""
+def romou_cut(work: Conv2d, target: Target) -> tuple[list[tuple[str, int]], PrunedSpace]:
+    """Return (step, configs left) of Romou's space, and the pruned space."""
     task = task_of(work)
     space = task.template.space(target.limits)
     (pruned,) = prune_each(task.template, space, target.spec, target.limits, (Rules(),))
@@ -91,7 +92,7 @@ def romou_cut(work: Conv2d, target: Target) -> tuple[list[tuple[str, int]], Prun
         ("constraints between knobs", report.before),
         ("criteria", report.kept),
     ]
-    return rows, report
+    return rows, pruned
 
 
 def addresses(work: Conv2d) -> Mapping[str, Callable[[Any, Any, Any], Any]]:
@@ -146,7 +147,7 @@ def main(layer: int, batch: int, text: str) -> None:
     except RomouError as error:
         raise click.BadParameter(str(error), param_hint="--target") from error
     work, out = alexnet(batch)[layer - 1], Console(width=140)
-    romou_rows, report = romou_cut(work, target)
+    romou_rows, pruned = romou_cut(work, target)
     for title, rows in (("BEAST", beast_cut(work)), (f"Romou, {target}", romou_rows)):
         table = table_of_numbers("step", ("configs left", "of the step before"), title=f"{title}: {task_of(work).name}")
         before = rows[0][1]
@@ -154,7 +155,8 @@ def main(layer: int, batch: int, text: str) -> None:
             table.add_row(name, f"{count:,}", percent(count / before))
             before = count
         out.print(table)
-    out.print(criteria_table([report]))
+    out.print(constraint_table([pruned]))
+    out.print(criteria_table([pruned.report]))
     table = table_of_numbers(
         "layout", ("lines of a read", "bytes used", "divergent warps"), title=f"One tap, {WARP} work-items, fp32"
     )

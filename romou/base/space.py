@@ -84,7 +84,7 @@ class Space:
         # The knob whose choices are spaces, and these spaces (`one_of`)
         self.divided_by: str | None = None
         self._spaces: Mapping[Any, Space] = {}
-        self._constraints: list[Callable[[Columns], Any]] = []
+        self._constraints: list[Callable[[Columns], Mapping[str, Any]]] = []
 
     @classmethod
     def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
@@ -143,14 +143,30 @@ class Space:
         defaults = {name: knob.default for name, knob in self.declared.items()} | wanted
         return Config({name: nearest(choices, defaults[name]) for name, choices in self.knobs.items()})
 
-    def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
-        """Rule out every config that does not satisfy `is_allowed`.
+    def add_constraint(self, conditions: Callable[[Columns], Mapping[str, Any]]) -> None:
+        """Rule out every config that does not satisfy all of `conditions`, which are named by their reasons.
 
         The function gets one config or arrays of knob values, so it combines conditions with & and |, not with `and`
-        and `or`. It returns one condition, or a tuple of conditions that must all hold. In a tuple, no condition is
-        broadcast over the knobs of the others.
+        and `or`. No condition is broadcast over the knobs of the others.
         """
-        self._constraints.append(is_allowed)
+        self._constraints.append(conditions)
+
+    def ruled_out(self) -> dict[str, float]:
+        """Return reason -> share of all combinations of choices that a constraint rules out by itself."""
+        lacking = self.size - sum(space.size for space in self._spaces.values())
+        counts: dict[str, float] = {f"choices that its {self.divided_by} has": lacking} if self._spaces else {}
+        for key, space in self._spaces.items() or [(None, self)]:
+            digits = [
+                np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))])
+                for name, choices in self.knobs.items()
+            ]
+            columns = self._mesh(digits)
+            for of in {id(s): s for s in (self, space)}.values():
+                for conditions in of._constraints:
+                    for reason, mask in conditions(columns).items():
+                        share = 1 - float(np.mean(mask))
+                        counts[reason] = counts.get(reason, 0.0) + share * math.prod(map(len, digits))
+        return {reason: count / self.size for reason, count in counts.items()}
 
     @classmethod
     def one_of(cls, knob: Knob | str, spaces: Mapping[str, Space]) -> Space:
@@ -169,9 +185,8 @@ class Space:
 
     def _conditions(self, config: Columns) -> Iterator[Any]:
         """Return the values of the constraints for one config or for columns of many."""
-        for is_allowed in self._constraints:
-            conditions = is_allowed(config)
-            yield from conditions if isinstance(conditions, tuple) else (conditions,)
+        for conditions in self._constraints:
+            yield from conditions(config).values()
 
     def _admits(self, columns: Columns, all_choices: Mapping[str, Sequence[Choice]]) -> Any:
         """Return which configs made of the choices in `all_choices` are in this space."""

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 def command(model: str, target: str, l1: str, compared: str | None, is_json: bool, **options: Any) -> None:
     """Show the knobs of each task of MODEL, and its number of configs before and after pruning.
 
-    A second table has the configs that each criterion removes, and the configs that only it removes.
+    Further tables have the share of all combinations that each constraint between knobs rules out, and the configs
+    that each criterion removes, alone and if no other does.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered
     or measured.
@@ -52,12 +53,19 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
     spaces = pruned_spaces(source, target=parsed, rules=rules, **options)
     if is_json:
         tasks = [
-            {"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()}
+            {
+                "task": task.name,
+                "key": task.key,
+                "calls": task.calls,
+                "knobs": space.knobs,
+                "constraints": space.ruled_out(),
+                **space.report.to_dict(),
+            }
             for task, space in spaces
         ]
         print_json({"model": model, "target": str(parsed), "l1": l1, "tasks": tasks})
         return
-    from romou.tools.report.spaces import criteria_table, knob_table, space_table
+    from romou.tools.report.spaces import constraint_table, criteria_table, knob_table, space_table
     from romou.tools.report.table import print_table
 
     out = console(is_json=False)
@@ -66,6 +74,7 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
         return
     rows = [(task.name, space.report) for task, space in spaces]
     print_table(space_table(rows, title=f"Configs on {parsed}"), out)
+    print_table(constraint_table([space for _, space in spaces]), out)
     print_table(criteria_table([report for _, report in rows]), out)
     print_table(knob_table([space for _, space in spaces], title="Knobs, with the choices of all tasks"), out)
 

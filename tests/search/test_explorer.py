@@ -26,7 +26,7 @@ def large_space() -> Space:
     for name in ("a", "b", "c", "d"):
         space.define_knob(name, POWERS)
     space.define_knob("mode", ["x", "y"])
-    space.add_constraint(lambda c: c["a"] * c["b"] <= 512)
+    space.add_constraint(lambda c: {"product": c["a"] * c["b"] <= 512})
     return space
 
 
@@ -99,7 +99,7 @@ def every_valid_config_once_and_no_other(
     space = Space()
     for i, choices in enumerate(knobs):
         space.define_knob(f"k{i}", list(range(choices)))
-    space.add_constraint(lambda c: c["k0"] != forbidden)
+    space.add_constraint(lambda c: {"forbidden": c["k0"] != forbidden})
     valid = {c.key for c in space}
     if not valid:
         return

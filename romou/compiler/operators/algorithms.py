@@ -207,14 +207,24 @@ class DirectAlgorithm(Algorithm):
         space = space_of(flat, rows, limits, self.work.dtype, own)
         if len(pixels) > 1:
             # An image is addressed by row and column: pixels in one row would need a division for each texel.
-            space.add_constraint(lambda config: (config["data"] == MemoryKind.BUFFER) | (config["pixels"] == "rows"))
+            space.add_constraint(
+                lambda config: {
+                    "pixels in rows, if data is an image": (config["data"] == MemoryKind.BUFFER)
+                    | (config["pixels"] == "rows")
+                }
+            )
         images = [p for p in self.contracted.func.params if is_image(p)]
         if flat.vector and images:
-            space.add_constraint(lambda config: config["vector_width"] == LANES)
+            space.add_constraint(
+                lambda config: {"whole texels, if a tensor is an image": config["vector_width"] == LANES}
+            )
         if any(not any(image.same_as(own) for own in self.placement.buffers.values()) for image in images):
             # A split of more work-items than texels stores single lanes, and the epilogue reads whole texels.
             space.add_constraint(
-                lambda config: config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"]
+                lambda config: {
+                    "a split of no more work-items than texels, if the epilogue reads images": config["split_k"]
+                    <= config["tile_o"] * config["tile_h"] * config["tile_w"]
+                }
             )
         return space
 
@@ -298,7 +308,7 @@ class WinogradAlgorithm(Algorithm):
         pixels = [] if self.contracted.operator.pixel_rows(self.work) is None else ["rows"]
         own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
         space = space_of(form, form, limits, self.work.dtype, own)
-        space.add_constraint(lambda config: config["vector_width"] == LANES)
+        space.add_constraint(lambda config: {"whole texels in Winograd's products": config["vector_width"] == LANES})
         return space
 
     def starts(self, limits: Limits) -> list[Config]:

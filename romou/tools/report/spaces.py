@@ -40,6 +40,20 @@ def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Tab
     return table
 
 
+def constraint_table(spaces: Sequence[Space]) -> Table:
+    """Return a table of the mean share of all combinations that each constraint between knobs rules out by itself."""
+    table = table_of_numbers("constraint", ("rules out",), title="Constraints between knobs, mean over the tasks")
+    shares = [space.ruled_out() for space in spaces]
+    means = {
+        reason: sum(own.get(reason, 0.0) for own in shares) / len(shares)
+        for reason in dict.fromkeys(reason for own in shares for reason in own)
+    }
+    for reason, mean in sorted(means.items(), key=lambda entry: -entry[1]):
+        if mean:
+            table.add_row(escape(reason), percent(mean))
+    return table
+
+
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
     """Return a table of the shares of the spaces that each criterion removes.
 

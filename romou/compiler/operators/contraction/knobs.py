@@ -184,7 +184,9 @@ def space_of(
     }
     space = Space.of(KNOBS, limits, choices | dict(own))
     if has_mma:
-        space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
+        space.add_constraint(
+            lambda config: {"whole warps on tensor cores, even splits elsewhere": tensor_core.is_allowed(config, flat)}
+        )
     space.add_constraint(lambda config: _constraints(config, flat, rows, limits))
     return space
 
@@ -243,8 +245,8 @@ def _spelling_choices(flat: Contraction, limits: Limits, matrix_product: str | N
     }
 
 
-def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: Limits) -> tuple[Any, ...]:
-    """Return the conditions between knobs, for one config or for columns of many.
+def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: Limits) -> dict[str, Any]:
+    """Return reason -> condition between knobs, for one config or for columns of many.
 
     They are written with & and |, and compare with False, because `not` does not apply to columns.
     """
@@ -267,24 +269,25 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     most = tile * (LANES - (LANES - 1) * is_stored_whole)
     is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
     has_iterations = (config["local"] > 0) & (config["local"] * _MIN_BUFFERED <= first)
-    return (
-        config["tile_h"] <= h,
-        config["tile_w"] <= w,
-        tile <= MAX_TILE,
+    return {
+        "no more rows in a tile than in the output": config["tile_h"] <= h,
+        "no more columns in a tile than in the output": config["tile_w"] <= w,
+        f"at most {MAX_TILE} texels of sums in registers": tile <= MAX_TILE,
         # If both arrangements are the same, there is one.
-        (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712
+        "striped and blocked differ": (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712
         # Without vectors along the channels, an image is read in vectors along the reduction.
-        (config["vector_width"] == LANES) | (has_image == False) | (not flat.vector),  # noqa: E712
-        config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
-        # A group more than twice as large as the whole operator computes mostly padding.
-        (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
-        (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
-        (split == 1) | ((config["local"] == 0) & is_dealt_out),
-        (config["accumulate"] != MIXED) | (config["local"] == 0),
-        (config["local_buffers"] == 1) | (has_iterations & (is_mma == False)),  # noqa: E712
-        (config["unroll"] != ITERATION) | can_unroll_iteration,
-        local_bytes(config, flat) <= limits.local_memory_bytes,
-    )
+        "images are read in whole texels": (config["vector_width"] == LANES) | (has_image == False) | (not flat.vector),  # noqa: E712
+        "work-items of a group, device's limit": config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
+        # A larger group computes mostly padding.
+        "a group less than twice as large as the channels": (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
+        "a group less than twice as large as the pixels": (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
+        "split sums are not staged, and dealt out evenly": (split == 1) | ((config["local"] == 0) & is_dealt_out),
+        "sums of mixed precision are not staged": (config["accumulate"] != MIXED) | (config["local"] == 0),
+        "a second buffer is for a loop of stages": (config["local_buffers"] == 1)
+        | (has_iterations & (is_mma == False)),  # noqa: E712
+        "an unrolled stage is of several steps, and short": (config["unroll"] != ITERATION) | can_unroll_iteration,
+        "local memory, device's limit": local_bytes(config, flat) <= limits.local_memory_bytes,
+    }
 
 
 def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:

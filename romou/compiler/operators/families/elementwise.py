@@ -83,15 +83,17 @@ class Elementwise(StreamingTemplate):
         smallest = space.knobs["work_group"][0]
 
         # A group more than twice as large as the output would be mostly idle.
-        def is_allowed(config: Columns) -> Any:
+        def conditions(config: Columns) -> dict[str, Any]:
             elements = config["work_group"] * config["vector_width"] * config["across"]
-            return (
-                ((config["work_group"] == smallest) | (elements < 2 * outputs))
-                & ((config["items"] == 1) | (elements * config["items"] < 2 * outputs))
-                & ((columns % config["vector_width"] == 0) | (config["across"] > 1))
-            )
+            return {
+                "a group less than twice as large as the output": (config["work_group"] == smallest)
+                | (elements < 2 * outputs),
+                "work-items of several vectors less than twice the output": (config["items"] == 1)
+                | (elements * config["items"] < 2 * outputs),
+                "whole vectors in a row": (columns % config["vector_width"] == 0) | (config["across"] > 1),
+            }
 
-        space.add_constraint(is_allowed)
+        space.add_constraint(conditions)
         return space
 
     def default_config(self, limits: Limits) -> Config:

@@ -104,14 +104,17 @@ class Pool(StreamingTemplate):
         space = Space.of(self.knobs, limits, choices)
         smallest = space.knobs["work_group"][0]
 
-        def is_allowed(config: Columns) -> Any:
+        def conditions(config: Columns) -> dict[str, Any]:
             elements = config["work_group"] * config["tile"] * config["vector_width"]
             # Not `not`: a column of many configs is an array.
             is_looped = config["is_unrolled"] == False  # noqa: E712
             is_filled = (config["work_group"] == smallest) | (elements < 2 * self.elements)
-            return is_filled & (is_looped | (config["tile"] * taps <= _MOST_UNROLLED))
+            return {
+                "a group less than twice as large as the output": is_filled,
+                "short unrolled windows": is_looped | (config["tile"] * taps <= _MOST_UNROLLED),
+            }
 
-        space.add_constraint(is_allowed)
+        space.add_constraint(conditions)
         return space
 
     def default_config(self, limits: Limits) -> Config:

@@ -118,22 +118,25 @@ class RowReduction(StreamingTemplate):
         }
         space = Space.of(self.knobs, limits, choices)
 
-        def is_allowed(config: Columns) -> Any:
+        def conditions(config: Columns) -> dict[str, Any]:
             width = config["vector_width"]
             rows, elements = self._rows.count(width)
             share = -(-elements // config["threads"])
-            return (
-                (config["threads"] * config["rows"] <= most)
-                & ((config["rows"] == 1) | (config["rows"] < 2 * rows))
-                & ((config["threads"] == 1) | (config["threads"] < 2 * elements))
+            return {
+                "work-items of a group, device's limit": config["threads"] * config["rows"] <= most,
+                "a group less than twice as large as the rows": (config["rows"] == 1) | (config["rows"] < 2 * rows),
+                "work-items less than twice the elements": (config["threads"] == 1)
+                | (config["threads"] < 2 * elements),
                 # Registers have no addresses, so the loop over kept elements is unrolled.
-                & ((config["keep"] != "registers") | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)))
-                & ((config.get("combine", SERIAL) != TREE) | (config["threads"] >= LEAST_OF_TREE))
-                & self._fits_sub_groups(config, limits)
-                & (self.local_memory_bytes(config) <= limits.local_memory_bytes)
-            )
+                "few elements kept in registers": (config["keep"] != "registers")
+                | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)),
+                "a tree of enough work-items": (config.get("combine", SERIAL) != TREE)
+                | (config["threads"] >= LEAST_OF_TREE),
+                "whole sub-groups": self._fits_sub_groups(config, limits),
+                "local memory, device's limit": self.local_memory_bytes(config) <= limits.local_memory_bytes,
+            }
 
-        space.add_constraint(is_allowed)
+        space.add_constraint(conditions)
         return space
 
     def _sub_groups(self, limits: Limits) -> list[int]:
