@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from romou.base.errors import ConnectionLostError, DeviceError, UsageError
 from romou.cli import main
 from romou.runtime.module import remote
-from romou.runtime.rpc import Address, connect
+from romou.runtime.rpc import Address, connect, connection
 from romou.runtime.rpc.serve import ServeOptions, serve, warning
 from support.servers.rpc_servers import Server, serving, wait_for
 
@@ -152,7 +152,7 @@ def test_a_server_that_says_nothing_is_given_up_with_one_message(
 ) -> None:
     """A server never greets, or greets and stays silent: the user reads a line about the wait, then one error."""
     monkeypatch.setattr(remote, "_PATIENCE_S", 3.0)
-    monkeypatch.setattr(remote, "_TELL_S", 0.2)
+    monkeypatch.setattr(connection, "TELL_S", 0.2)
     for answer in (b"", struct.pack("<ii", 0xFF271, 1) + b"s"):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             address = Address(host="127.0.0.1", port=listener.getsockname()[1], key="k")

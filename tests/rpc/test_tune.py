@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import romou
-from romou.base.errors import BuildError, DeviceError, UsageError
+from romou.base.errors import BuildError, ConnectionLostError, DeviceError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.targets import Target
@@ -31,10 +35,12 @@ from support.servers.rpc_servers import (
     KEY,
     OTHER_VERSION,
     Server,
+    answers,
     end,
     free_port,
     plain_server,
     serving,
+    started,
     tracking,
     wait_for,
 )
@@ -257,6 +263,97 @@ def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.Monke
     tuned = romou.tune(model, target="opencl -device=host", trials=count + 1, work_dir=tmp_path)
     assert len(records(tmp_path)) == count + 1
     assert tuned.summary().is_right
+
+
+class Relay:
+    """A relay in front of a server that can break: it then accepts connections and closes them, or says nothing."""
+
+    def __init__(self, port: int) -> None:
+        self.how: str | None = None
+        self.broken_at = math.inf
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}/{KEY}"
+        self._server = ("127.0.0.1", port)
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                self._sockets.append(client)
+                if self.how == "closes":
+                    client.close()
+                elif self.how is None:
+                    server = socket.create_connection(self._server)
+                    self._sockets.append(server)
+                    for ends in ((client, server), (server, client)):
+                        threading.Thread(target=self._copy, args=ends, daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def break_off(self, how: str) -> None:
+        """Cut what is open, and break."""
+        self.how, self.broken_at = how, time.time()
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for one in (self._listener, *self._sockets):
+            one.close()
+
+
+@pytest.mark.parametrize("how", ["closes", "says nothing"])
+def test_the_first_line_about_a_broken_server_comes_after_seconds(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """The server accepts a connection and dies, or says nothing, in the middle of a tuning and before one."""
+    graph = NetworkBuilder({"image": (1, 5, 9, 9)})
+    model = graph.model(graph.conv("image", 5, 6))
+    real = MeasureOptions.__init__
+    limits = {"unreachable_s": 6.0, "connect_timeout_s": 5.0}
+    monkeypatch.setattr(MeasureOptions, "__init__", lambda self, **values: real(self, **{**limits, **values}))
+    with contextlib.closing(Relay(server.port)) as relay:
+
+        def breaking() -> None:
+            wait_for(lambda: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= 2)
+            relay.break_off(how)
+
+        thread = threading.Thread(target=breaking)
+        thread.start()
+        options = {"target": "opencl -device=host", "rpc": relay.address, "trials": 200, "work_dir": tmp_path}
+        with pytest.raises(DeviceError, match=r"no device answered for unreachable_s = 6 s"):
+            romou.tune(model, **options)
+        thread.join()
+        # A busy machine may be slow to answer, which is told before.
+        told = [record for record in caplog.records if "trying for up to 6 s" in record.getMessage()]
+        assert len(told) == 1
+        assert told[0].created - relay.broken_at < 6
+        caplog.clear()
+        began = time.time()
+        with pytest.raises(DeviceError, match=r"no TVM RPC server answers|did not answer within 5 s"):
+            romou.tune(model, **options)
+        # A server that closes is an error at once.
+        told = [record for record in caplog.records if "no answer from" in record.getMessage()]
+        assert [record.created - began < 5 for record in told] == [True] * (how == "says nothing")
+
+
+def test_the_hint_for_a_tracker_starts_one() -> None:
+    """Ports above 9198 are beyond the range in which TVM's tracker looks unless an end is given."""
+    port = next(port for port in iter(free_port, None) if port > 9199)
+    with pytest.raises(ConnectionLostError, match="no TVM RPC tracker answers") as lost:
+        Tracker(Address(host="127.0.0.1", port=port, key=KEY)).servers()
+    command = str(lost.value.hint).partition(": ")[2].split()
+    assert command[:2] == ["python", "-m"]
+    with started([sys.executable, *command[1:]]):
+        wait_for(lambda: answers(port))
+        with contextlib.closing(Tracker(Address(host="127.0.0.1", port=port, key=KEY))) as tracker:
+            assert tracker.servers() == {}
 
 
 def test_the_target_gets_the_servers_device_and_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

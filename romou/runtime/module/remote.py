@@ -13,15 +13,16 @@ import numpy as np
 
 from romou.base.errors import CompatError, ConnectionLostError, DeviceError
 from romou.devices.backends import DEFAULT_KIND
-from romou.runtime.rpc import Address
+from romou.runtime.rpc import Address, connection
+from romou.runtime.rpc.connection import telling
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
 
 logger = logging.getLogger("romou")
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
-# Seconds to wait for all answers of a server until a session is open, and until the user is informed of the wait.
-_PATIENCE_S, _TELL_S = 12.0, 2.0
+# Seconds to wait for all answers of a server until a session is open.
+_PATIENCE_S = 12.0
 # Time limit for the child process of a session to load TVM, in seconds.
 _START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
@@ -143,26 +144,15 @@ class RemoteDevice:
             f"connecting to {self.address}: no answer yet; waiting for up to {patience_s:g} s, because it serves one"
             " session at a time"
         )
-        tell = threading.Timer(_TELL_S, logger.warning, [waiting])
-        tell.daemon = True
-        tell.start()
+        arguments = (self.address, self._kind, self._device_name, self._wanted, patience_s)
         try:
-            self._job(
-                "connect",
-                self.address,
-                self._kind,
-                self._device_name,
-                self._wanted,
-                patience_s,
-                timeout_s=_START_S + 2 * patience_s,
-            )
+            with telling(lambda: logger.warning(waiting), connection.TELL_S):
+                self._job("connect", *arguments, timeout_s=_START_S + 2 * patience_s)
         except (DeviceError, CompatError) as error:
             if not self.address.is_tracker:
                 raise
             # Another server of the tracker may work.
             raise ConnectionLostError(str(error)) from error
-        finally:
-            tell.cancel()
         self._is_open = True
 
     def _job(self, function: str, *arguments: Any, timeout_s: float) -> Any:

@@ -21,6 +21,8 @@ from romou.devices.backends import DEFAULT_KIND, backend
 from romou.runtime.rpc.address import Address
 
 PATIENCE_S = 20.0
+# Seconds without an answer after which a user is told of the wait.
+TELL_S = 2.0
 
 _T = TypeVar("_T")
 
@@ -206,6 +208,18 @@ def patiently(call: Callable[[], _T], end: float) -> _T:
 
     threading.Thread(target=run, daemon=True).start()
     return answer.result(max(0.0, end - time.monotonic()))
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[], None], after_s: float) -> Iterator[None]:
+    """Call `tell` in a thread if the block takes longer than `after_s`."""
+    timer = threading.Timer(after_s, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def is_loopback(host: str) -> bool:

@@ -75,9 +75,14 @@ class Tracker:
             raise
         except (OSError, ValueError, struct.error) as error:
             self.close()
+            # Without an end, TVM's tracker refuses ports above 9198 and takes any free one up to there.
+            port = self._address.port
             raise ConnectionLostError(
                 f"no TVM RPC tracker answers at {self._address.where} ({error})",
-                hint=f"Start one there: python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {self._address.port}",
+                hint=(
+                    f"Start one there: python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port} --port-end"
+                    f" {port + 1}"
+                ),
                 address=str(self._address),
             ) from error
         if isinstance(answer, list) and answer and answer[0] != base.TrackerCode.SUCCESS:

@@ -20,7 +20,7 @@ from romou.base.errors import CompatError, ConnectionLostError, DeviceError
 from romou.base.outcome import Outcome
 from romou.devices.backends import DEFAULT_KIND, backend
 from romou.runtime.rpc import Address
-from romou.runtime.rpc.connection import is_loopback
+from romou.runtime.rpc.connection import TELL_S, is_loopback, telling
 from romou.runtime.rpc.tracker import Tracker
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.tuner.measure.fingerprint import DeviceFingerprint, split_device
@@ -87,6 +87,8 @@ class RpcRunner(CheckingRunner):
         self._host = ""
         self._device = ""
         self._is_here = False
+        self._slowest_open_s = 0.0
+        self._last_trouble = ""
         self._add_lanes(1)
         self._closing = threading.Event()
 
@@ -213,6 +215,11 @@ class RpcRunner(CheckingRunner):
 
     def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
         """Start a session with a healthy, cool device. Return its server's name, or None if `stop_at` came first."""
+        # A server that is slow to answer is no news the second time.
+        with telling(self._tell_of_silence, max(TELL_S, 2 * self._slowest_open_s)):
+            return self._open_patiently(lane, stop_at, with_clock=with_clock)
+
+    def _open_patiently(self, lane: _Lane, stop_at: float | None, *, with_clock: bool) -> str | None:
         retry_s = _FIRST_PAUSE_S
         while not self._closing.is_set() and seconds_left(stop_at) > 0:
             server: Address | None = None
@@ -230,6 +237,7 @@ class RpcRunner(CheckingRunner):
                 self._end(lane)
                 if server is not None:
                     self._servers.blame(server.where, error)
+                self._last_trouble = first_line(error)
                 self._give_up_if_unreachable(error)
                 self._pause(retry_s, stop_at)
                 retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
@@ -268,7 +276,7 @@ class RpcRunner(CheckingRunner):
 
     def _begin(self, lane: _Lane, server: Address, *, with_clock: bool) -> float:
         """Connect, and check the device and its clock. Return the seconds that it has to cool down first."""
-        options = self._options
+        options, started = self._options, time.monotonic()
         # The server's limit is longer, and only counts if the connection is lost.
         limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
         arguments = (server, self._kind, options.connect_timeout_s, limit_s)
@@ -302,6 +310,8 @@ class RpcRunner(CheckingRunner):
             )
         lane.is_open = True
         self._servers.heard()
+        self._slowest_open_s = max(self._slowest_open_s, time.monotonic() - started)
+        self._last_trouble = ""
         return pause_s
 
     def _end(self, lane: _Lane) -> None:
@@ -317,7 +327,7 @@ class RpcRunner(CheckingRunner):
             lane.child.kill()
 
     def _give_up_if_unreachable(self, error: Exception) -> None:
-        if self._facts is None and not self._address.is_tracker:
+        if self._is_new_server():
             # The address is more likely wrong than the server about to come back.
             raise (
                 error
@@ -325,10 +335,26 @@ class RpcRunner(CheckingRunner):
                 else ConnectionLostError(f"{self._address}: {first_line(error)}")
             ) from error
         limit_s = self._options.unreachable_s
-        if not any(lane.is_open for lane in self._lanes) and self._servers.silent_s() > limit_s:
+        if not self._is_answering(limit_s):
             raise DeviceError(
                 f"no device answered for unreachable_s = {limit_s:g} s; the last error: {first_line(error)}", hint=GO_ON
             ) from error
+
+    def _tell_of_silence(self) -> None:
+        """Warn that no device answers."""
+        if self._closing.is_set() or self._is_answering(TELL_S):
+            return
+        options, trouble = self._options, self._last_trouble and f" ({self._last_trouble})"
+        limit_s = options.connect_timeout_s if self._is_new_server() else options.unreachable_s
+        logger.warning("no answer from %s yet%s; trying for up to %g s", self._address, trouble, limit_s)
+
+    def _is_answering(self, within_s: float) -> bool:
+        """Return whether a session is open, or a device has answered in the last `within_s` seconds."""
+        return any(lane.is_open for lane in self._lanes) or self._servers.silent_s() <= within_s
+
+    def _is_new_server(self) -> bool:
+        """Return whether no device has ever answered at an address of one server."""
+        return self._facts is None and not self._address.is_tracker
 
     def _pause(self, seconds: float, stop_at: float | None) -> None:
         self._closing.wait(min(seconds, seconds_left(stop_at)))
