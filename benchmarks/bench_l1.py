@@ -17,7 +17,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Workload
 from romou.compiler.single_operator import conv, task_of

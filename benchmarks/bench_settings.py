@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from record_spaces import MORE, OPERATORS
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RomouError, UsageError, unknown_name
 from romou.base.knob import Choice
 from romou.base.space import Config

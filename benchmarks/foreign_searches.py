@@ -16,7 +16,7 @@ import numpy as np
 from rich.table import Table
 
 from foreign_spaces import load_foreign
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.space import Config
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.search import TuningOptions

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError
 from romou.devices.targets import Target
 from romou.tuner.search.cost_model import train_on

@@ -31,7 +31,7 @@ import numpy as np
 import tvm
 
 import romou
-from recorded_space import RecordedConfig, RecordedSpace
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RomouError, UsageError, unknown_name
 from romou.base.space import Config, Space
 from romou.compiler.operators.families.dense import Dense

@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 from pretrain_cost_model import train
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.outcome import Outcome
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target

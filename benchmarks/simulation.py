@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from recorded_space import RecordedConfig, RecordedSpace
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RecordError
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError, UsageError
 from romou.base.files import read_file, regular
 from romou.devices.hardware.files import load_spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bench_l1
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.devices.targets import Target
 from romou.tuner.pruning.criteria import L1_RULES
 

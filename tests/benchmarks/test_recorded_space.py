@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recorded_space import RecordedConfig, RecordedSpace
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RecordError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError
 from romou.tuner.search import SessionHooks, TuningOptions, TuningSession
 from simulation import SimulatedDevice, SimulatedSpace, SimulatedTask

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune

@@ -14,7 +14,7 @@ from tvm.relax import op
 
 import pretrain_cost_model
 from pretrain_cost_model import train
-from recorded_space import RecordedSpace
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.single_operator import conv, task_of

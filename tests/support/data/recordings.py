@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from recorded_space import RecordedConfig, RecordedSpace
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 

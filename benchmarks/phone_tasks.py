@@ -1,0 +1,185 @@
+"""Measurements of real phones as arrays: knobs, usage and time of each config of a task.
+
+    for task in load_tasks(Path("adreno_autotvm.jsonl.gz"), least=100):
+        seconds = estimate_seconds(task.usage, task.target.spec)
+        print(task.name, spearman(seconds[task.is_timed], task.time_s[task.is_timed]))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from romou.base.outcome import Outcome
+from romou.base.space import Columns, Config, Space
+from romou.devices.targets import Target
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.estimate import missing_facts
+from romou.tuner.pruning.form import Form, columns_of
+from romou.tuner.pruning.forms import form_of
+from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
+from romou.tuner.records.autotvm_kernels import ForeignKernel, equivalent, kernel_of
+
+# Fields of a usage that are summed over the rows of work-items of a group.
+_OF_ALL_ITEMS = ("unshared_buffer_bytes", "unshared_image_bytes", "work_group_size")
+# Fields of a usage that depend on how many rows of pixels a group computes.
+_OF_GROUP = (
+    "buffer_bytes",
+    "image_bytes",
+    "reread_buffer_bytes",
+    "reread_image_bytes",
+    "work_groups",
+    "padding",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhoneTask:
+    """The measured configs of one operator on one phone's GPU. Each array has an element for each config.
+
+    recorded: the task as it was read
+    target: target of the GPU. Unknown facts are the nearest known GPU's
+    kernels: the configs in the words of Romou's knobs
+    outcomes: how each trial ended
+    time_s: seconds. NaN if the trial failed
+    """
+
+    recorded: AutotvmTask
+    target: Target
+    kernels: Sequence[ForeignKernel]
+    outcomes: np.ndarray
+    time_s: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """Name of the operator, its type and the template."""
+        return self.recorded.name
+
+    @property
+    def is_timed(self) -> np.ndarray:
+        """Which configs have a time."""
+        return np.isfinite(self.time_s)
+
+    @cached_property
+    def form(self) -> Form:
+        """The formulas of Romou's template for the operator."""
+        return form_of(self.template, self.target.limits)
+
+    @property
+    def template(self) -> Any:
+        """Romou's template for the operator."""
+        assert self.recorded.task is not None, "tasks without a template are left out"
+        return self.recorded.task.template
+
+    @cached_property
+    def space(self) -> Space:
+        """Romou's space of the operator on the GPU."""
+        return self.template.space(self.target.limits)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Romou's knobs. Values may be no choices of the space, and a group may have work-items in several `rows`."""
+        first = {name: choices[0] for name, choices in self.space.knobs.items()}
+        return columns_of([{name: kernel.knobs.get(name, first[name]) for name in first} for kernel in self.kernels])
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Work-items of a group along the rows of pixels. Romou's groups have one."""
+        return np.array([kernel.rows for kernel in self.kernels])
+
+    @cached_property
+    def unrolled(self) -> np.ndarray:
+        """Steps of the reduction that TVM unrolled. `columns` only say whether it is the window."""
+        return np.array([kernel.unrolled for kernel in self.kernels])
+
+    @cached_property
+    def usage(self) -> KernelUsage:
+        """The usage of each kernel by Romou's formulas."""
+        return usage_of(self.form, self.columns, self.rows)
+
+    @cached_property
+    def equivalents(self) -> list[Config | str]:
+        """The config of Romou's space with the same kernel, or the reason why there is none."""
+        return [equivalent(kernel, self.space) for kernel in self.kernels]
+
+
+def usage_of(form: Form, columns: Columns, rows: np.ndarray) -> KernelUsage:
+    """Return the usage of kernels whose groups have work-items in several rows of pixels.
+
+    Such a group reads the data of a group whose work-items are that many times as tall.
+    """
+    usage, tall = form.usage(columns), form.usage({**columns, "tile_h": columns["tile_h"] * rows})
+    changes = {name: getattr(usage, name) * rows for name in _OF_ALL_ITEMS}
+    changes |= {name: getattr(tall, name) for name in _OF_GROUP}
+    whole = dataclasses.replace(usage, **changes)
+    count = len(rows)
+    fields = {f.name: getattr(whole, f.name) for f in dataclasses.fields(KernelUsage) if f.name != "images"}
+    return KernelUsage(
+        images={name: np.broadcast_to(is_image, count) for name, is_image in whole.images.items()},
+        **{name: np.broadcast_to(value, count) for name, value in fields.items()},
+    )
+
+
+def load_tasks(
+    path: Path, gpu: str | None = None, template: str | None = None, *, least: int = 1, default_gpu: str = ""
+) -> list[PhoneTask]:
+    """Return the tasks of a file of AutoTVM's measurements that Romou's formulas describe.
+
+    gpu, template: only those. A template is meant without its suffix, as in "conv2d_nchwc_acc32"
+    least: fewest measured configs of a task
+    default_gpu: GPU of a log that does not name one
+    """
+    tasks = []
+    for recorded in read_autotvm(path, default_gpu):
+        is_wanted = gpu in (None, recorded.gpu) and template in (None, recorded.template.partition(".")[0])
+        if is_wanted and len(recorded.measurements) >= least and (task := task_of(recorded)) is not None:
+            tasks.append(task)
+    return tasks
+
+
+def task_of(recorded: AutotvmTask) -> PhoneTask | None:
+    """Return the arrays of a task. None if Romou's formulas describe none of its kernels."""
+    if recorded.task is None:
+        return None
+    kernels = [kernel_of(recorded, measurement.knobs) for measurement in recorded.measurements]
+    known = [kernel for kernel in kernels if kernel is not None]
+    if len(known) < len(kernels):
+        return None
+    if known[0].knobs["algorithm"] not in recorded.task.template.algorithms:  # type: ignore[attr-defined]
+        return None
+    times = [measurement.time_s for measurement in recorded.measurements]
+    return PhoneTask(
+        recorded=recorded,
+        target=target_of(recorded.gpu),
+        kernels=known,
+        outcomes=np.array([m.outcome for m in recorded.measurements], dtype=object),
+        time_s=np.array([np.nan if time is None else time for time in times]),
+    )
+
+
+def target_of(gpu: str) -> Target:
+    """Return the target of a GPU. Facts without which nothing is estimated are taken from the nearest known GPU."""
+    target = Target(f"opencl -device={gpu}")
+    return target.with_options(facts="nearest") if missing_facts(target.spec) and target.spec.nearest else target
+
+
+def spearman(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the rank correlation of two arrays. Equal values share their mean rank."""
+    return float(np.corrcoef(_ranks(ours), _ranks(theirs))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends: np.ndarray = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[codes.reshape(-1)]
+
+
+Outcomes = tuple[Outcome, ...]
+# Outcomes of configs that need more of some resource than the device has: registers, work-items of a group, memory.
+OF_RESOURCES: Outcomes = (Outcome.INVALID, Outcome.RUN_ERROR)
