@@ -17,7 +17,6 @@ import click
 import numpy as np
 from rich.console import Console
 
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Workload
 from romou.compiler.single_operator import conv, task_of
@@ -28,6 +27,7 @@ from romou.tuner.pruning import prune_each
 from romou.tuner.pruning.criteria import L1_RULES, Choices, Rules, l1_cache
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
+from romou.tuner.records.recorded_space import RecordedSpace
 from simulation import SimulatedTask
 
 RECORDED = Path(__file__).parent / "data/spaces_h200"

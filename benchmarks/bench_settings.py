@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from record_spaces import MORE, OPERATORS
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RomouError, UsageError, unknown_name
 from romou.base.knob import Choice
 from romou.base.space import Config
@@ -38,6 +37,7 @@ from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
 from romou.tuner.records import Record
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import TuningOptions, TuningSession
 
 # Operator -> key of a config -> seconds of a launch.

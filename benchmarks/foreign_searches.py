@@ -16,9 +16,9 @@ import numpy as np
 from rich.table import Table
 
 from foreign_spaces import load_foreign
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.space import Config
 from romou.tools.report.table import table_of_numbers
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import TuningOptions
 from romou.tuner.search.explorer import Explorer
 from romou.tuner.search.ordinal import KnobFeatures

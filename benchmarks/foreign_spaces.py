@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.tuner.records.t4 import OUTCOME_OF
 
 _S_OF_MS = 1e-3

@@ -1,8 +1,8 @@
 """Measurements of real phones as arrays: knobs, usage and time of each config of a task.
 
-    for task in load_tasks(Path("adreno_autotvm.jsonl.gz"), least=100):
-        seconds = estimate_seconds(task.usage, task.target.spec)
-        print(task.name, spearman(seconds[task.is_timed], task.time_s[task.is_timed]))
+for task in load_tasks(Path("adreno_autotvm.jsonl.gz"), least=100):
+    seconds, is_timed = estimate_seconds(task.usage, task.target.spec), task.is_timed
+    print(task.name, scipy.stats.spearmanr(seconds[is_timed], task.time_s[is_timed]).statistic)
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from romou.base.outcome import Outcome
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.base import Template
 from romou.devices.targets import Target
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.estimate import missing_facts
@@ -64,7 +64,8 @@ class PhoneTask:
     @property
     def is_timed(self) -> np.ndarray:
         """Which configs have a time."""
-        return np.isfinite(self.time_s)
+        is_timed: np.ndarray = np.isfinite(self.time_s)
+        return is_timed
 
     @cached_property
     def form(self) -> Form:
@@ -72,7 +73,7 @@ class PhoneTask:
         return form_of(self.template, self.target.limits)
 
     @property
-    def template(self) -> Any:
+    def template(self) -> Template:
         """Romou's template for the operator."""
         assert self.recorded.task is not None, "tasks without a template are left out"
         return self.recorded.task.template
@@ -119,11 +120,13 @@ def usage_of(form: Form, columns: Columns, rows: np.ndarray) -> KernelUsage:
     changes |= {name: getattr(tall, name) for name in _OF_GROUP}
     whole = dataclasses.replace(usage, **changes)
     count = len(rows)
-    fields = {f.name: getattr(whole, f.name) for f in dataclasses.fields(KernelUsage) if f.name != "images"}
-    return KernelUsage(
-        images={name: np.broadcast_to(is_image, count) for name, is_image in whole.images.items()},
-        **{name: np.broadcast_to(value, count) for name, value in fields.items()},
-    )
+    fields: dict[str, Any] = {
+        field.name: np.broadcast_to(getattr(whole, field.name), count)
+        for field in dataclasses.fields(KernelUsage)
+        if field.name != "images"
+    }
+    images = {name: np.broadcast_to(is_image, count) for name, is_image in whole.images.items()}
+    return KernelUsage(images=images, **fields)
 
 
 def load_tasks(
@@ -145,13 +148,11 @@ def load_tasks(
 
 def task_of(recorded: AutotvmTask) -> PhoneTask | None:
     """Return the arrays of a task. None if Romou's formulas describe none of its kernels."""
-    if recorded.task is None:
+    if recorded.algorithm not in recorded.algorithms:
         return None
     kernels = [kernel_of(recorded, measurement.knobs) for measurement in recorded.measurements]
     known = [kernel for kernel in kernels if kernel is not None]
     if len(known) < len(kernels):
-        return None
-    if known[0].knobs["algorithm"] not in recorded.task.template.algorithms:  # type: ignore[attr-defined]
         return None
     times = [measurement.time_s for measurement in recorded.measurements]
     return PhoneTask(
@@ -167,19 +168,3 @@ def target_of(gpu: str) -> Target:
     """Return the target of a GPU. Facts without which nothing is estimated are taken from the nearest known GPU."""
     target = Target(f"opencl -device={gpu}")
     return target.with_options(facts="nearest") if missing_facts(target.spec) and target.spec.nearest else target
-
-
-def spearman(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the rank correlation of two arrays. Equal values share their mean rank."""
-    return float(np.corrcoef(_ranks(ours), _ranks(theirs))[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends: np.ndarray = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[codes.reshape(-1)]
-
-
-Outcomes = tuple[Outcome, ...]
-# Outcomes of configs that need more of some resource than the device has: registers, work-items of a group, memory.
-OF_RESOURCES: Outcomes = (Outcome.INVALID, Outcome.RUN_ERROR)

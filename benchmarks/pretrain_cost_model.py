@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError
 from romou.devices.targets import Target
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search.cost_model import train_on
 from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, file_of

@@ -31,7 +31,6 @@ import numpy as np
 import tvm
 
 import romou
-from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RomouError, UsageError, unknown_name
 from romou.base.space import Config, Space
 from romou.compiler.operators.families.dense import Dense
@@ -41,6 +40,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
 from romou.tuner.pruning.tasks import pruned_space
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 
 # Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet, in fp32 with bias and ReLU.
 OPERATORS: dict[str, Conv2d | Dense] = {

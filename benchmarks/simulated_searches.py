@@ -23,12 +23,12 @@ from unittest import mock
 import numpy as np
 
 from pretrain_cost_model import train
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.outcome import Outcome
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
 from romou.tuner.records import Origin, Record
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
 from romou.tuner.search.pretrained import PretrainedModel
 from romou.tuner.search.progress import NoProgress, Status

@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 
-from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RecordError
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
@@ -28,6 +27,7 @@ from romou.devices.presets import load_preset
 from romou.devices.targets import Target
 from romou.tuner.measure.fingerprint import DeviceFingerprint
 from romou.tuner.measure.types import BuildResult, Candidate, MeasureResult
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 
 # A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near, so a mutation picks
 # one of this many nearest ones.

@@ -63,15 +63,15 @@ def programs() -> dict[str, click.Group]:
 
 
 def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Yield every command below `group` that runs something, with its full name: ("romou phone push", ...)."""
+    """Yield every command below `group` that does something, with its full name: ("romou phone push", ...)."""
     context = click.Context(group, info_name=path)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{path} {name}", command, click.Context(command, info_name=f"{path} {name}")
         if isinstance(command, click.Group):
             yield from walk(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command, click.Context(command, info_name=f"{path} {name}")
 
 
 def cli() -> str:
@@ -83,7 +83,9 @@ def cli() -> str:
             (f"[`{name}`](#{name.replace(' ', '-')})", command.get_short_help_str(limit=200))
             for name, command, _ in commands
         ]
-        options = [_options(command, context) for _, command, context in commands]
+        options = [
+            _options(command, context) for _, command, context in commands if not isinstance(command, click.Group)
+        ]
         common = {row: None for row in options[0] if all(row in others for others in options)}
         parts.append(f"## {program}\n\n{_table(('command', 'what it does'), rows)}")
         if common:

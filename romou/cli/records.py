@@ -28,15 +28,41 @@ from romou.cli.common import console, debug_option, json_option, print_json
     metavar="FILE",
     help="With --contribute: a file of `romou phone record` in place of records.",
 )
+@click.option(
+    "--import-autotvm",
+    "autotvm",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Make recorded spaces of FILE, a log of AutoTVM on an Adreno GPU.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --import-autotvm: the folder for the spaces. [default: beside FILE]",
+)
+@click.option("--gpu", help="With --import-autotvm: the GPU of the log, as adreno660.")
 @click.pass_context
-def command(context: click.Context, contribute: Path | None, work_dir: Path | None, recording: Path | None) -> None:
-    """Export and import records in T4, the format of Kernel Tuner, or offer them as tuned schedules.
+def command(
+    context: click.Context,
+    contribute: Path | None,
+    work_dir: Path | None,
+    recording: Path | None,
+    autotvm: Path | None,
+    out: Path | None,
+    gpu: str | None,
+) -> None:
+    """Export and import records in T4, the format of Kernel Tuner, offer tuned schedules, or read logs of AutoTVM.
 
     The commands take --json and --debug.
     """
     if context.invoked_subcommand is not None:
-        if contribute is not None:
-            raise UsageError(f"--contribute is no option of romou records {context.invoked_subcommand}; leave one out")
+        for name, value in (("--contribute", contribute), ("--import-autotvm", autotvm)):
+            if value is not None:
+                raise UsageError(f"{name} is no option of romou records {context.invoked_subcommand}; leave one out")
+    elif contribute is not None and autotvm is not None:
+        raise UsageError("--contribute writes schedules and --import-autotvm reads a log; give one of them")
+    elif autotvm is not None:
+        _import_autotvm(autotvm, out, gpu or "")
     elif contribute is None:
         click.echo(context.get_help())
     else:
@@ -47,6 +73,16 @@ def command(context: click.Context, contribute: Path | None, work_dir: Path | No
         count, total = contribute_schedules(contribute, work_dir, recording)
         text = f"{count} kernels in the records; {contribute} holds {total} tuned schedules"
         console(is_json=False).print(text, markup=False)
+
+
+def _import_autotvm(file: Path, out: Path | None, gpu: str) -> None:
+    from romou.tuner.records.autotvm_spaces import import_autotvm
+
+    folder = out or file.with_name(f"{file.name.partition('.')[0]}_spaces")
+    spaces = import_autotvm(file, folder, gpu)
+    count, same = sum(len(s.configs) for s in spaces), sum(len(s.context["equivalents"]) for s in spaces)
+    text = f"{count} configs of {len(spaces)} tasks in {folder}; {same} of them are in Romou's spaces as well"
+    console(is_json=False).print(text, markup=False)
 
 
 @command.command("export")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError, UsageError
 from romou.base.files import read_file, regular
 from romou.devices.hardware.files import load_spec
 from romou.tuner.measure.verify import load_reference
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.records.store import FILE_NAME, RecordStore
 from romou.tuner.records.task_files import FOLDER_NAME, other_tasks
 

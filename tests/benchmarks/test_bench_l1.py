@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import bench_l1
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.devices.targets import Target
 from romou.tuner.pruning.criteria import L1_RULES
+from romou.tuner.records.recorded_space import RecordedSpace
 
 
 def test_small_tiles_cost_time_if_every_byte_has_to_fit() -> None:

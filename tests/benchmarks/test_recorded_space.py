@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RecordError
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 
 
 def recorded() -> RecordedSpace:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import SessionHooks, TuningOptions, TuningSession
 from simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
 from support.data.recordings import TARGET, recorded

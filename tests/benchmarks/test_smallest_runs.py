@@ -22,6 +22,7 @@ import record_spaces
 from romou import models
 from romou.compiler.single_operator import conv
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
+from support.data.autotvm_logs import write_log
 from support.docs.documents import ROOT
 from support.docs.smallest_runs import MESA_RUNS, RUNS
 from support.models.small_networks import NetworkBuilder
@@ -41,6 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     onnx.save(model, tmp_path / "small.onnx")
     (tmp_path / "spaces").mkdir()
     shutil.copy(ROOT / "benchmarks/data/spaces_pocl/dense.json.gz", tmp_path / "spaces")
+    write_log(tmp_path / "phone.log")
     return tmp_path
 
 

@@ -14,11 +14,11 @@ from tvm.relax import op
 
 import pretrain_cost_model
 from pretrain_cost_model import train
-from romou.tuner.records.recorded_space import RecordedSpace
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
+from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
 from romou.tuner.search.features import Correction, TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, file_of, pretrained_for

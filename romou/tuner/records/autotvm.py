@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -164,6 +164,11 @@ class AutotvmTask:
         return None if self.work is None else task_of(self.work, has_epilogue=False).with_free_images()
 
     @property
+    def algorithms(self) -> Collection[str]:
+        """The algorithms that Romou has for the operator."""
+        return getattr(self.task and self.task.template, "algorithms", ())
+
+    @property
     def name(self) -> str:
         """A name for files: operator, types and template."""
         work = "unknown" if self.work is None else self.work.name
@@ -171,7 +176,7 @@ class AutotvmTask:
 
 
 def read_autotvm(path: Path, gpu: str = "") -> list[AutotvmTask]:
-    """Read AutoTVM's measurements, one task for each template, operator and GPU.
+    """Read AutoTVM's measurements, one task for each template, operator and GPU, and for each form of the knobs.
 
     gpu: name of the device if the file does not give it. AutoTVM's own logs do not.
 
@@ -190,10 +195,9 @@ def read_autotvm(path: Path, gpu: str = "") -> list[AutotvmTask]:
                 raise ValueError("written by an older AutoTVM; convert it by `python -m tvm.autotvm.record`")
             (of_line, template, arguments), measured = _from_log(data) if "input" in data else _from_task(data)
             key = json.dumps([of_line or gpu, template, arguments])
-            identity = (of_line or gpu, template, arguments)
-            configs = groups.setdefault(key, (identity, {}))[1]
             for measurement in measured:
-                configs[json.dumps(measurement.knobs, sort_keys=True)] = measurement
+                group = groups.setdefault(key + _form(measurement), ((of_line or gpu, template, arguments), {}))
+                group[1][json.dumps(measurement.knobs, sort_keys=True)] = measurement
         except _DAMAGED as error:
             text = f"{type(error).__name__}: {error}"
             raise RecordError(
@@ -254,7 +258,16 @@ def _measured(knobs: Mapping[str, Any], outcome: Outcome, times_s: tuple[float, 
     # NaN fails this comparison as well.
     if not all(0 < time < float("inf") for time in times_s) or (outcome == Outcome.OK and not times_s):
         raise ValueError(f"times {times_s!r}")
+    for name, value in knobs.items():
+        sizes = value[1:] if isinstance(value, list) and name.startswith("tile_") else [1]
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError(f"{name} {value!r} is no split")
     return Measurement(knobs=knobs, outcome=outcome, times_s=times_s)
+
+
+def _form(measurement: Measurement) -> str:
+    """Return the names of the knobs, and into how many sizes each is split. They differ between versions of TVM."""
+    return str([(name, len(value) if isinstance(value, list) else 0) for name, value in measurement.knobs.items()])
 
 
 def _shapes(arguments: Sequence[Any]) -> Sequence[Any]:

@@ -26,6 +26,8 @@ from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.tuner.records.autotvm import AutotvmTask
 
 NOT_FOR_IMAGES = "the template is not for Adreno's images"
+# Splits of the templates for direct sums, and for Winograd's algorithm.
+_SPLITS = ({"tile_fc", "tile_y", "tile_x"}, {"tile_y", "tile_x"})
 
 
 class _Axis(NamedTuple):
@@ -55,9 +57,10 @@ class ForeignKernel:
 
 def kernel_of(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKernel | None:
     """Return the kernel of a config in Romou's words. None if the template stages or sums in another way."""
-    if not task.reads_images or isinstance(task.work, Dense) or "tile_x" not in knobs:
+    is_winograd = task.algorithm != DIRECT
+    if not task.reads_images or isinstance(task.work, Dense) or not _SPLITS[is_winograd] <= knobs.keys():
         return None
-    if task.algorithm != DIRECT:
+    if is_winograd:
         return _winograd_kernel(task, knobs)
     o, h, w = (_axis(knobs[name]) for name in ("tile_fc", "tile_y", "tile_x"))
     window = task.task.template.workload.kernel  # type: ignore[union-attr]
@@ -67,7 +70,7 @@ def kernel_of(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKernel | No
     # A depthwise convolution of Romou always unrolls a row of the window, and has no other choice.
     has_window = not task.is_depthwise and 1 < taps <= steps
     is_pointwise = taps == 1 and not task.is_depthwise
-    kernel = {
+    kernel: dict[str, Choice] = {
         "weight": (MemoryKind.IMAGE if is_pointwise or "tpack" in task.template else MemoryKind.BUFFER).value,
         "tile_o": o.tile,
         "tile_h": h.tile,
@@ -128,7 +131,7 @@ def _winograd_kernel(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKern
     # Older templates split the positions of a tile as well.
     positions = _axis(knobs["tile_b"]) if "tile_b" in knobs else _Axis(1, 1, False, False)
     tile_o, items = positions.tile * o.tile, positions.items * o.items
-    kernel = {
+    kernel: dict[str, Choice] = {
         "weight": MemoryKind.IMAGE.value,
         "tile_o": tile_o,
         "tile_h": 1,

@@ -7,9 +7,9 @@ import random
 
 import numpy as np
 
-from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 
 TARGET = Target("opencl -device=host")
 

@@ -44,6 +44,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "sgemm --only 128x128 --trials 1 --rounds 1 --peer tvm --work-dir OUT",
         r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
     ),
+    "phone_records": (
+        "OUT/phone.log --gpu adreno660 --least 36 --ablate",
+        r"(?s)float16 +│ +1 │ +36 │ +-?\d\.\d\d .*issuing .* 30 │ +\d+% │ +6 │ +100% │.*registers +│.*factors of two",
+    ),
     "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
 }

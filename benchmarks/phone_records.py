@@ -1,0 +1,327 @@
+"""Judges the estimate, the criteria and the default configs by measurements of real phones that AutoTVM made.
+
+    python benchmarks/phone_records.py adreno_autotvm.jsonl.gz              every table
+    python benchmarks/phone_records.py tuning.log --gpu adreno740           a log of AutoTVM, measured on an Adreno 740
+    python benchmarks/phone_records.py FILE --template conv2d_nchwc --ablate
+
+FILE is a log of AutoTVM or has one JSON line for each task, plain or gzipped. Nothing is built or measured.
+docs/validation.md describes the method and the output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import geometric_mean
+
+import click
+import numpy as np
+from rich.console import Console
+from scipy import stats
+
+from phone_tasks import PhoneTask, load_tasks, target_of
+from romou.base.errors import UsageError
+from romou.base.outcome import Outcome
+from romou.base.space import Config
+from romou.compiler.operators.algorithms import DIRECT
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning.criteria import judge
+from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
+from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
+
+# A config is as good as the best one within this factor.
+_NEAR = 1.02
+# Fewest timed configs of a task, so that ranks mean something.
+_LEAST_TIMED = 10
+# The recordings have one place for each tensor, so this criterion excludes all configs of a task or none.
+_OF_PLACES = "buffers"
+# Outcomes of configs that exceed a resource: work-items of a group, registers, memory.
+_OF_RESOURCES = (Outcome.INVALID, Outcome.RUN_ERROR)
+_QUARTILES = (0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A task with the estimates of its configs."""
+
+    task: PhoneTask
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """GPU, template and type."""
+        recorded = self.task.recorded
+        return recorded.gpu, recorded.template.partition(".")[0], recorded.dtype
+
+    @cached_property
+    def seconds(self) -> np.ndarray:
+        """Estimated seconds of each config."""
+        estimated = estimate_seconds(self.task.usage, self.task.target.spec)
+        assert estimated is not None, "main leaves out GPUs without an estimate"
+        return np.broadcast_to(estimated, len(self.task.time_s))
+
+    @cached_property
+    def parts(self) -> dict[str, np.ndarray]:
+        """Term of the estimate -> cycles of each config."""
+        parts = estimate_parts(self.task.usage, self.task.target.spec) or {}
+        return {name: np.broadcast_to(part, len(self.task.time_s)) for name, part in parts.items()}
+
+    @cached_property
+    def is_near_best(self) -> np.ndarray:
+        """Which configs are as good as the best recorded one."""
+        is_near: np.ndarray = self.task.time_s <= _NEAR * np.nanmin(self.task.time_s)
+        return is_near
+
+    @cached_property
+    def rejected_by(self) -> dict[str, np.ndarray]:
+        """Criterion -> which configs it excludes, as if the recorded configs were the space."""
+        task = self.task
+        choices = task.form.choices(task.space, task.target.spec, [task.usage], start_of(task))
+        verdicts = judge(task.usage, task.target.spec, choices=choices)
+        count = len(task.time_s)
+        return {name: ~np.broadcast_to(np.asarray(v.keep, dtype=bool), count) for name, v in verdicts.items()}
+
+    @property
+    def is_rejected(self) -> np.ndarray:
+        """Which configs a criterion excludes, but for the place of tensors."""
+        masks = [mask for name, mask in self.rejected_by.items() if name != _OF_PLACES]
+        return np.logical_or.reduce(masks) if masks else np.zeros(len(self.task.time_s), dtype=bool)
+
+    def quality(self, scores: np.ndarray) -> tuple[float, float, float]:
+        """Return the rank correlation of scores with times, and times over the best of the first, and of ten picks."""
+        is_timed = self.task.is_timed
+        times, scores = self.task.time_s[is_timed], scores[is_timed]
+        # Equal scores are no information: any order of them is as good.
+        correlation = 0.0 if np.ptp(scores) == 0 else float(stats.spearmanr(scores, times).statistic)
+        picked = times[np.argsort(scores, kind="stable")] / times.min()
+        return correlation, float(picked[0]), float(picked[:10].min())
+
+
+def start_of(task: PhoneTask) -> Config:
+    """Return Romou's first config with the recorded algorithm."""
+    wanted = task.kernels[0].knobs["algorithm"]
+    starts = task.template.starts(task.target.limits)
+    return next(config for config in starts if config.get("algorithm", DIRECT) == wanted)
+
+
+def expressed(tasks: Sequence[Judged], out: Console) -> None:
+    """Print how many recorded kernels are configs of Romou's spaces, and why the others are not."""
+    table = table_of_numbers("kernels of the recording", ("configs", "share"), title="Romou's configs among them")
+    reasons = Counter(
+        e if isinstance(e, str) else "(a config of Romou's space)" for j in tasks for e in j.task.equivalents
+    )
+    for reason, count in reasons.most_common():
+        table.add_row(reason, str(count), f"{100 * count / reasons.total():.1f}%")
+    out.print(table)
+
+
+def estimated(tasks: Sequence[Judged], out: Console) -> None:
+    """Print how well the estimate ranks the recorded configs."""
+    columns = ("tasks", "configs", "rank correlation", "quartiles", "first pick", "quartiles", "best of ten")
+    table = table_of_numbers("GPU, template, type", columns, title="Estimate against recorded times (medians of tasks)")
+    for name, members in grouped(tasks).items():
+        qualities = np.array([j.quality(j.seconds) for j in members])
+        low, middle, high = np.quantile(qualities, _QUARTILES, axis=0)
+        table.add_row(
+            name,
+            str(len(members)),
+            str(sum(len(j.task.time_s) for j in members)),
+            f"{middle[0]:.2f}",
+            f"{low[0]:.2f} to {high[0]:.2f}",
+            f"{middle[1]:.2f}x",
+            f"{low[1]:.2f} to {high[1]:.2f}",
+            f"{middle[2]:.2f}x",
+        )
+    out.print(table)
+
+
+def ablated(tasks: Sequence[Judged], out: Console) -> None:
+    """Print how well each term of the estimate ranks configs, and the other terms without it."""
+    columns = ("rank correlation", "first pick", "best of ten", "without it", "first pick", "best of ten")
+    table = table_of_numbers("term", columns, title="Terms of the estimate (medians of tasks)")
+    names = list(tasks[0].parts)
+
+    def medians(score: Callable[[Judged], np.ndarray]) -> list[str]:
+        middle = np.median([j.quality(score(j)) for j in tasks], axis=0)
+        return [f"{middle[0]:.2f}", *(f"{slowdown:.2f}x" for slowdown in middle[1:])]
+
+    for name in names:
+        others = [other for other in names if other != name]
+        table.add_row(name, *medians(lambda j, n=name: j.parts[n]), *medians(lambda j, o=others: _norm(j, o)))  # type: ignore[misc]
+    table.add_row("all terms", *medians(lambda j: _norm(j, names)), "", "", "")
+    table.add_row("the estimate", *medians(lambda j: j.seconds), "", "", "")
+    out.print(table)
+
+
+def _norm(judged: Judged, names: Iterable[str]) -> np.ndarray:
+    cycles: np.ndarray = np.sqrt(sum(judged.parts[name] ** 2 for name in names))
+    return cycles
+
+
+def pruned(tasks: Sequence[Judged], out: Console) -> None:
+    """Print which configs the criteria exclude: of the best, of all that ran, and of those that failed."""
+    columns = ("tasks", "a best config is kept", "ran", "rejected", "resource errors", "rejected", "other", "rejected")
+    title = "Criteria against recorded outcomes (without the place of tensors)"
+    table = table_of_numbers("GPU, template, type", columns, title=title)
+    for name, members in grouped(tasks).items():
+        kept = sum(bool((j.is_near_best & ~j.is_rejected).any()) for j in members)
+        kinds = [_counted(members, kind) for kind in _KINDS.values()]
+        cells = [cell for total, rejected in kinds for cell in (str(total), _share(rejected, total))]
+        table.add_row(name, str(len(members)), _share(kept, len(members)), *cells)
+    out.print(table)
+    table = table_of_numbers("criterion", ("best configs", *_KINDS), title="Share that each criterion excludes")
+    for criterion in tasks[0].rejected_by:
+        cells = []
+        for kind in (lambda j: j.is_near_best, *_KINDS.values()):
+            masks = [(j.rejected_by[criterion][kind(j)]) for j in tasks if criterion in j.rejected_by]
+            cells.append(_share(sum(int(mask.sum()) for mask in masks), sum(len(mask) for mask in masks)))
+        table.add_row(criterion, *cells)
+    out.print(table)
+
+
+def _is_of_resources(judged: Judged) -> np.ndarray:
+    return np.isin(judged.task.outcomes.astype(str), [str(outcome) for outcome in _OF_RESOURCES])
+
+
+# Kind of configs -> which configs of a task are of the kind.
+_KINDS: dict[str, Callable[[Judged], np.ndarray]] = {
+    "ran": lambda j: j.task.is_timed,
+    "resource errors": _is_of_resources,
+    "other failures": lambda j: ~j.task.is_timed & ~_is_of_resources(j),
+}
+
+
+def _counted(tasks: Sequence[Judged], kind: Callable[[Judged], np.ndarray]) -> tuple[int, int]:
+    """Return how many configs are of a kind, and how many of these are excluded."""
+    pairs = [(kind(j), j.is_rejected) for j in tasks]
+    return sum(int(mask.sum()) for mask, _ in pairs), sum(int((mask & rejected).sum()) for mask, rejected in pairs)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{100 * count / total:.0f}%" if total else "-"
+
+
+def defaults(tasks: Sequence[Judged], out: Console) -> None:
+    """Print the recorded time of the config that is nearest to Romou's default."""
+    columns = ("tasks", "the default itself", "factors of two away", "over the best", "quartiles", "better configs")
+    title = "The recorded config nearest to Romou's default (medians of tasks)"
+    table = table_of_numbers("GPU, template, type", columns, title=title)
+    for name, members in grouped(tasks).items():
+        rows = np.array([nearest_to_default(j) for j in members])
+        low, middle, high = np.quantile(rows, _QUARTILES, axis=0)
+        table.add_row(
+            name,
+            str(len(members)),
+            str(int((rows[:, 0] == 0).sum())),
+            f"{middle[0]:.1f}",
+            f"{middle[1]:.2f}x",
+            f"{low[1]:.2f} to {high[1]:.2f}",
+            f"{100 * middle[2]:.0f}%",
+        )
+    out.print(table)
+
+
+def nearest_to_default(judged: Judged) -> tuple[float, float, float]:
+    """Return the factors of two between the default config and the nearest timed config, its slowdown and rank.
+
+    Tiles and groups count, each side by itself. The rank is the share of timed configs that are faster.
+    """
+    task = judged.task
+    default, columns = start_of(task), task.columns
+    away = np.abs(np.log2(task.rows))
+    for name in ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w"):
+        away = away + np.abs(np.log2(columns[name] / default[name]))
+    times = np.where(task.is_timed, task.time_s, np.inf)
+    # Of equally near configs, the median one.
+    nearest = np.flatnonzero((away == away[task.is_timed].min()) & task.is_timed)
+    index = nearest[np.argsort(times[nearest])[len(nearest) // 2]]
+    faster = (times < times[index]).sum() / task.is_timed.sum()
+    return float(away[index]), float(times[index] / times.min()), float(faster)
+
+
+def algorithms(recorded: Sequence[AutotvmTask], out: Console) -> None:
+    """Print how often Romou chooses the faster of Winograd's algorithm and direct sums, if both were recorded."""
+    best: dict[tuple[str, str, str, str], dict[bool, float]] = {}
+    tasks: dict[tuple[str, str, str, str], AutotvmTask] = {}
+    for each in recorded:
+        times = [m.time_s for m in each.measurements if m.time_s is not None]
+        if times and each.reads_images and each.work is not None:
+            key = each.gpu, "NHWC" if each.layout == "NHWC" else "NCHW", each.sums, str(each.work)
+            is_winograd, times_of = each.algorithm != DIRECT, best.setdefault(key, {})
+            tasks[key] = each if is_winograd else tasks.get(key, each)
+            times_of[is_winograd] = min([*times, times_of.get(is_winograd, math.inf)])
+    columns = (
+        "layers",
+        "Winograd is faster",
+        "Romou is right",
+        "its choice / best",
+        "direct / best",
+        "Winograd / best",
+    )
+    table = table_of_numbers("GPU, sums", columns, title="Winograd's algorithm or direct sums")
+    groups: dict[str, list[tuple[dict[bool, float], bool]]] = {}
+    for key, times_of in best.items():
+        task = tasks[key].task
+        if len(times_of) == 2 and task is not None and tasks[key].algorithm in tasks[key].algorithms:
+            chosen = task.default_config(target_of(key[0])).get("algorithm", DIRECT) != DIRECT
+            name = f"{key[0]}, {tasks[key].dtype}, sums {key[2]}"
+            groups.setdefault(name, []).append((times_of, chosen))
+    if not groups:
+        return
+    for name, pairs in sorted(groups.items()):
+        ratios = [
+            [times_of[which] / min(times_of.values()) for times_of, chosen in pairs for which in [pick(chosen)]]
+            for pick in (bool, lambda _: False, lambda _: True)
+        ]
+        table.add_row(
+            name,
+            str(len(pairs)),
+            str(sum(times_of[True] < times_of[False] for times_of, _ in pairs)),
+            str(sum(times_of[chosen] <= times_of[not chosen] for times_of, chosen in pairs)),
+            *(f"{geometric_mean(each):.2f}x" for each in ratios),
+        )
+    out.print(table)
+
+
+def grouped(tasks: Sequence[Judged]) -> Mapping[str, Sequence[Judged]]:
+    """Return a name of a group -> its tasks: GPU, template and type; then convolutions of each GPU; then all."""
+    groups: dict[str, list[Judged]] = {}
+    for judged in sorted(tasks, key=lambda j: j.group):
+        groups.setdefault(", ".join(judged.group), []).append(judged)
+    for gpu in sorted({j.group[0] for j in tasks}):
+        groups[f"{gpu}, all but depthwise"] = [
+            j for j in tasks if j.group[0] == gpu and not j.task.recorded.is_depthwise
+        ]
+    return {name: members for name, members in {**groups, "all": list(tasks)}.items() if members}
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--template", default=None, help="Only tasks of this template, without its suffix, as conv2d_nchwc.")
+@click.option("--gpu", default=None, help="Only tasks of this GPU. It is the GPU of a log that does not name one.")
+@click.option("--least", default=100, show_default=True, help="Fewest recorded configs of a task.")
+@click.option("--ablate", is_flag=True, help="Also judge each term of the estimate.")
+def main(file: Path, template: str | None, gpu: str | None, least: int, ablate: bool) -> None:
+    """Print the tables."""
+    out = Console(width=180)
+    tasks = [Judged(task) for task in load_tasks(file, gpu, template, least=least, default_gpu=gpu or "")]
+    tasks = [j for j in tasks if j.task.is_timed.sum() >= _LEAST_TIMED]
+    if not tasks:
+        raise UsageError(f"{file}: no task has {least} configs, of which {_LEAST_TIMED} ran")
+    out.print(f"{len(tasks)} tasks of at least {least} configs, {sum(len(j.task.time_s) for j in tasks)} configs")
+    for gpu_of_tasks in sorted({j.group[0] for j in tasks}):
+        out.print(f"target: {target_of(gpu_of_tasks)}", markup=False)
+    expressed(tasks, out)
+    estimated(tasks, out)
+    if ablate:
+        ablated(tasks, out)
+    pruned(tasks, out)
+    defaults(tasks, out)
+    algorithms([task for task in read_autotvm(file, gpu or "") if gpu in (None, task.gpu)], out)
+
+
+if __name__ == "__main__":
+    main()
