@@ -53,6 +53,8 @@ _METHOD = (
 _PAUSES_S, _PAUSE_SHARE = (1.0, 4.0), 0.15
 _ARCHPROBE_SHARE = 0.25
 _SENSORS_EVERY_S = 10.0
+# Shortest time of an operator. Its reference and its first builds take a part of it.
+_LEAST_SHARE_S = 20.0
 
 
 def record_phone(
@@ -183,12 +185,15 @@ class PhoneRecorder:
         self._device = recording.origin.device
 
     def record(self, works: Mapping[str, Workload], configs: int, seed: int, say: Callable[[str], None]) -> None:
-        """Measure all configs that have no trial yet. Each operator gets an equal share of the time that is left."""
+        """Measure all configs that have no trial yet.
+
+        Each operator gets an equal share of the time that is left, or so much that it is worth it.
+        """
         for left, prepared in self._each(works, configs, seed):
             now = self._clock()
             if now >= self._stop_at:
                 break
-            self._record_operator(prepared, now + (self._stop_at - now) / left)
+            self._record_operator(prepared, min(self._stop_at, now + max(_LEAST_SHARE_S, (self._stop_at - now) / left)))
             say(self._line(prepared, configs))
         self._sense(is_due=True)
 
