@@ -92,9 +92,10 @@ def chosen_of(task: TunableTask) -> list[ChosenConfig]:
     return choose(task, PHONE, 12, seed=0)
 
 
-def recorded(path: Path, phone: Phone, configs: int = 12, seconds: float = 600.0) -> Recording:
+def recorded(path: Path, phone: Phone, configs: int = 12, seconds: float = 600.0, kind: str = "gpu") -> Recording:
     origin = Origin.here(made_up_device.FINGERPRINT.to_dict())
-    recording = Recording.begin(path, origin, {"timing": {"clock_limit": MEASURE.clock_limit}})
+    header = {"timing": {"clock_limit": MEASURE.clock_limit}, "facts": {"type": kind}}
+    recording = Recording.begin(path, origin, header)
     recorder = PhoneRecorder(
         recording,
         PHONE,
@@ -173,6 +174,10 @@ def test_a_clock_that_stays_low_is_marked(tmp_path: Path) -> None:
     assert len(marked) == 24 - 5
     assert phone.pauses == 3 * [1.0, 4.0]
     assert [trial.attempts for trial in marked] == 3 * [3] + 16 * [1]
+    # The clock of a CPU cannot be told from its load.
+    cpu = Phone(phone.slowdown)
+    recorded(tmp_path / "cpu.json", cpu, kind="cpu")
+    assert cpu.pauses == []
 
 
 def test_the_time_is_shared_and_another_call_goes_on(tmp_path: Path) -> None:

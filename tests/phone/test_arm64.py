@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -17,6 +18,8 @@ import romou
 from romou.base.linking import export_library
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
+from romou.driver.options import PhoneRecordOptions
+from romou.driver.phone_recording import MEASURE, record_phone
 from romou.runtime.module.tensors import device_tensor
 from romou.runtime.rpc import Address, connect
 from romou.tuner.records import RecordStore
@@ -95,6 +98,21 @@ def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path) -> None:
     assert tuned.summary().relative_l2_error < 1e-5
     with RecordStore(tmp_path) as store:
         assert {record.config["weight"] for record in store} == {"image"}
+
+
+@exhaustive
+def test_it_is_recorded(server: Server, tmp_path: Path) -> None:
+    measure = dataclasses.replace(MEASURE, run_timeout_s=300.0, repeat=1, hold_clock_ms=1.0)
+    options = PhoneRecordOptions(
+        rpc=f"127.0.0.1:{server.port}/phone", target="opencl -device=adreno640", archprobe=False
+    )
+    works = {"conv": conv(8, (7, 7), 12, (1, 1))}
+    recording = record_phone(tmp_path / "phone.json", options, works=works, configs=3, measure=measure)
+    assert [(t.record.outcome, t.chosen_by, len(t.clock_s)) for t in recording.trials] == [
+        ("ok", origin, 2) for origin in ("default", "estimate", "estimate")
+    ]
+    assert Target(recording.header["target"]).host == recording.header["host"] == "aarch64-linux-gnu"
+    assert {t.record.config["weight"] for t in recording.trials} == {"image"}
 
 
 def test_a_phones_driver_is_found_in_the_vendors_places(arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
