@@ -110,6 +110,36 @@ tuned.save("small.romou")
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 8, 8, 8]
 
 
+def test_archprobe_needs_no_extra(python: str, tmp_path: Path) -> None:
+    """ArchProbe measures, shows and draws with the packages that the wheel requires without an extra."""
+    code = """
+import importlib.metadata, sys
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+needed, queue = set(), ["romou"]
+while queue:
+    if (name := canonicalize_name(queue.pop())) not in needed:
+        needed.add(name)
+        required = map(Requirement, importlib.metadata.requires(name) or ())
+        queue += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+owners = importlib.metadata.packages_distributions()
+
+class OnlyNeeded:
+    def find_spec(self, name, path=None, target=None):
+        if (of := owners.get(name.partition(".")[0])) and not needed.intersection(map(canonicalize_name, of)):
+            raise ModuleNotFoundError(f"romou does not require {name}", name=name)
+
+sys.meta_path.insert(0, OnlyNeeded())
+from archprobe.cli import app
+for words in (["run", "--quick", "--only", "launch", "-o", "r.json"], ["show", "r.json"], ["plot", "r.json"]):
+    app(words, standalone_mode=False)
+"""
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "plots/index.html").exists()
+
+
 def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:
     """The folder romou/ of the checkout must not replace the installed package, not even in the child processes that
     build and run candidates.
