@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the same configs on several operators, and on two devices.
+"""Compares the configs of an operator with each other, and the same configs on several operators and on two devices.
 
 It measures how well one predicts the other, and the cost of a single config for all operators.
 
     python benchmarks/bench_settings.py --operators conv1x1,dense,conv3x3 --settings 200 --json here.json
     python benchmarks/bench_settings.py --compare benchmarks/data/spaces_pocl benchmarks/data/spaces_intel     recorded by two drivers
     python benchmarks/bench_settings.py --compare here.json there.json                                         measured on two devices
+    python benchmarks/bench_settings.py --space benchmarks/data/spaces_h200/conv1x1.json.gz                    BEAST's figures 7 to 9 of a recording
 
 Pearson's rho is computed of rates, as in BEAST's figures 10 (two operators) and 11 (two devices). The single config is
 the one with the smallest sum of times over all operators, Boda's manual tuning of figure 12.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,6 +46,8 @@ from romou.tuner.search import TuningOptions, TuningSession
 Times = Mapping[str, Mapping[str, float]]
 # A correlation of fewer configs is noise.
 LEAST = 3
+# Work groups of figure 9.
+GROUPS = 5
 # Configs of one operator that are drawn for each that all operators have.
 DRAWN = 400
 
@@ -150,6 +154,57 @@ def between_devices(first: Times, second: Times, names: Sequence[str]) -> Table:
     return table
 
 
+def histogram(recorded: RecordedSpace) -> Table:
+    """Return BEAST's figure 7: how many configs reach which share of the best rate."""
+    gflops = [rate for _, rate in rates_of(recorded)]
+    counts, edges = np.histogram(gflops, bins=10, range=(0, max(gflops)))
+    title = f"{recorded.name}, {recorded.device['name']}: configs by their rate (BEAST, figure 7)"
+    table = table_of_numbers("GFLOPS", ("configs", "share"), title=title)
+    for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+        table.add_row(f"{low:.1f} to {high:.1f}", str(count), f"{count / len(gflops):.1%}")
+    failed = len(recorded.configs) - len(gflops)
+    table.caption = f"{min(gflops):.1f} to {max(gflops):.1f} GFLOPS; {failed} of {len(recorded.configs)} configs failed"
+    return table
+
+
+def rates_of(recorded: RecordedSpace) -> list[tuple[Config, float]]:
+    """Return the configs that worked, with their rates in GFLOPS."""
+    space, flops = recorded.space(), float(recorded.task["flops"])
+    times = ((space.at(index), config.time_s) for index, config in recorded.configs.items())
+    return [(config, flops / time_s / 1e9) for config, time_s in times if time_s is not None]
+
+
+def heat_map(rates: Sequence[tuple[Config, float]], title: str, row: str, column: str) -> Table:
+    """Return the best rate for each pair of values, as a share of the best of all. A dash: no config worked.
+
+    row, column: names of knobs, with * between those that are multiplied.
+    """
+    best: dict[tuple[int, int], float] = {}
+    for config, rate in rates:
+        y, x = (math.prod(config[name] for name in names.split("*")) for names in (row, column))
+        best[y, x] = max(best.get((y, x), 0.0), rate)
+    ys, xs = (sorted({pair[side] for pair in best}) for side in (0, 1))
+    table = table_of_numbers(f"{row} \\ {column}", tuple(map(str, xs)), title=title)
+    most = max(best.values())
+    for y in ys:
+        table.add_row(str(y), *(f"{best[y, x] / most:.2f}" if (y, x) in best else "-" for x in xs))
+    return table
+
+
+def heat_maps(recorded: RecordedSpace) -> Iterator[Table]:
+    """Yield BEAST's figure 8, work-items of a group over outputs of a work-item, and 9, five groups one by one."""
+    rates = rates_of(recorded)
+    yield heat_map(rates, "Share of the best rate (BEAST, figure 8)", "wg_o*wg_w", "tile_o*tile_h*tile_w")
+    groups: dict[tuple[Any, Any], list[tuple[Config, float]]] = {}
+    for config, rate in rates:
+        groups.setdefault((config["wg_o"], config["wg_w"]), []).append((config, rate))
+    ranked = sorted(groups.items(), key=lambda entry: -max(rate for _, rate in entry[1]))
+    for (wg_o, wg_w), own in ranked[:GROUPS]:
+        best = max(rate for _, rate in own)
+        title = f"wg_o={wg_o}, wg_w={wg_w}: {best:.1f} GFLOPS at best, and shares of it (BEAST, figure 9)"
+        yield heat_map(own, title, "tile_o", "tile_h*tile_w")
+
+
 def single_setting(times: Times, tuned: Mapping[str, float]) -> Table:
     """Return Boda's figure 12: one config for all operators against each operator's best.
 
@@ -220,6 +275,11 @@ def measure_here(names: Sequence[str], target: str, count: int, trials: int, see
     default=None,
     help="Two folders of recorded spaces, or files of --json, instead of a measurement.",
 )
+@click.option(
+    "--space",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Recorded: its histogram and heat maps.",
+)
 @click.option("--operators", default="conv1x1,dense,conv3x3", show_default=True, help="Those of record_spaces.py.")
 @click.option("--target", default="opencl", show_default=True)
 @click.option("--settings", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Configs.")
@@ -228,6 +288,7 @@ def measure_here(names: Sequence[str], target: str, count: int, trials: int, see
 @click.option("--json", "output", type=click.Path(dir_okay=False, path_type=Path), help="Also write every time here.")
 def main(
     sources: tuple[Path, Path] | None,
+    space: Path | None,
     operators: str,
     target: str,
     count: int,
@@ -238,6 +299,11 @@ def main(
     """Print the tables."""
     out = Console(width=150)
     try:
+        if space is not None:
+            recorded = RecordedSpace.load(space)
+            for table in (histogram(recorded), *heat_maps(recorded)):
+                out.print(table)
+            return
         if sources is not None:
             (here, first), (there, second) = map(loaded, sources)
             out.print(f"first: {here}\nsecond: {there}", markup=False)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import bench_settings
+from recorded_space import RecordedSpace
 from romou.devices.targets import Target
 from support.docs.documents import ROOT
 from support.kernels.operators import conv, task_of
@@ -57,6 +58,31 @@ def test_the_single_config_has_the_smallest_sum() -> None:
     assert rows[0] == ("one", "2000000.0", "500000.0", "4.00x", "250000.0", "8.00x")
     assert rows[1] == ("two", "2000000.0", "2000000.0", "1.00x", "-", "-")
     assert rows[2] == ("geometric mean", "", "", "2.00x", "", "8.00x")
+
+
+def test_histogram_and_heat_maps_of_a_recording() -> None:
+    path = SPACES / "spaces_pocl/dense.json.gz"
+    recorded = RecordedSpace.load(path)
+    rates = bench_settings.rates_of(recorded)
+    best, rate = max(rates, key=lambda entry: entry[1])
+    assert len(rates) == 93
+    assert rate == pytest.approx(
+        recorded.task["flops"] / recorded.configs[recorded.space().index_of(best)].time_s / 1e9
+    )
+    table = bench_settings.histogram(recorded)
+    assert sum(int(cell) for cell in table.columns[1].cells) == 93
+    whole, first, *rest = bench_settings.heat_maps(recorded)
+    assert len(rest) == bench_settings.GROUPS - 1
+    for table, row, column in (
+        (whole, best["wg_o"] * best["wg_w"], best["tile_o"] * best["tile_h"] * best["tile_w"]),
+        (first, best["tile_o"], best["tile_h"] * best["tile_w"]),
+    ):
+        header, *columns = ([str(c.header), *c.cells] for c in table.columns)
+        (cells,) = [cells for cells in columns if cells[0] == str(column)]
+        assert cells[header.index(str(row))] == "1.00"
+    result = CliRunner().invoke(bench_settings.main, ["--space", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "0 of 93 configs failed" in " ".join(result.output.split())
 
 
 def test_two_recordings(tmp_path: Path) -> None:
