@@ -100,14 +100,14 @@ def survival_table(paths: Sequence[Path]) -> Table:
         "operator", columns, title=f"Recorded configs that survive pruning by the facts of {DEVICE}"
     )
     for path in paths:
-        recorded, task = recording(path), task_of(path, True)
+        recorded, task = recording(path), task_of(path, DEVICE)
         allowed = task.allowed or frozenset()
         best_s = best_of(recorded)
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = form_of(task.template, task.limits(target_of(path, True)))
-        space = task.template.space(task.limits(target_of(path, True)))
+        form = form_of(task.template, task.limits(target_of(path)))
+        space = task.template.space(task.limits(target_of(path)))
         best = columns_of([task.recorded.space().at(first)])
         verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))

@@ -24,7 +24,6 @@ import numpy as np
 
 from pretrain_cost_model import train
 from romou.base.outcome import Outcome
-from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
 from romou.tuner.records import Origin, Record
@@ -101,22 +100,24 @@ def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> 
 
 
 @functools.cache
-def target_of(path: Path, is_known: bool) -> Target:
-    """Return the target that a space was recorded for, with or without the device's facts."""
+def target_of(path: Path, device: str | None = DEVICE) -> Target:
+    """Return the target that a space was recorded for, with the facts of `device` or without facts."""
     kind = recording(path).device["kind"]
-    return Target(f"{kind} -device={DEVICE}" if is_known else kind)
+    return Target(kind if device is None else f"{kind} -device={device}")
 
 
 @functools.cache
-def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
+def task_of(path: Path, device: str | None = None) -> SimulatedTask:
+    """Return the task of a recording: all its configs, or those that the facts of `device` keep."""
     task = SimulatedTask.of_recording(recording(path))
-    return SimulatedTask.of_recording(recording(path), survivors(task, target_of(path, True))) if is_pruned else task
+    kept = None if device is None else survivors(task, target_of(path, device))
+    return task if kept is None else SimulatedTask.of_recording(recording(path), kept)
 
 
 def survivors(task: SimulatedTask, target: Target) -> set[int]:
-    """Return the recorded configs that the criteria keep on the device."""
+    """Return the recorded configs that the criteria keep by the facts of the target's device."""
     limits, recorded = task.limits(target), task.recorded
-    kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
+    kept = prune(task.template, task.template.space(limits), target.spec, limits)
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
 
@@ -129,7 +130,7 @@ def pretrained_without(path: Path, source: Path | None) -> PretrainedModel:
     """
     folders = [path.parent, path.parent.with_name(f"{path.parent.name}_more")] if source is None else [source]
     seen = [other for folder in folders for other in sorted(folder.glob("*.json.gz")) if other != path]
-    return train([task_of(other, False) for other in seen], target_of(seen[0], True))
+    return train([task_of(other) for other in seen], target_of(seen[0]))
 
 
 def others_of(path: Path) -> list[Path]:
@@ -139,7 +140,7 @@ def others_of(path: Path) -> list[Path]:
 @functools.lru_cache(maxsize=16)
 def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
     """Return `count` random configs of a recording as records, with the knobs that this version has."""
-    recorded = task_of(path, False).recorded
+    recorded = task_of(path).recorded
     origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
     records = []
     for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
@@ -152,13 +153,25 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], source: Path | None = None) -> Run:
+def romou_run(
+    path: Path,
+    method: str,
+    seed: int,
+    options: dict[str, Any],
+    source: Path | None = None,
+    *,
+    facts: str = DEVICE,
+    goal_s: float | None = None,
+) -> Run:
     """Run a session on the recording.
 
     source: recordings that a pretrained search has seen, or None for those beside it.
+    facts: the device whose facts prune and estimate.
+    goal_s: the time in seconds of which it ends within 2%. None: the best recorded time.
     """
-    task = task_of(path, method.startswith("pruned"))
-    device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
+    task = task_of(path, facts if method.startswith("pruned") else None)
+    goal_s = best_of(task.recorded) if goal_s is None else goal_s
+    device, watch = SimulatedDevice([task]), Watch(goal_s, best_of(task.recorded, task.allowed))
     session_options: dict[str, Any] = {
         "trials": len(task.recorded.configs) + 1,
         "patience": 10**6,
@@ -174,11 +187,11 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
     others = []
     if method.endswith("warm"):
         for other in others_of(path):
-            others.append(task_of(other, False))
+            others.append(task_of(other))
             store += records_of(other, seed, SEEN_BEFORE)
     session = TuningSession(
         [task],
-        target_of(path, method not in ("random", "xgboost", "warm")),
+        target_of(path, None if method in ("random", "xgboost", "warm") else facts),
         store=store,
         builder=device,
         runner=device,

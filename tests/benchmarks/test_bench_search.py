@@ -32,6 +32,6 @@ def test_a_search_has_seen_so_many_configs_of_another_operator() -> None:
 
 def test_a_target_is_that_of_the_recording() -> None:
     path = simulated_searches.SPACES / "dense.json.gz"
-    unknown, known = (simulated_searches.target_of(path, is_known) for is_known in (False, True))
+    unknown, known = (simulated_searches.target_of(path, *device) for device in ((None,), ()))
     assert (unknown.kind, known.kind) == ("opencl", "opencl")
     assert (unknown.device_name, known.device_name) == (None, "nvidia_h200")

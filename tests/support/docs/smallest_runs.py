@@ -27,6 +27,10 @@ RUNS: dict[str, tuple[str, str]] = {
         r"other +│ +1 │ +\d+\.\d, .* │ +\d+\.\d, (.|\n)*Figure 14: inception_v3, 4 convolutions",
     ),
     "bench_passes": ("--figure17 --only 18x18", r"conv2d_1x128x18x18_768_1x1_s1 .* -\d\d%"),
+    "bench_reports": (
+        "--only 1x1 --operators dense --methods pruned --seeds 2 --jobs 1",
+        r"pixel4_own +│ +yes │ +- │ +none │(.|\n)*pruned: pixel4_microsoft takes \d\.\d\d times .*: no worse",
+    ),
     "bench_rpc": ("--trials 2 --servers 1", r"│ 1 +│ \d+\.\d+ +│ 1.00x"),
     "bench_search": ("--operators dense --seeds 1 --methods random --jobs 1", r"dense +│ \d+ \(\d+ s\)"),
     "bench_settings": (
