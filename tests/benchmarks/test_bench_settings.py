@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import bench_settings
-from recorded_space import RecordedSpace
 from romou.devices.targets import Target
+from romou.tuner.records.recorded_space import RecordedSpace
 from support.docs.documents import ROOT
 from support.kernels.operators import conv, task_of
 
