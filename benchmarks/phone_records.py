@@ -1,10 +1,12 @@
-"""Judges the estimate, the criteria and the default configs by measurements of real phones that AutoTVM made.
+"""Judges the estimate, the criteria and the default configs by measurements of real phones.
 
     python benchmarks/phone_records.py adreno_autotvm.jsonl.gz              every table
     python benchmarks/phone_records.py tuning.log --gpu adreno740           a log of AutoTVM, measured on an Adreno 740
     python benchmarks/phone_records.py FILE --template conv2d_nchwc --ablate
+    python benchmarks/phone_records.py my_phone.json                        a recording of `romou phone record`
 
-FILE is a log of AutoTVM or has one JSON line for each task, plain or gzipped. Nothing is built or measured.
+FILE is a log of AutoTVM or has one JSON line for each task, plain or gzipped, or it is a recording. Nothing is built or
+measured.
 docs/validation.md describes the method and the output.
 """
 
@@ -23,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from phone_tasks import PhoneTask, load_tasks, target_of
+from phone_tasks import PhoneTask, load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
@@ -32,11 +34,14 @@ from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning.criteria import judge
 from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
+from romou.tuner.records.recording import is_recording
 
 # A config is as good as the best one within this factor.
 _NEAR = 1.02
 # Fewest timed configs of a task, so that ranks mean something.
 _LEAST_TIMED = 10
+# Fewest configs of a task in a file of AutoTVM, which has hundreds of small tasks.
+_LEAST = 100
 # The recordings have one place for each tensor, so this criterion excludes all configs of a task or none.
 _OF_PLACES = "buffers"
 # Outcomes of configs that exceed a resource: work-items of a group, registers, memory.
@@ -102,7 +107,8 @@ class Judged:
 
 def start_of(task: PhoneTask) -> Config:
     """Return Romou's first config with the recorded algorithm."""
-    wanted = task.kernels[0].knobs["algorithm"]
+    # A recording of Romou begins with the default config.
+    wanted = task.kernels[0].knobs.get("algorithm", DIRECT)
     starts = task.template.starts(task.target.limits)
     return next(config for config in starts if config.get("algorithm", DIRECT) == wanted)
 
@@ -302,25 +308,35 @@ def grouped(tasks: Sequence[Judged]) -> Mapping[str, Sequence[Judged]]:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--template", default=None, help="Only tasks of this template, without its suffix, as conv2d_nchwc.")
 @click.option("--gpu", default=None, help="Only tasks of this GPU. It is the GPU of a log that does not name one.")
-@click.option("--least", default=100, show_default=True, help="Fewest recorded configs of a task.")
+@click.option(
+    "--least", type=int, default=None, help="Fewest recorded configs of a task. [default: 100, of a recording 10]"
+)
 @click.option("--ablate", is_flag=True, help="Also judge each term of the estimate.")
-def main(file: Path, template: str | None, gpu: str | None, least: int, ablate: bool) -> None:
+def main(file: Path, template: str | None, gpu: str | None, least: int | None, ablate: bool) -> None:
     """Print the tables."""
     out = Console(width=180)
-    tasks = [Judged(task) for task in load_tasks(file, gpu, template, least=least, default_gpu=gpu or "")]
+    is_romou = is_recording(file)
+    least = least or (_LEAST_TIMED if is_romou else _LEAST)
+    loaded = (
+        recorded_tasks(file, template, least=least)
+        if is_romou
+        else load_tasks(file, gpu, template, least=least, default_gpu=gpu or "")
+    )
+    tasks = [Judged(task) for task in loaded]
     tasks = [j for j in tasks if j.task.is_timed.sum() >= _LEAST_TIMED]
     if not tasks:
         raise UsageError(f"{file}: no task has {least} configs, of which {_LEAST_TIMED} ran")
     out.print(f"{len(tasks)} tasks of at least {least} configs, {sum(len(j.task.time_s) for j in tasks)} configs")
-    for gpu_of_tasks in sorted({j.group[0] for j in tasks}):
-        out.print(f"target: {target_of(gpu_of_tasks)}", markup=False)
+    for target in sorted({str(j.task.target) for j in tasks}):
+        out.print(f"target: {target}", markup=False)
     expressed(tasks, out)
     estimated(tasks, out)
     if ablate:
         ablated(tasks, out)
     pruned(tasks, out)
     defaults(tasks, out)
-    algorithms([task for task in read_autotvm(file, gpu or "") if gpu in (None, task.gpu)], out)
+    if not is_romou:
+        algorithms([task for task in read_autotvm(file, gpu or "") if gpu in (None, task.gpu)], out)
 
 
 if __name__ == "__main__":

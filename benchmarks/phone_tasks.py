@@ -8,6 +8,7 @@ for task in load_tasks(Path("adreno_autotvm.jsonl.gz"), least=100):
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ import numpy as np
 
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import Template
+from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.estimate import missing_facts
@@ -25,6 +27,7 @@ from romou.tuner.pruning.form import Form, columns_of
 from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
 from romou.tuner.records.autotvm_kernels import ForeignKernel, equivalent, kernel_of
+from romou.tuner.records.recording import Recording
 
 # Fields of a usage that are summed over the rows of work-items of a group.
 _OF_ALL_ITEMS = ("unshared_buffer_bytes", "unshared_image_bytes", "work_group_size")
@@ -40,6 +43,30 @@ _OF_GROUP = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedOperator:
+    """An operator of a recording of `romou phone record`.
+
+    gpu: the driver's name of the device
+    template: the operator family
+    """
+
+    gpu: str
+    template: str
+    dtype: str
+    task: TunableTask
+
+    @property
+    def name(self) -> str:
+        """Name of the operator and its type."""
+        return f"{self.task.name}, {self.dtype}"
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Return whether each channel is a group."""
+        return self.template == "depthwise"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhoneTask:
     """The measured configs of one operator on one phone's GPU. Each array has an element for each config.
 
@@ -50,7 +77,7 @@ class PhoneTask:
     time_s: seconds. NaN if the trial failed
     """
 
-    recorded: AutotvmTask
+    recorded: AutotvmTask | RecordedOperator
     target: Target
     kernels: Sequence[ForeignKernel]
     outcomes: np.ndarray
@@ -143,6 +170,39 @@ def load_tasks(
         is_wanted = gpu in (None, recorded.gpu) and template in (None, recorded.template.partition(".")[0])
         if is_wanted and len(recorded.measurements) >= least and (task := task_of(recorded)) is not None:
             tasks.append(task)
+    return tasks
+
+
+def recorded_tasks(path: Path, template: str | None = None, *, least: int = 1) -> list[PhoneTask]:
+    """Return the operators of a recording of `romou phone record`. Configs with a slow clock are left out.
+
+    template: only this operator family
+    least: fewest measured configs of an operator
+    """
+    recording, tasks = Recording.load(path), []
+    for key, task in recording.tasks().items():
+        trials = [t for t in recording.trials if t.record.task_key == key]
+        trials = [t for t in trials if t.record.time_s is None or recording.is_steady(t)]
+        if template not in (None, task.family) or len(trials) < least:
+            continue
+        # Romou's kernels are in the words of its knobs already.
+        kernels = [ForeignKernel(knobs=t.record.config, rows=1, unrolled=1, differs="") for t in trials]
+        operator = RecordedOperator(
+            gpu=str(recording.origin.device["name"]),
+            template=task.family,
+            dtype=str(trials[0].workload["dtype"]),
+            task=task,
+        )
+        times = [math.nan if t.record.time_s is None else t.record.time_s for t in trials]
+        tasks.append(
+            PhoneTask(
+                recorded=operator,
+                target=Target(recording.header["target"]),
+                kernels=kernels,
+                outcomes=np.array([t.record.outcome for t in trials], dtype=object),
+                time_s=np.array(times),
+            )
+        )
     return tasks
 
 
