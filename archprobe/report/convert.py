@@ -6,11 +6,12 @@ Its curves are analysed anew, and its values for the driver's limits are kept.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from archprobe.analysis.answer import answered
-from archprobe.curve import Findings
+from archprobe.analysis.answer import Answer, answered
+from archprobe.curve import Curve, Findings
 from archprobe.report import original
 from archprobe.report.document import FORMAT, Report
 
@@ -43,7 +44,7 @@ def converted(folder: Path, name: str) -> Report:
     """
     from archprobe import __version__
 
-    answers = original.analyse(folder)
+    answers, drawn = original.analyse(folder), original.curves(folder)
     stated = original.read_report(folder / _REPORT).get("Device", {})
     limits = {
         key: answered(stated[key], unit, 0.9, "the driver says so, by Microsoft's ArchProbe")
@@ -74,6 +75,16 @@ def converted(folder: Path, name: str) -> Report:
         header=header,
         aspects={
             "Device": Findings(answers=limits),
-            **{aspect: Findings(answers=of_aspect) for aspect, of_aspect in answers.items()},
+            **{aspect: Findings(answers=own, curves=_marked(drawn[aspect], own)) for aspect, own in answers.items()},
         },
     )
+
+
+def _marked(curves: Sequence[Curve], answers: Mapping[str, Answer]) -> tuple[Curve, ...]:
+    """Return the curves with the answers that are positions on them: of a series, and in the unit of the x axis."""
+    marked = []
+    for curve in curves:
+        series = curve.name if len(curves) > 1 else ""
+        own = {key: a for key, a in answers.items() if series in key and a.unit.rpartition(" ")[2] in curve.x_label}
+        marked.append(curve.marked(own))
+    return tuple(marked)

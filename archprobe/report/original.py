@@ -12,12 +12,13 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from archprobe.analysis import bandwidth, cache, registers, throughput, warp
 from archprobe.analysis.answer import Answer, declined
+from archprobe.curve import Curve
 from archprobe.errors import ReportError, UsageError
 
 # The Gflops file holds only times. The report's 889.891 and 890.087 GFLOPS are, to all digits, this many operations for
@@ -131,6 +132,30 @@ def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
     return _across(answers)
 
 
+def curves(folder: Path) -> dict[str, tuple[Curve, ...]]:
+    """Return the measured curves in `folder` by aspect, without aspects that have no file.
+
+    Of several times at one position the last is taken, as in the analysis. Of chases, the shortest stride is shown.
+    """
+    drawn = {}
+    for aspect, axes in _AXES.items():
+        path = folder / f"{aspect}.csv"
+        if path.is_file():
+            columns = read_curve(path)
+            series = columns.get(axes.series, np.zeros(columns[axes.x].size))
+            names = _NAMES.get(axes.series, {series.min(): aspect})
+            drawn[aspect] = tuple(_curve(name, columns, series == value, axes) for value, name in names.items())
+    return drawn
+
+
+def _curve(name: str, columns: Mapping[str, np.ndarray], rows: np.ndarray, axes: _Axes) -> Curve:
+    y = columns[axes.y] * (1e3 / columns["niter"] if axes.y_label == _NS_OF_A_READ else 1)
+    last = dict(zip(columns[axes.x][rows].tolist(), y[rows].tolist(), strict=True))
+    x = tuple(sorted(last))
+    y_of = tuple(last[at] for at in x)
+    return Curve(name=name, x_label=axes.x_label, y_label=axes.y_label, x=x, y=y_of, is_log_x="bytes" in axes.x_label)
+
+
 def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Answer]]) -> list[str]:
     """Return a sentence for each number of a report's `conclusions` that the curves do not support.
 
@@ -229,6 +254,37 @@ def _vector(c: dict[str, np.ndarray]) -> dict[str, Answer]:
     words, first_rows = np.unique(c["size"] / 4, return_index=True)
     return {"BufferVecSize": throughput.vector_width(words, c["t"][first_rows])}
 
+
+_NS_OF_A_READ = "time of a read (ns)"
+
+
+class _Axes(NamedTuple):
+    """Columns and labels of a curve, and the column that tells series apart."""
+
+    x: str
+    x_label: str
+    y: str
+    y_label: str
+    series: str = ""
+
+
+_AXES = {
+    "RegCount": _Axes("nreg", "registers of a work-item", "t", "time (us)", "ngrp"),
+    "BufferCacheHierarchyPChase": _Axes("range", "range (bytes)", "t", _NS_OF_A_READ, "stride"),
+    "ImageCacheHierarchyPChase": _Axes("range", "range (bytes)", "t", _NS_OF_A_READ, "stride"),
+    "BufferCachelineSize": _Axes("stride", "stride (bytes)", "t", "time (us)"),
+    "ImageCachelineSize": _Axes("nthread", "work-items, a texel each", "t", "time (us)", "dim"),
+    "BufferBandwidth": _Axes("range", "range (bytes)", "bandwidth", "GB/s"),
+    "ImageBandwidth": _Axes("range", "range (bytes)", "bandwidth", "GB/s"),
+    "LocalMemBandwidth": _Axes("range", "range (bytes)", "bandwidth", "GB/s"),
+    "ConstMemBandwidth": _Axes("range", "range (bytes)", "bandwidth", "GB/s"),
+    "BufferVecWidth": _Axes("size", "size of a load (bytes)", "t", "time (us)"),
+    "Gflops": _Axes("ncomp", "vector components", "t", "time (us)", "float"),
+    "WarpSizeMethodA": _Axes("nthread", "work-items of a group", "nascend", "work-items that drew in order"),
+    "WarpSizeMethodB": _Axes("nthread", "work-items of a group", "time", "time (us)"),
+}
+# Series that are curves of their own, each with its name in the keys of answers. Of the others, the first is shown.
+_NAMES: dict[str, dict[float, str]] = {"dim": {0: "X", 1: "Y"}, "float": {16: "Half", 32: "Float"}}
 
 _ANALYSES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, Answer]]] = {
     "RegCount": _registers,

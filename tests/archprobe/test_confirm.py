@@ -17,6 +17,7 @@ from archprobe.curve import Curve, Findings
 from archprobe.devices import open_device
 from archprobe.probes import all_probes
 from archprobe.probes.overheads import difference
+from archprobe.report.convert import converted
 from archprobe.report.document import load_report
 from romou.devices.backends import backend
 
@@ -117,3 +118,22 @@ def test_curves_of_microsofts_tool_become_a_report(tmp_path: Path) -> None:
     assert answers["Device.CacheSize"].value == 131072
     assert answers["RegCount.RegType"].value == "Pooled"
     assert len(answers) > 30
+
+
+def test_curves_of_microsofts_tool_are_drawn_with_their_knees() -> None:
+    """Figures 6 to 8 of the paper from a real phone: the texture cache, warps by time and by order."""
+    report = converted(PIXEL4, "pixel4")
+    knees = {
+        (aspect, curve.name): {key: x for key, (x, _) in curve.knees.items()}
+        for aspect, findings in report.aspects.items()
+        for curve in findings.curves
+    }
+    assert knees["ImageCacheHierarchyPChase", "ImageCacheHierarchyPChase"]["CachePixelCountLv1"] == 1024
+    assert knees["WarpSizeMethodB", "WarpSizeMethodB"] == {"WarpThreadCount": 64}
+    assert knees["WarpSizeMethodA", "WarpSizeMethodA"] == {"WarpThreadCount": 128}
+    assert knees["ImageCachelineSize", "X"] == {"ImgMinTimeConcurThreadCountX": 64}
+    assert knees["ImageCachelineSize", "Y"] == {"ImgMinTimeConcurThreadCountY": 32}
+    assert 180 <= knees["RegCount", "RegCount"]["RegCount"] <= 183
+    assert knees["BufferBandwidth", "BufferBandwidth"] == {}
+    (chase,) = report.aspects["ImageCacheHierarchyPChase"].curves
+    assert chase.y[chase.x.index(1024)] < 135 < 155 < chase.y[chase.x.index(2048)]
