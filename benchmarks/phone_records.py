@@ -30,6 +30,7 @@ from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.operators.algorithms import DIRECT
+from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning.criteria import judge
 from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
@@ -81,18 +82,24 @@ class Judged:
         return is_near
 
     @cached_property
-    def rejected_by(self) -> dict[str, np.ndarray]:
-        """Criterion -> which configs it excludes, as if the recorded configs were the space."""
-        task = self.task
-        choices = task.form.choices(task.space, task.target.spec, [task.usage], start_of(task))
-        verdicts = judge(task.usage, task.target.spec, choices=choices)
+    def excluded(self) -> dict[bool, dict[str, np.ndarray]]:
+        """Criterion -> which configs it excludes, as if the recorded configs were the space.
+
+        By the facts of the GPU's file (False), and with unknown ones from the nearest GPU (True).
+        """
+        return {is_guessed: self._excluded(is_guessed) for is_guessed in (False, True)}
+
+    def _excluded(self, is_guessed: bool) -> dict[str, np.ndarray]:
+        task, own = self.task, Target(f"opencl -device={self.task.recorded.gpu}")
+        spec = own.with_options(facts="nearest").spec if is_guessed and own.spec.nearest else own.spec
+        choices = task.form.choices(task.space, spec, [task.usage], start_of(task))
+        verdicts = judge(task.usage, spec, choices=choices)
         count = len(task.time_s)
         return {name: ~np.broadcast_to(np.asarray(v.keep, dtype=bool), count) for name, v in verdicts.items()}
 
-    @property
-    def is_rejected(self) -> np.ndarray:
-        """Which configs a criterion excludes, but for the place of tensors."""
-        masks = [mask for name, mask in self.rejected_by.items() if name != _OF_PLACES]
+    def is_rejected(self, is_guessed: bool) -> np.ndarray:
+        """Return which configs a criterion excludes, but for the place of tensors."""
+        masks = [mask for name, mask in self.excluded[is_guessed].items() if name != _OF_PLACES]
         return np.logical_or.reduce(masks) if masks else np.zeros(len(self.task.time_s), dtype=bool)
 
     def quality(self, scores: np.ndarray) -> tuple[float, float, float]:
@@ -167,22 +174,24 @@ def _norm(judged: Judged, names: Iterable[str]) -> np.ndarray:
     return cycles
 
 
-def pruned(tasks: Sequence[Judged], out: Console) -> None:
+def pruned(tasks: Sequence[Judged], out: Console, is_guessed: bool) -> None:
     """Print which configs the criteria exclude: of the best, of all that ran, and of those that failed."""
+    facts = "unknown facts from the nearest GPU" if is_guessed else "facts of the GPU's file"
     columns = ("tasks", "a best config is kept", "ran", "rejected", "resource errors", "rejected", "other", "rejected")
-    title = "Criteria against recorded outcomes (without the place of tensors)"
+    title = f"Criteria against recorded outcomes, without the place of tensors ({facts})"
     table = table_of_numbers("GPU, template, type", columns, title=title)
     for name, members in grouped(tasks).items():
-        kept = sum(bool((j.is_near_best & ~j.is_rejected).any()) for j in members)
-        kinds = [_counted(members, kind) for kind in _KINDS.values()]
+        kept = sum(bool((j.is_near_best & ~j.is_rejected(is_guessed)).any()) for j in members)
+        kinds = [_counted(members, kind, is_guessed) for kind in _KINDS.values()]
         cells = [cell for total, rejected in kinds for cell in (str(total), _share(rejected, total))]
         table.add_row(name, str(len(members)), _share(kept, len(members)), *cells)
     out.print(table)
-    table = table_of_numbers("criterion", ("best configs", *_KINDS), title="Share that each criterion excludes")
-    for criterion in tasks[0].rejected_by:
+    title = f"Share that each criterion excludes ({facts})"
+    table = table_of_numbers("criterion", ("best configs", *_KINDS), title=title)
+    for criterion in tasks[0].excluded[is_guessed]:
         cells = []
         for kind in (lambda j: j.is_near_best, *_KINDS.values()):
-            masks = [(j.rejected_by[criterion][kind(j)]) for j in tasks if criterion in j.rejected_by]
+            masks = [j.excluded[is_guessed].get(criterion, np.zeros(len(kind(j)), bool))[kind(j)] for j in tasks]
             cells.append(_share(sum(int(mask.sum()) for mask in masks), sum(len(mask) for mask in masks)))
         table.add_row(criterion, *cells)
     out.print(table)
@@ -200,9 +209,9 @@ _KINDS: dict[str, Callable[[Judged], np.ndarray]] = {
 }
 
 
-def _counted(tasks: Sequence[Judged], kind: Callable[[Judged], np.ndarray]) -> tuple[int, int]:
+def _counted(tasks: Sequence[Judged], kind: Callable[[Judged], np.ndarray], is_guessed: bool) -> tuple[int, int]:
     """Return how many configs are of a kind, and how many of these are excluded."""
-    pairs = [(kind(j), j.is_rejected) for j in tasks]
+    pairs = [(kind(j), j.is_rejected(is_guessed)) for j in tasks]
     return sum(int(mask.sum()) for mask, _ in pairs), sum(int((mask & rejected).sum()) for mask, rejected in pairs)
 
 
@@ -333,7 +342,8 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
     estimated(tasks, out)
     if ablate:
         ablated(tasks, out)
-    pruned(tasks, out)
+    for is_guessed in (False, True):
+        pruned(tasks, out, is_guessed)
     defaults(tasks, out)
     if not is_romou:
         algorithms([task for task in read_autotvm(file, gpu or "") if gpu in (None, task.gpu)], out)
