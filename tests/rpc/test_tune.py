@@ -308,39 +308,45 @@ class Relay:
             one.close()
 
 
-@pytest.mark.parametrize("how", ["closes", "says nothing"])
 def test_the_first_line_about_a_broken_server_comes_after_seconds(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server accepts a connection and dies, or says nothing, in the middle of a tuning and before one."""
+    """In the middle of a tuning, a server accepts connections and dies, comes back, and then accepts and says nothing.
+    At last a tuning begins with a silent server.
+    """
     graph = NetworkBuilder({"image": (1, 5, 9, 9)})
     model = graph.model(graph.conv("image", 5, 6))
     real = MeasureOptions.__init__
-    limits = {"unreachable_s": 6.0, "connect_timeout_s": 5.0}
+    limits = {"unreachable_s": 14.0, "connect_timeout_s": 5.0}
     monkeypatch.setattr(MeasureOptions, "__init__", lambda self, **values: real(self, **{**limits, **values}))
+
+    def told(limit_s: float, since: float) -> list[float]:
+        """Return the seconds after which a line named this limit."""
+        text = f"trying for up to {limit_s:g} s"
+        return [r.created - since for r in caplog.records if text in r.getMessage() and r.created >= since]
+
+    waits = []
     with contextlib.closing(Relay(server.port)) as relay:
 
         def breaking() -> None:
-            wait_for(lambda: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= 2)
-            relay.break_off(how)
+            for how, count in (("closes", 2), ("says nothing", 3)):
+                wait_for(lambda count=count: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= count)
+                relay.break_off(how)
+                waits.append(wait_for(lambda: told(14, relay.broken_at))[0])
+                if how == "closes":
+                    relay.how = None
 
         thread = threading.Thread(target=breaking)
         thread.start()
         options = {"target": "opencl -device=host", "rpc": relay.address, "trials": 200, "work_dir": tmp_path}
-        with pytest.raises(DeviceError, match=r"no device answered for unreachable_s = 6 s"):
+        with pytest.raises(DeviceError, match=r"no device answered for unreachable_s = 14 s"):
             romou.tune(model, **options)
         thread.join()
-        # A busy machine may be slow to answer, which is told before.
-        told = [record for record in caplog.records if "trying for up to 6 s" in record.getMessage()]
-        assert len(told) == 1
-        assert told[0].created - relay.broken_at < 6
-        caplog.clear()
+        assert [wait_s < 12 for wait_s in waits] == [True, True], waits
         began = time.time()
-        with pytest.raises(DeviceError, match=r"no TVM RPC server answers|did not answer within 5 s"):
+        with pytest.raises(DeviceError, match="did not answer within 5 s"):
             romou.tune(model, **options)
-        # A server that closes is an error at once.
-        told = [record for record in caplog.records if "no answer from" in record.getMessage()]
-        assert [record.created - began < 5 for record in told] == [True] * (how == "says nothing")
+        assert [wait_s < 12 for wait_s in told(5, began)] == [True]
 
 
 def test_the_hint_for_a_tracker_starts_one() -> None:

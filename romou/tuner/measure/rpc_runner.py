@@ -34,6 +34,8 @@ logger = logging.getLogger("romou")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 # Interval of checks whether the run is to end, while waiting for the tracker.
 _SLICE_S = 2.0
+# Silence that is always told of.
+_LATEST_TELL_S = 10.0
 _UPLOADS = 5
 _END_S = 5.0
 
@@ -216,7 +218,8 @@ class RpcRunner(CheckingRunner):
     def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
         """Start a session with a healthy, cool device. Return its server's name, or None if `stop_at` came first."""
         # A server that is slow to answer is no news the second time.
-        with telling(self._tell_of_silence, max(TELL_S, 2 * self._slowest_open_s)):
+        after_s = min(max(TELL_S, 2 * self._slowest_open_s), _LATEST_TELL_S)
+        with telling(self._tell_of_silence, after_s):
             return self._open_patiently(lane, stop_at, with_clock=with_clock)
 
     def _open_patiently(self, lane: _Lane, stop_at: float | None, *, with_clock: bool) -> str | None:
