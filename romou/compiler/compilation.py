@@ -34,7 +34,6 @@ from romou.compiler.assembly.build import Kept
 from romou.compiler.budget import leaner_config
 from romou.compiler.fallback import FINAL_ERRORS, Fallbacks
 from romou.compiler.frontend import ImportedModel, Precision, import_onnx, with_constants
-from romou.compiler.graph import Pair
 from romou.compiler.graph.memory.memory import MemoryPlan, plan_memory
 from romou.compiler.lowering import LoweredModel, lower
 from romou.compiler.operators.families import template_of
@@ -136,14 +135,14 @@ class Compilation:
         return self._with_fallbacks(lambda state: state._lower().assembled())._announced()
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> Compilation:
-        """Join every pair with a task key that satisfies `is_chosen` into one kernel.
+        """Join the chains with a task key that satisfies `is_chosen` into one kernel each, and no others.
 
-        Return the lowered model with new tasks, or this state itself if no pair is chosen.
+        Return the lowered model with new tasks, or this state itself if nothing changes.
         """
         return self._with_functions(self.functions.joined_where(is_chosen))
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> Compilation:
-        """Join each pair that is faster as one kernel. seconds: task key -> time of its fastest kernel."""
+        """Join each chain that is faster as one kernel. seconds: task key -> time of its fastest kernel."""
         return self._with_functions(self.functions.joined_where_faster(seconds))
 
     def with_configs(self, configs: Mapping[str, Config | None]) -> Compilation:
@@ -215,13 +214,13 @@ class Compilation:
         return self.functions.task_of
 
     @property
-    def pairs(self) -> list[Pair]:
-        """Pairs of functions that could share a kernel."""
-        return self.functions.pairs
+    def candidates(self) -> list[TunableTask]:
+        """The tasks of the fused functions, separate and joined, in use or not."""
+        return self.functions.candidates
 
     @property
-    def alternatives(self) -> dict[str, tuple[str, str]]:
-        """Key of a joined task -> keys of the two tasks that it replaces."""
+    def alternatives(self) -> dict[str, tuple[str, ...]]:
+        """Key of a joined task -> keys of the tasks that it replaces."""
         return self.functions.alternatives
 
     def memory_plan(self) -> MemoryPlan:

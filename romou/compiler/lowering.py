@@ -1,4 +1,4 @@
-"""A model's graph after all graph passes: fused functions, the tasks among them, and pairs that could be joined."""
+"""A model's graph after all graph passes: fused functions, the tasks among them, and chains that could be joined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import tvm
 
 from romou.base.errors import as_build_error
-from romou.compiler.graph import Pair, find_pairs
+from romou.compiler.graph import Chain, find_chains, tasks_of
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.origins import NO_RUNGS, Rungs
 from romou.compiler.pipeline import GRAPH, run
@@ -22,58 +22,82 @@ from romou.devices.targets import Target
 class LoweredModel:
     """Fused functions, and the tasks among them.
 
-    unshared: the fused functions before pairs are joined and tensors become slices of others.
+    unshared: the fused functions before chains are joined and tensors become slices of others.
+    joined: the chains that share a kernel.
     fused: the fused functions.
     task_of: function name -> task. Functions without a task have no knobs.
     """
 
     target: Target
     unshared: tvm.IRModule
+    joined: Sequence[Chain]
     fused: tvm.IRModule
     tasks: list[TunableTask]
     task_of: dict[str, TunableTask]
 
     @classmethod
-    def of(cls, unshared: tvm.IRModule, target: Target, pairs: Sequence[Pair] = ()) -> LoweredModel:
-        """Run the last graph passes with `pairs` joined, and find the tasks."""
-        fused = run(part(GRAPH, "join_pairs"), unshared, Context(target=target, pairs=pairs))
+    def of(cls, unshared: tvm.IRModule, target: Target, chains: Sequence[Chain] = ()) -> LoweredModel:
+        """Run the last graph passes with `chains` joined, and find the tasks."""
+        fused = run(part(GRAPH, "join_chains"), unshared, Context(target=target, chains=chains))
         tasks, key_of = extract_tasks(fused)
         by_key = {task.key: task for task in tasks}
         task_of = {name: by_key[key] for name, key in key_of.items()}
-        return cls(target=target, unshared=unshared, fused=fused, tasks=tasks, task_of=task_of)
+        return cls(target=target, unshared=unshared, joined=chains, fused=fused, tasks=tasks, task_of=task_of)
 
     @functools.cached_property
-    def pairs(self) -> list[Pair]:
-        """Pairs of functions that could share a kernel.
+    def chains(self) -> list[Chain]:
+        """Chains of functions that could share a kernel.
 
         Only measurements say which should. A joined kernel has no variant.
         """
         if self.target.limits.variant is not None:
             return []
-        return find_pairs(self.unshared, self.target.limits.max_buffers)
+        return find_chains(self.unshared, self.target.limits.max_buffers)
 
     @functools.cached_property
-    def alternatives(self) -> dict[str, tuple[str, str]]:
-        """Key of a joined task -> keys of the two tasks that it replaces."""
-        return {pair.task.key: pair.keys for pair in self.pairs}
+    def alternatives(self) -> dict[str, tuple[str, ...]]:
+        """Key of a joined task -> keys of the tasks that it replaces."""
+        return {chain.task.key: chain.keys for chain in self.chains}
+
+    @functools.cached_property
+    def candidates(self) -> list[TunableTask]:
+        """The tasks of all forms of the model: of separate functions, then of joined ones."""
+        apart = self.joined_where(lambda key: False)
+        return [*apart.tasks, *tasks_of(self.chains)]
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> LoweredModel:
-        """Return a copy with a joined kernel for every pair with a task key that satisfies `is_chosen`.
+        """Return a copy in which every chain with a task key that satisfies `is_chosen` is joined into one kernel.
 
-        Return the model itself if no pair is chosen.
+        Return the model itself if these are joined already.
         """
-        chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
-        return LoweredModel.of(self.unshared, self.target, chosen) if chosen else self
+        chosen = [chain for chain in self.chains if is_chosen(chain.task.key)]
+        if [chain.task.key for chain in chosen] == [chain.task.key for chain in self.joined]:
+            return self
+        other = LoweredModel.of(self.unshared, self.target, chosen)
+        # Kept, so that they are not found again.
+        vars(other)["chains"] = self.chains
+        return other
+
+    def joined_by_default(self) -> LoweredModel:
+        """Return a copy in which every chain is joined that is taken to be faster as one kernel."""
+        limits = self.target.limits
+        faster = {chain.task.key for chain in self.chains if chain.task.template.is_faster(limits)}
+        return self.joined_where(faster.__contains__)
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
-        """Return a copy with a joined kernel for every pair that is faster as one kernel than as two.
+        """Return a copy with a joined kernel for every chain that is faster as one kernel than as several.
+
+        A chain of which too little was measured stays as it is.
 
         seconds: task key -> time of its fastest kernel. Tasks without a working kernel are missing.
         """
+        joined = {chain.task.key for chain in self.joined}
 
         def is_faster(key: str) -> bool:
-            keys = (key, *self.alternatives[key])
-            return all(k in seconds for k in keys) and seconds[keys[0]] < seconds[keys[1]] + seconds[keys[2]]
+            parts = [seconds.get(part) for part in self.alternatives[key]]
+            if None in parts:
+                return key in joined
+            return key in seconds and seconds[key] < sum(part for part in parts if part is not None)
 
         return self.joined_where(is_faster)
 
@@ -90,4 +114,5 @@ def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
     """
     with as_build_error("the model's graph"):
         context = Context(target=target, rungs=rungs)
-        return LoweredModel.of(run(part(GRAPH, last="place_images"), relax_module, context), target)
+        unshared = run(part(GRAPH, last="place_images"), relax_module, context)
+        return LoweredModel.of(unshared, target).joined_by_default()

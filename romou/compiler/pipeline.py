@@ -28,7 +28,7 @@ from romou.compiler.graph import (
     bound_indices,
     check_families,
     drop_empty,
-    join_pairs,
+    join_chains,
     pack_channels,
     place_images,
     share_buffers,
@@ -112,8 +112,8 @@ GRAPH = listed(
     # Memory of activations
     stage(check_families, "a family that fails is named with its ONNX nodes"),
     stage(place_images, "reads of images go through the texture cache", "target"),
-    # Run again whenever measurements decide which pairs are joined
-    stage(join_pairs, "two operators in one kernel save the tensor between them", "pairs"),
+    # Run again whenever measurements decide which chains are joined
+    stage(join_chains, "several operators in one kernel save the tensors between them", "chains"),
     stage(share_buffers, "a concatenation or slice of channels needs no copy"),
 )
 

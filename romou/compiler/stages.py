@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import tvm
 
 from romou.base.errors import unknown_name
-from romou.compiler.graph.join_pairs import Pair
+from romou.compiler.graph.join_chains import Chain
 from romou.compiler.graph.origins import Rungs
 from romou.compiler.operators.winograd.convolution import StoredWeight
 
@@ -40,14 +40,14 @@ class Context:
     """Inputs of stages besides the module.
 
     rungs: nodes computed in a simpler way, see `romou.compiler.fallback`.
-    pairs: functions that share a kernel.
+    chains: functions that share a kernel.
     operators: the graph before operators were grouped. `run` fills it in.
     kernels: configs. Only stages of a module read them.
     """
 
     target: Target
     rungs: Rungs = field(default_factory=dict)
-    pairs: Sequence[Pair] = ()
+    chains: Sequence[Chain] = ()
     operators: tvm.IRModule | None = None
     kernels: Kernels | None = None
 

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 
 from romou.compiler.graph.extract import extract_tasks
-from romou.compiler.graph.join_pairs import find_pairs
+from romou.compiler.graph.join_chains import find_chains
 from romou.compiler.operators.families import families
 from romou.compiler.operators.family import Case
 from romou.compiler.pipeline import GRAPH, run
@@ -24,10 +24,10 @@ def typical_tasks(target: Target, dtype: str = "float32") -> list[TunableTask]:
 
 
 def graph_of(case: Case, target: Target, dtype: str = "float32") -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """Return a typical case as fused functions and its drawn weights. Convolutions are joined in pairs if they fit."""
+    """Return a typical case as fused functions and its drawn weights. Chains are joined if they fit."""
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal(shape).astype(dtype) for shape in case.weights]
     context = Context(target=target)
     mod = run(part(GRAPH, "pack_channels", "mark_rungs"), case.module(weights, dtype), context)
-    pairs = find_pairs(mod, context.max_buffers)
-    return run(part(GRAPH, "join_pairs", "join_pairs"), mod, replace(context, pairs=pairs)), weights
+    chains = find_chains(mod, context.max_buffers)
+    return run(part(GRAPH, "join_chains", "join_chains"), mod, replace(context, chains=chains)), weights

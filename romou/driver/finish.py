@@ -126,7 +126,10 @@ def _assembled(
     configs = {key: result.config for key, result in results.items()}
     # Both models leave a task without a working config to TVM's schedules.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
-    default_compilation = compilation.with_configs(broken).within(max_memory)
+    joined_keys = {task.key for task in compilation.tasks}
+    # A joined kernel without a working config is the separate kernels again.
+    working = compilation.joined_where(lambda key: key in joined_keys and key not in broken)
+    default_compilation = working.with_configs(broken).within(max_memory)
     default = tuned_model(default_compilation, site, plain)
     best_ms = {key: result.estimated_ms or result.best_ms for key, result in results.items()}
     best_s = {key: time_ms / 1e3 for key, time_ms in best_ms.items() if time_ms is not None}
@@ -213,7 +216,7 @@ def _with_default_kernels(finalist: _Finalist) -> _Finalist:
     )
 
 
-def _timed_rows(finalist: _Finalist, alternatives: Mapping[str, tuple[str, str]]) -> tuple[LayerRow, ...]:
+def _timed_rows(finalist: _Finalist, alternatives: Mapping[str, tuple[str, ...]]) -> tuple[LayerRow, ...]:
     """Return a row for each task, with times in the two final models instead of those of the search.
 
     Candidates are timed far apart, between builds. Their times choose a config; a table of them would not add up.

@@ -40,7 +40,7 @@ def noise_of(samples: Sequence[float]) -> float:
 def time_layers(
     default: tuple[Compilation, TunedModel],
     tuned: tuple[Compilation, TunedModel],
-    alternatives: Mapping[str, tuple[str, str]],
+    alternatives: Mapping[str, tuple[str, ...]],
 ) -> dict[str, LayerTime]:
     """Return task key -> times, for each task of the tuned model.
 
@@ -51,8 +51,10 @@ def time_layers(
     sides = [_functions_by_task(compilation) for compilation, _ in (default, tuned)]
     times: dict[str, LayerTime] = {}
     for key, after in sides[1].items():
-        before = [sides[0][part] for part in alternatives.get(key, (key,)) if part in sides[0]]
-        is_same = len(before) == 1 and dict(before[0].config) == dict(after.config)
+        parts = (key,) if key in sides[0] else alternatives.get(key, ())
+        # A kernel that only the tuned model has is its own default.
+        before = [sides[0][part] for part in parts if part in sides[0]]
+        is_same = not before or (len(before) == 1 and dict(before[0].config) == dict(after.config))
         try:
             subjects = [[_subject(tuned[1], after)]]
             if not is_same:

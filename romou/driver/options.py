@@ -284,7 +284,7 @@ class TuneOptions(ModelOptions):
         Candidates to measure over all tasks, those found in `work_dir` included. 0 keeps the default schedules. The
         first ones are the default schedules of each task. Tasks that move less than 64 KiB and sum no products keep
         theirs without a trial. A depthwise convolution and the pointwise one behind it are two tasks and, as one
-        kernel, a third one: the model takes whichever is faster.
+        kernel, a third one: the model takes whichever is faster. The same holds for attention, three tasks or one.
         """,
         lowest=0,
         help_text="Candidates to measure over all tasks; 0: default schedules.",

@@ -74,7 +74,7 @@ def recorded_configs(
     if not path_of("work_dir", work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
     records: dict[str, list[Record]] = {}
-    spaces = {task.key: task.space(target) for task in (*compilation.tasks, *(pair.task for pair in compilation.pairs))}
+    spaces = {task.key: task.space(target) for task in compilation.candidates}
     left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:

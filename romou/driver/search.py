@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.compiler.compilation import Compilation
-from romou.compiler.graph import tasks_of
 from romou.driver.ahead import DefaultKernels, DeferredThread
 from romou.driver.options import TuneOptions
 from romou.driver.records import open_records
@@ -93,14 +92,15 @@ class ModelSearch:
     ) -> tuple[Mapping[str, TaskResult], Path | None]:
         """Return the results by task key, and the folder of the records."""
         site, options = self._site, self._options
-        tasks = [task for task in compilation.tasks if not task.is_small]
+        # Parts of a joined kernel are timed even if they are small, because their sum decides.
+        parts = {key for keys in compilation.alternatives.values() for key in keys}
+        tasks = [task for task in compilation.candidates if not task.is_small or task.key in parts]
         if not tasks or not options.trials:
             return {}, None
         with (
             open_records(options.work_dir, compilation, site.named) as (store, folder),
             contextlib.closing(_builder(site, options)) as builder,
         ):
-            tasks += tasks_of(compilation.pairs)
             tasks = [pruned_task(task, site.target, options.rules()) for task in tasks] if options.prune else tasks
             if folder is not None:
                 keep_tasks(folder, tasks)

@@ -92,9 +92,9 @@ def warn_of_stand_in(site: TimingSite) -> None:
 def layer_rows(
     compilation: Compilation,
     results: Mapping[str, TaskResult],
-    alternatives: Mapping[str, tuple[str, str]] | None = None,
+    alternatives: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[LayerRow, ...]:
-    """Return a row for each task. The default time of a task that replaces two others is the sum of their times.
+    """Return a row for each task. The default time of a task that replaces others is the sum of their times.
 
     alternatives: key of a joined task -> keys of the tasks that it replaces.
     """

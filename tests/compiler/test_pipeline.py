@@ -95,7 +95,7 @@ def test_stages_are_numbered_in_order() -> None:
 
 
 def test_a_part_of_a_pipeline_is_named_by_its_first_and_last_stage() -> None:
-    first, last = part(pipeline.GRAPH, last="place_images"), part(pipeline.GRAPH, "join_pairs")
+    first, last = part(pipeline.GRAPH, last="place_images"), part(pipeline.GRAPH, "join_chains")
     assert (*first, *last) == pipeline.GRAPH
-    with pytest.raises(romou.UsageError, match=r"unknown stage 'join_pair'(.|\n)*Did you mean 'join_pairs'"):
-        part(pipeline.GRAPH, "join_pair")
+    with pytest.raises(romou.UsageError, match=r"unknown stage 'join_chain'(.|\n)*Did you mean 'join_chains'"):
+        part(pipeline.GRAPH, "join_chain")

@@ -66,7 +66,7 @@ def test_stages_walk_the_families_and_name_none() -> None:
         ROOT / "tests/stress/check_operators.py",
     ]
     named = {path.name: re.findall(r"operators\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
-    assert {name: found for name, found in named.items() if found} == {"join_pairs.py": ["depthwise_pointwise"]}
+    assert {name: found for name, found in named.items() if found} == {"join_chains.py": ["depthwise_pointwise"]}
 
 
 @each_case

@@ -23,7 +23,16 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.records import to_t4
 from romou.tuner.search.features import TaskFeatures
-from support.kernels.operators import conv, conv_transpose, matmul, pair_of, relax_tasks, small_tasks, task_of
+from support.kernels.operators import (
+    conv,
+    conv_transpose,
+    joined_task,
+    matmul,
+    pair_of,
+    relax_tasks,
+    small_tasks,
+    task_of,
+)
 from support.kernels.streams import OPERATORS
 
 PHONE, GPU = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
@@ -51,6 +60,9 @@ def tasks() -> Sequence[TunableTask]:
     ]
     streams = [*OPERATORS.values(), (lambda a: op.nn.softmax(a, axis=-1), (512, 1024))]
     contractions = [*(task_of(work).with_free_images() for work in works), *small_tasks(), pair_of(16, (14, 14), 32)]
+    contractions.append(
+        joined_task(lambda q, k, v: op.matmul(op.nn.softmax(op.matmul(q, k), axis=-1), v), *[(3, 128, 128)] * 3)
+    )
     return [*contractions, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
 
 

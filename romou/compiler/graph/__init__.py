@@ -3,19 +3,19 @@
 from romou.compiler.graph.bound_indices import bound_indices
 from romou.compiler.graph.check_families import check_families
 from romou.compiler.graph.drop_empty import drop_empty
-from romou.compiler.graph.join_pairs import Pair, find_pairs, join_pairs, tasks_of
+from romou.compiler.graph.join_chains import Chain, find_chains, join_chains, tasks_of
 from romou.compiler.graph.pack_channels import pack_channels
 from romou.compiler.graph.place_images import place_images
 from romou.compiler.graph.share_buffers import share_buffers
 from romou.compiler.graph.split_weights import split_weights
 
 __all__ = [
-    "Pair",
+    "Chain",
     "bound_indices",
     "check_families",
     "drop_empty",
-    "find_pairs",
-    "join_pairs",
+    "find_chains",
+    "join_chains",
     "pack_channels",
     "place_images",
     "share_buffers",

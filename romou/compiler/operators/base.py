@@ -76,6 +76,10 @@ class Template(ABC):
         """Return whether the operator has the variant of `limits`, so that its space is a part of the whole one."""
         return False
 
+    def is_faster(self, limits: Limits) -> bool:
+        """Return whether a joined kernel is taken to be faster than its parts, as long as neither is measured."""
+        return False
+
     @abstractmethod
     def default_config(self, limits: Limits) -> Config:
         """Return the config that is tried first, and used if nothing was tuned."""

@@ -3,7 +3,7 @@
     Relax graph ──rewrite──> plain definition ──fusion──> fused function ──template_of──> Template ──> space, schedule
 
 The graph passes, the tuner, scripts and one contract test loop over `romou.compiler.operators.families.families`. Only
-`romou/compiler/graph/join_pairs.py` names a family: the pair of convolutions, which is no operator of a graph.
+`romou/compiler/graph/join_chains.py` names a family: the pair of convolutions, which is no operator of a graph.
 """
 
 from __future__ import annotations

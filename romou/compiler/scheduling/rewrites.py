@@ -83,6 +83,40 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
     return with_root(func, body, [*func.body.block.alloc_buffers, *root.alloc_buffers])
 
 
+def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
+    """Join two functions: `second` reads the result of `first` as its parameter `position`.
+
+    a(x, w, y), b(y, v, z)      ->      ab(x, w, v, z), with y as an intermediate buffer
+    """
+    # Both may be the same function, and no variable is bound twice.
+    second = s_tir.renew_defs(second)
+    taken = {str(p.name) for p in second.params}
+    result, old = first.params[-1], second.params[position]
+    between = tirx.decl_buffer(result.shape, result.dtype, "between")
+    renamed = {result: between}
+    for parameter in first.params[:-1]:
+        name = str(parameter.name)
+        while name in taken:
+            name = f"{name}_first"
+        taken.add(name)
+        renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
+    bodies = [
+        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var)))
+        for func, names in ((first, renamed), (second, {old: between}))
+    ]
+    funcs = [tirx.PrimFunc([], body) for body in bodies]
+    roots = [func.body.block for func in funcs]
+    body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
+    params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
+    joined = tirx.PrimFunc(
+        params,
+        with_root(second, body, [between, *(b for root in roots for b in root.alloc_buffers)]).body,
+        second.ret_type,
+        second.attrs,
+    )
+    return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
+
+
 def renest(
     func: tirx.PrimFunc,
     name: str,

@@ -79,10 +79,9 @@ class TaskSearch:
         self.is_by_estimate = is_by_estimate
         self.space = task.space(target)
         self.default = task.default_config(target)
-        # The pretrained model was trained without tensor cores.
-        is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {
-            *tensor_core.CHOICES
-        }
+        # The pretrained model was trained on contractions without tensor cores.
+        spellings = {*self.space.knobs.get("multiply_add", ())}
+        is_known = bool(spellings) and spellings.isdisjoint(tensor_core.CHOICES)
         self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)
         rng = np.random.default_rng([options.seed, index])
         self.explorer = Explorer(

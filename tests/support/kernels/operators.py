@@ -18,12 +18,15 @@ from tvm import relax
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.graph.join_chains import find_chains
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.families.depthwise_pointwise import join
-from romou.compiler.pipeline import fuse_operators
+from romou.compiler.pipeline import GRAPH, fuse_operators
+from romou.compiler.pipeline import run as run_stages
+from romou.compiler.scheduling.rewrites import join
 from romou.compiler.single_operator import conv, task_of
+from romou.compiler.stages import Context, part
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
 from romou.devices.backends.cuda import nvrtc
@@ -44,6 +47,7 @@ __all__ = [
     "error_of",
     "error_on",
     "has_device",
+    "joined_task",
     "kind_id",
     "matmul",
     "pair_of",
@@ -303,6 +307,23 @@ def relax_tasks(
     """Return the tasks of a graph that `build` makes of one variable for each shape. `dtype`: of all variables, or one
     for each.
     """
+    tasks, _ = extract_tasks(fuse_operators(_module_of(build, shapes, dtype), target_of("opencl")))
+    return tasks
+
+
+def joined_task(
+    build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32"
+) -> TunableTask:
+    """Return the joined task of a graph with one chain of functions. Arguments are those of `relax_tasks`."""
+    stages = part(GRAPH, "pack_channels", "mark_rungs")
+    mod = run_stages(stages, _module_of(build, shapes, dtype), Context(target=Target("cuda -device=nvidia_h200")))
+    (chain,) = find_chains(mod)
+    return chain.task
+
+
+def _module_of(
+    build: Callable[..., relax.Expr], shapes: Sequence[Sequence[int]], dtype: str | Sequence[str]
+) -> tvm.IRModule:
     kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
     inputs = [
         relax.Var(f"x{i}", relax.TensorType(list(shape), kind))
@@ -313,5 +334,4 @@ def relax_tasks(
         with builder.dataflow():
             output = builder.emit_output(builder.emit(build(*inputs)))
         builder.emit_func_output(output)
-    tasks, _ = extract_tasks(fuse_operators(builder.finalize(), target_of("opencl")))
-    return tasks
+    return builder.finalize()

@@ -31,7 +31,7 @@ from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
 from romou.compiler.operators.workload import WORKLOAD, Conv2d, window_index
-from romou.compiler.scheduling.blocks import find_blocks, nests_of
+from romou.compiler.scheduling.blocks import find_blocks
 from romou.compiler.scheduling.rewrites import replace_stage, with_fresh_variables, with_root
 from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, is_image
@@ -51,38 +51,6 @@ def is_pair(first: Conv2d, second: Conv2d) -> bool:
         and is_pointwise
         and second.in_channels == first.out_channels
     )
-
-
-def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
-    """Join two functions: `second` reads the result of `first` as its parameter `position`.
-
-    a(x, w, y), b(y, v, z)      ->      ab(x, w, v, z), with y as an intermediate buffer
-    """
-    taken = {str(p.name) for p in second.params}
-    result, old = first.params[-1], second.params[position]
-    between = tirx.decl_buffer(result.shape, result.dtype, "between")
-    renamed = {result: between}
-    for parameter in first.params[:-1]:
-        name = str(parameter.name)
-        while name in taken:
-            name = f"{name}_depthwise"
-        taken.add(name)
-        renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
-    bodies = [
-        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var)))
-        for func, names in ((first, renamed), (second, {old: between}))
-    ]
-    funcs = [tirx.PrimFunc([], body) for body in bodies]
-    roots = [func.body.block for func in funcs]
-    body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
-    params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
-    joined = tirx.PrimFunc(
-        params,
-        with_root(second, body, [between, *(b for root in roots for b in root.alloc_buffers)]).body,
-        second.ret_type,
-        second.attrs,
-    )
-    return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
 
 
 class DepthwisePointwiseTemplate(ContractionTemplate):
@@ -254,7 +222,7 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
 class DepthwisePointwiseFamily(Family):
     """Pairs of convolutions in one kernel.
 
-    No Relax operator is a pair. `romou/compiler/graph/join_pairs.py` finds pairs among fused functions.
+    No Relax operator is a pair. `romou/compiler/graph/join_chains.py` finds pairs among fused functions.
     """
 
     name = "depthwise_pointwise"

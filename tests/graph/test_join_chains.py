@@ -16,7 +16,7 @@ import romou
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.compiler.graph import find_pairs, join_pairs, pack_channels, place_images, tasks_of
+from romou.compiler.graph import find_chains, join_chains, pack_channels, place_images, tasks_of
 from romou.compiler.graph.extract import count_calls
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
@@ -53,15 +53,15 @@ def fused(g: NetworkBuilder, output: str, target: Target | None = None) -> tvm.I
 def test_pairs_are_joined_wherever_they_are_called(device: str) -> None:
     g = inverted_residual()
     mod = fused(g, g.last, Target(f"opencl -device={device}"))  # type: ignore[attr-defined]
-    pairs = find_pairs(mod)
-    assert sum(pair.task.calls for pair in pairs) == 2
-    assert [task.calls for task in tasks_of(pairs)] == [2] if device == "host" else len(tasks_of(pairs)) == 2
-    before, after = count_calls(mod), count_calls(join_pairs(mod, pairs))
+    chains = find_chains(mod)
+    assert sum(chain.task.calls for chain in chains) == 2
+    assert [task.calls for task in tasks_of(chains)] == [2] if device == "host" else len(tasks_of(chains)) == 2
+    before, after = count_calls(mod), count_calls(join_chains(mod, chains))
     assert sum(after.values()) == sum(before.values()) - 2
-    assert {pair.name: pair.task.calls for pair in pairs}.items() <= after.items()
-    assert not any(pair.first in after for pair in pairs)
+    assert {chain.name: chain.task.calls for chain in chains}.items() <= after.items()
+    assert not any(chain.functions[0] in after for chain in chains)
     # A pair that is not chosen is unchanged.
-    assert count_calls(join_pairs(mod, [])) == before
+    assert count_calls(join_chains(mod, [])) == before
 
 
 def test_what_is_no_pair() -> None:
@@ -74,7 +74,7 @@ def test_what_is_no_pair() -> None:
     returned = g.conv(first, 8, 8, groups=8, **PAD)
     fourth = g.conv(returned, 8, 4, (1, 1))
     mod = pack_channels(import_onnx(g.model(second, third, returned, fourth)).mod)
-    assert find_pairs(fuse_operators(mod, Target("opencl -device=host"))) == []
+    assert find_chains(fuse_operators(mod, Target("opencl -device=host"))) == []
 
 
 def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:

@@ -1,0 +1,202 @@
+"""Join functions of a chain into one kernel: a convolution with the next one, and the parts of an attention.
+
+    conv2d(depthwise(x, w), v)                      ->      depthwise_conv2d(x, w, v)
+    matmul(softmax(matmul(q, k) + mask), v)         ->      attention(q, k, mask, v)
+
+Measurement decides whether a joined kernel is faster. Until the model is assembled, both forms are kept: the fused
+functions as they are, and the joined functions as additional tasks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import relax, tirx
+
+from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
+from romou.compiler.operators.families import template_of
+from romou.compiler.operators.families.depthwise_pointwise import is_pair
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.scheduling.rewrites import join
+from romou.compiler.task import TunableTask, key_of, plain_form
+from romou.compiler.tir.calls import op_name
+
+# Functions of an attention: both products, softmax, and a mask and reshapes between them.
+_MOST_FUNCTIONS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Functions of a fused module, each of which is the only reader of the result of the one before.
+
+    functions: their names.
+    positions: for each function but the first, index of the parameter that receives the result of the one before.
+    task: the joined function. Its calls are the calls of this chain.
+    keys: task keys of the separate functions. A reshape has none, because it is a view.
+    """
+
+    functions: tuple[str, ...]
+    positions: tuple[int, ...]
+    task: TunableTask
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the joined function."""
+        first, *others = self.functions
+        return "_".join([first, *(name.removeprefix("fused_") for name in others)])
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of a chain, in order, and the positions of `Chain`."""
+
+    calls: tuple[relax.Call, ...]
+    positions: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        return tuple(str(call.args[0].name_hint) for call in self.calls), self.positions
+
+    @property
+    def fields(self) -> list[relax.Expr]:
+        """Arguments of the joined function."""
+        first, *others = (list(call.args[1].fields) for call in self.calls)
+        for fields, position in zip(others, self.positions, strict=True):
+            first += [field for index, field in enumerate(fields) if index != position]
+        return first
+
+
+def find_chains(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Chain]:
+    """Return the chains of a fused module in the order of their last call.
+
+    most_buffers: a chain is left out if its joined kernel would bind more buffers.
+    """
+    chains: dict[tuple[tuple[str, ...], tuple[int, ...]], Chain] = {}
+    for calls in _Graph(mod).chains():
+        functions, positions = key = calls.key
+        chain = chains.get(key)
+        task = (
+            TunableTask.of(_joined(mod, functions, positions))
+            if chain is None
+            else replace(chain.task, calls=chain.task.calls + 1)
+        )
+        # None if the epilogue of a later function reads an intermediate result as well.
+        if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):
+            keys = tuple(key_of(plain_form(mod[name])) for name in functions if template_of(mod[name]) is not None)
+            chains[key] = Chain(functions=functions, positions=positions, task=task, keys=keys)
+    return list(chains.values())
+
+
+def tasks_of(chains: Sequence[Chain]) -> list[TunableTask]:
+    """Return the joined functions as tasks, de-duplicated by structure."""
+    tasks: dict[str, TunableTask] = {}
+    for chain in chains:
+        task = tasks.get(chain.task.key)
+        tasks[chain.task.key] = replace(task, calls=task.calls + chain.task.calls) if task else chain.task
+    return list(tasks.values())
+
+
+def join_chains(mod: tvm.IRModule, chains: Sequence[Chain]) -> tvm.IRModule:
+    """Return `mod` with each of `chains` joined in all places that call it."""
+    if not chains:
+        return mod
+    chosen = {(chain.functions, chain.positions): chain.name for chain in chains}
+    calls = {found.calls[-1]: found for found in _Graph(mod).chains() if found.key in chosen}
+
+    class Joiner(MainRewriter):
+        def visit(self, binding: relax.Binding) -> None:
+            chain = None if isinstance(binding, relax.MatchCast) else calls.get(binding.value)
+            if isinstance(binding, relax.MatchCast):
+                self.match_cast(binding)
+            elif chain is None:
+                self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
+            else:
+                function = self.variant(chosen[chain.key], (), lambda: _joined(mod, *chain.key))
+                fields = [self.plain_expr(field) for field in chain.fields]
+                self.plain[binding.var] = self.bb.emit(
+                    relax.call_tir(function, fields, out_ty=outputs_of(binding.var.ty))
+                )
+
+    return rebuild_main(mod, Joiner())
+
+
+def _joined(mod: tvm.IRModule, functions: Sequence[str], positions: Sequence[int]) -> tirx.PrimFunc:
+    func = mod[functions[0]]
+    for name, position in zip(functions[1:], positions, strict=True):
+        func = join(func, mod[name], position)
+    return func
+
+
+class _Graph:
+    """The calls of a fused module.
+
+    made: variable -> the expression that it is bound to.
+    uses: number of reads of each variable.
+    """
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self._mod = mod
+        main = mod["main"]
+        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.made: Mapping[relax.Var, relax.Expr] = {binding.var: binding.value for binding in bindings}
+        self.uses: Counter[relax.Var] = Counter()
+        for value in (*self.made.values(), main.body.body):
+            # Arguments are counted one by one, because a function may read one tensor twice.
+            for part in value.args[1].fields if op_name(value) == "relax.call_tir" else [value]:
+                relax.analysis.post_order_visit(
+                    part, lambda expr: self.uses.update([expr] if isinstance(expr, relax.Var) else [])
+                )
+
+    def chains(self) -> Iterator[_Calls]:
+        """Yield the calls that may share a kernel."""
+        for call in self.made.values():
+            template = self._contraction(call)
+            if template is None:
+                continue
+            position = [str(p.name) for p in self._function(call).params].index(template.names["data"])
+            if isinstance(template.workload, Conv2d):
+                yield from self._pairs(call, template.workload, position)
+            elif not template.contracted.operator.has_constant_weight:
+                yield from self._attentions(_Calls((call,), ()), position)
+
+    def _pairs(self, call: relax.Call, work: Conv2d, position: int) -> Iterator[_Calls]:
+        source = self._source(call, position)
+        first = None if source is None else self._contraction(source)
+        if source is None or first is None or not isinstance(first.workload, Conv2d):
+            return
+        if is_pair(first.workload, work):
+            yield _Calls((source, call), (position,))
+
+    def _attentions(self, calls: _Calls, position: int) -> Iterator[_Calls]:
+        """Yield the chains from a product of two computed matrices to `calls`, whose first call reads it there."""
+        source = self._source(calls.calls[0], position)
+        if source is None or len(calls.calls) == _MOST_FUNCTIONS:
+            return
+        longer = _Calls((source, *calls.calls), (position, *calls.positions))
+        template = template_of(self._function(source))
+        if isinstance(template, ContractionTemplate):
+            if not template.contracted.operator.has_constant_weight and len(longer.calls) > 2:
+                yield longer
+            return
+        for at in range(len(source.args[1].fields)):
+            yield from self._attentions(longer, at)
+
+    def _source(self, call: relax.Call, position: int) -> relax.Call | None:
+        """Return the call that only this argument of `call` reads, or None."""
+        var = call.args[1].fields[position]
+        value = self.made.get(var) if isinstance(var, relax.Var) and self.uses[var] == 1 else None
+        return value if value is not None and op_name(value) == "relax.call_tir" else None
+
+    def _function(self, call: relax.Call) -> tirx.PrimFunc:
+        return self._mod[call.args[0]]
+
+    def _contraction(self, value: relax.Expr) -> ContractionTemplate | None:
+        """Return the template of the contraction that `value` calls, or None."""
+        func = self._function(value) if op_name(value) == "relax.call_tir" else None
+        template = template_of(func) if isinstance(func, tirx.PrimFunc) else None
+        return template if isinstance(template, ContractionTemplate) else None

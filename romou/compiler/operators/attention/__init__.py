@@ -1,0 +1,1 @@
+"""Attention as one kernel: its recognition, its template and the loops of the kernel."""

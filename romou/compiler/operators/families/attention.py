@@ -1,0 +1,215 @@
+"""Attention in one kernel: softmax(score(Q K^T)) V, without the scores in memory.
+
+    query, key  ->  scores of a tile of keys  ->  scale, mask  ->  exponentials under the maximum so far
+                ->  sums of values, rescaled whenever the maximum grows  ->  output
+
+No operator of a graph is an attention. `romou/compiler/graph/join_chains.py` joins the product, softmax and product of
+a fused graph, and both forms are measured. The kernel reads and writes buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from romou.base.knob import Knob
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.attention.blocks import Attention, attention_of
+from romou.compiler.operators.attention.kernel import AttentionKernel, Tiles
+from romou.compiler.operators.base import Template
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
+from romou.compiler.scheduling.rewrites import inlined
+from romou.compiler.tir.expressions import dtype_of
+from romou.compiler.tir.primitives import LANES, is_image
+
+KNOBS = (
+    Knob(name="group_queries", choices=(1, 2, 4, 8, 16, 32), default=8, help="work-items of a group along the queries"),
+    Knob(
+        name="group_keys",
+        choices=(4, 8, 16, 32),
+        default=16,
+        help="work-items of a group along the keys, and along the columns of the values",
+    ),
+    Knob(
+        name="item_queries",
+        choices=(1, 2, 4, 8),
+        default=2,
+        help="queries of a work-item",
+        scales_outputs=True,
+    ),
+    Knob(name="item_keys", choices=(1, 2, 4, 8), default=4, help="keys of a work-item in each tile of keys"),
+)
+# Registers of a work-item for its tiles, which leave some for addresses.
+_MOST_REGISTERS = 160
+# Cycles of the default config's count, rough ones of an NVIDIA GPU: partitions of a core, which issue at the same time,
+# a load of local memory, the loads that staging a vector takes, barriers and loads of memory in a tile of keys; then
+# an exponential in multiply-adds, and the largest groups that a core holds.
+_PARTITIONS, _LOCAL_LOAD, _STAGED, _WAITING = 4, 2.0, 4, 1200
+_EXPONENTIAL, _GROUPS = 12, 2
+
+
+class AttentionTemplate(Template):
+    """The template of a function with both products and the softmax between them."""
+
+    family = "attention"
+    knobs = KNOBS
+
+    def __init__(self, func: tirx.PrimFunc, simplified: tirx.PrimFunc, attention: Attention) -> None:
+        self.func, self._simplified, self.attention = func, simplified, attention
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc) -> AttentionTemplate | None:
+        """Return the template of `func`, or None if it is no attention or reads an image."""
+        # The cheap questions come first, because every function is asked.
+        if len(find_blocks(func)) < 5 or len(reductions_of(func)) != 4 or any(map(is_image, func.params)):
+            return None
+        if not is_regular(func):
+            return None
+        simplified = inlined(func)
+        attention = attention_of(find_blocks(simplified))
+        return None if attention is None else cls(func, simplified, attention)
+
+    @property
+    def name(self) -> str:
+        rows, keys, depth, columns = self.attention.extents
+        batches = math.prod(self.attention.batch.values())
+        return f"{self.family}_{batches}x{rows}x{keys}x{depth}" + (f"_{columns}" if columns != depth else "")
+
+    @property
+    def flops(self) -> int:
+        rows, keys, depth, columns = self.attention.extents
+        return 2 * math.prod(self.attention.batch.values()) * rows * keys * (depth + columns)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        (*_, query), (*_, key) = (loads_of(e) for e in (self.attention.query, self.attention.key_value))
+        return {
+            "data": str(query.source.name),
+            "weight": str(key.source.name),
+            "output": str(self.func.params[-1].name),
+        }
+
+    @property
+    def activations(self) -> set[str]:
+        return set()
+
+    @property
+    def element_bytes(self) -> int:
+        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
+
+    def tiles(self, columns: Columns) -> Tiles:
+        """Return the tiles of a config, or of many."""
+        return Tiles(self.attention, columns)
+
+    def registers(self, columns: Columns) -> Any:
+        """Return the registers of a work-item's tiles."""
+        queries, keys, sums = columns["item_queries"], columns["item_keys"], self.tiles(columns).columns
+        return queries * (keys + LANES * sums + 3) + LANES * (queries + keys + sums)
+
+    def multiply_adds(self, columns: Columns) -> Any:
+        """Return the multiply-adds of a work-item in a tile of keys."""
+        tiles, queries = self.tiles(columns), columns["item_queries"]
+        return queries * LANES * (columns["item_keys"] * tiles.depth_vectors + tiles.keys * tiles.columns)
+
+    def local_vectors(self, columns: Columns) -> Any:
+        """Return the vectors that a work-item reads from local memory in a tile of keys."""
+        tiles, queries = self.tiles(columns), columns["item_queries"]
+        of_keys = tiles.depth_vectors * (queries + columns["item_keys"])
+        return of_keys + -(-tiles.keys // LANES) * (queries + LANES * tiles.columns) + queries * tiles.across // LANES
+
+    def space(self, limits: Limits) -> Space:
+        rows, keys, _, _ = self.attention.extents
+        space = Space.of(self.knobs, limits, {})
+
+        def is_allowed(config: Columns) -> Any:
+            tiles = self.tiles(config)
+            return (
+                (tiles.threads <= limits.max_work_group_size)
+                & (tiles.local_memory_bytes <= limits.local_memory_bytes)
+                & (self.registers(config) <= _MOST_REGISTERS)
+                & ((tiles.across == LANES) | (tiles.across < 2 * tiles.column_vectors))
+                & ((tiles.queries < 2 * rows) | (tiles.queries == config["item_queries"]))
+                & ((tiles.keys < 2 * keys) | (config["item_keys"] == 1))
+            )
+
+        space.add_constraint(is_allowed)
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """Return the config that takes fewest cycles, by a rough count."""
+        return min(self.space(limits), key=lambda config: self._cycles(config, limits))
+
+    def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
+        """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
+        tiles = self.tiles(config)
+        cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
+        warps = -(-tiles.threads // limits.warp_size)
+        exponentials = config["item_queries"] * (config["item_keys"] + 1)
+        products = self.multiply_adds(config) + _EXPONENTIAL * exponentials
+        staged = -(-tiles.keys * (tiles.depth_vectors + tiles.column_vectors) // tiles.threads)
+        loads = self.local_vectors(config) + _STAGED * staged
+        issued = max(products / _PARTITIONS, _LOCAL_LOAD * loads)
+        in_flight = min(
+            limits.max_work_group_size * _GROUPS // tiles.threads,
+            limits.local_memory_bytes * _GROUPS // tiles.local_memory_bytes,
+        )
+        busy = -(-tiles.groups // cores) * warps * issued
+        rounds = -(-tiles.groups // (cores * max(in_flight, 1)))
+        waiting = rounds * (_WAITING + products + loads)
+        return tiles.key_tiles * (busy + waiting), tiles.local_memory_bytes
+
+    def is_faster(self, limits: Limits) -> bool:
+        """Return whether one kernel is taken to be faster than three before they are measured.
+
+        Both multiply as often, and one kernel moves no scores: four times their bytes are saved. On tensor cores
+        the products alone are so much faster that this does not pay. Phones keep Q, K and V in images.
+        """
+        on_tensor_cores = limits.has_tensor_cores and (self.element_bytes == 2 or limits.allows_tf32)
+        return limits.warp_size > 1 and not limits.is_mobile and not on_tensor_cores
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        return AttentionKernel(self._simplified, self.attention, config).module()
+
+
+class AttentionFamily(Family):
+    """Attention: two products and the softmax between them."""
+
+    name = "attention"
+    precedence = 2
+
+    def template_of(self, func: tirx.PrimFunc) -> AttentionTemplate | None:
+        return AttentionTemplate.of(func)
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case(
+                name="masked heads",
+                inputs=[(2, 19, 12), (2, 23, 12), (2, 23, 10), (19, 23)],
+                build=_attention,
+                compute=_computed,
+            )
+        ]
+
+
+def _attention(query: relax.Expr, key: relax.Expr, value: relax.Expr, mask: relax.Expr) -> relax.Expr:
+    op = relax.op
+    scores = op.multiply(op.matmul(query, op.permute_dims(key, [0, 2, 1])), relax.const(0.25, dtype_of(query)))
+    return op.matmul(op.nn.softmax(op.add(scores, mask), axis=-1), value)
+
+
+def _computed(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    scores = query @ key.swapaxes(-1, -2) * 0.25 + mask
+    powers: np.ndarray = np.exp(scores - scores.max(-1, keepdims=True))
+    result: np.ndarray = powers / powers.sum(-1, keepdims=True) @ value
+    return result
+
+
+FAMILY = AttentionFamily()
