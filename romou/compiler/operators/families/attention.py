@@ -128,18 +128,20 @@ class AttentionTemplate(Template):
         rows, keys, _, _ = self.attention.extents
         space = Space.of(self.knobs, limits, {})
 
-        def is_allowed(config: Columns) -> Any:
+        def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
-            return (
-                (tiles.threads <= limits.max_work_group_size)
-                & (tiles.local_memory_bytes <= limits.local_memory_bytes)
-                & (self.registers(config) <= _MOST_REGISTERS)
-                & ((tiles.across == LANES) | (tiles.across < 2 * tiles.column_vectors))
-                & ((tiles.queries < 2 * rows) | (tiles.queries == config["item_queries"]))
-                & ((tiles.keys < 2 * keys) | (config["item_keys"] == 1))
-            )
+            return {
+                "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
+                "local memory, device's limit": tiles.local_memory_bytes <= limits.local_memory_bytes,
+                "registers for the tiles": self.registers(config) <= _MOST_REGISTERS,
+                "work-items along the columns less than twice the vectors": (tiles.across == LANES)
+                | (tiles.across < 2 * tiles.column_vectors),
+                "a group less than twice as large as the rows": (tiles.queries < 2 * rows)
+                | (tiles.queries == config["item_queries"]),
+                "a tile less than twice as large as the keys": (tiles.keys < 2 * keys) | (config["item_keys"] == 1),
+            }
 
-        space.add_constraint(is_allowed)
+        space.add_constraint(conditions)
         return space
 
     def default_config(self, limits: Limits) -> Config:
