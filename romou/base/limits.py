@@ -56,6 +56,8 @@ class Limits:
         compiler fuses multiply-adds however they are spelled.
     instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
     prefers_images: whether images are read faster than buffers and may be used.
+    gains_by_autobroadcast: whether a product of vector and scalar is known to be faster than one of vectors (the
+        criterion `broadcast`).
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
     has_cooperative_matrices: whether the language multiplies matrices of fp16 that a warp of 32 holds together
@@ -83,6 +85,7 @@ class Limits:
     has_fp16_arithmetic: bool = False
     prefers_fp16: bool = False
     has_vector_arithmetic: bool = True
+    gains_by_autobroadcast: bool = False
     has_tensor_cores: bool = False
     allows_tf32: bool = False
     has_cooperative_matrices: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from romou.tuner.pruning.form import columns_of, combinations
 from romou.tuner.pruning.forms import form_of
 from support.kernels.kernel_usage import read_usage
 from support.kernels.operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
-from support.kernels.streams import OPERATORS
+from support.kernels.streams import OPERATORS, WITH_SCALARS
 from support.kernels.tensor_core_works import FILLED, FIRST, PLAIN
 from support.suite.exhaustive import exhaustive, few
 
@@ -400,32 +400,45 @@ def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) 
     target = TARGET if kind == "opencl" else target_of(kind)
     for dtype in ("float32", "float16") if kind == "opencl" else ("float32",):
         for task in relax_tasks(*OPERATORS[operator], dtype=dtype):
-            space = task.space(target)
-            configs = [task.default_config(target), *space.sample(np.random.default_rng(5), 1)]
-            form = form_of(task.template, target.limits)
-            columns = form.usage(columns_of(configs))
-            choices = {device: form.choices(space, load_device(device)) for device in DEVICES}
-            for index, config in enumerate(configs):
-                exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
-                # In straight-line code a number that is read in two passes is read once.
-                assert exact.local_loads <= formula.local_loads, config
-                assert bool(exact.local_loads) == bool(formula.local_loads), config
-                rough = {
-                    name: getattr(exact, name)
-                    for name in ("registers", "needed_registers", "registers_as_written", "has_copies", "local_loads")
-                }
-                assert dataclasses.replace(formula, **rough) == exact, config
-                for device in DEVICES:
-                    by_tir, by_form = (
-                        judge(u, load_device(device), rules=Rules(), choices=choices[device]) for u in (exact, formula)
-                    )
-                    assert by_tir.keys() == by_form.keys()
-                    for name, verdict in by_tir.items():
-                        assert by_form[name].keep == verdict.keep or name in {*ROUGH, *BOUNDED, "broadcast"}, (
-                            device,
-                            config,
-                            str(verdict),
-                        )
+            drawn = task.space(target).sample(np.random.default_rng(5), 1)
+            stream_formulas_agree(target, task, [task.default_config(target), *drawn], copies={"has_copies"})
+
+
+@pytest.mark.parametrize(("operator", "dtype"), [("texels", "float32"), ("rows", "float16"), ("packed", "float32")])
+def test_formulas_follow_images_and_scalars(operator: str, dtype: str) -> None:
+    """The knobs of Listing 4: the bytes read from images and from buffers, and copied scalars."""
+    (task,) = relax_tasks(*WITH_SCALARS[operator], dtype=dtype)
+    task = task.with_free_images()
+    space, rng = task.space(TARGET), np.random.default_rng(5)
+    places = ({"output": "image", "autobroadcast": True}, {"output": "image"}, {"output": "buffer"}, {})
+    configs = [config for where in places for config in space.sample(rng, 2, where=where)]
+    assert {config["autobroadcast"] for config in configs} == {False, True}
+    stream_formulas_agree(TARGET, task, [task.default_config(TARGET), *configs])
+
+
+def stream_formulas_agree(
+    target: Target, task: TunableTask, configs: list[Config], copies: Set[str] = frozenset()
+) -> None:
+    """Compare all numbers but registers, and `copies`, which formulas do not know without the knob `autobroadcast`."""
+    form = form_of(task.template, target.limits)
+    columns = form.usage(columns_of(configs))
+    choices = {device: form.choices(task.space(target), load_device(device)) for device in DEVICES}
+    roughly = {*ROUGH, *BOUNDED, *(["broadcast"] if copies else [])}
+    for index, config in enumerate(configs):
+        exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
+        # In straight-line code a number that is read in two passes is read once.
+        assert exact.local_loads <= formula.local_loads, config
+        assert bool(exact.local_loads) == bool(formula.local_loads), config
+        rough = {"registers", "needed_registers", "registers_as_written", "local_loads", *copies}
+        same = dataclasses.replace(formula, **{name: getattr(exact, name) for name in rough})
+        assert same == exact, config
+        for device in DEVICES:
+            by_tir, by_form = (
+                judge(u, load_device(device), rules=Rules(), choices=choices[device]) for u in (exact, formula)
+            )
+            assert by_tir.keys() == by_form.keys()
+            for name, verdict in by_tir.items():
+                assert by_form[name].keep == verdict.keep or name in roughly, (device, config, str(verdict))
 
 
 @pytest.mark.parametrize("operator", ["max pool", "average pool", "average pool, pads counted"])

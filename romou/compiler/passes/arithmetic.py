@@ -9,6 +9,7 @@ compiler does not recognize the copies.
     acc = acc + ((float4)(x, x, x, x)) * v      ->      acc = acc + x * v                 autobroadcast
                                                         acc = mad((float4)(x), v, acc)    with multiply-add
     out = a + ((float4)(n, n, n, n))            ->      out = a + n                       autobroadcast
+    out = ((float4)(n, n, n, n)) / a            ->      out = n / a                       autobroadcast
 
 `(float4)(x)` is OpenCL's broadcast.
 """
@@ -49,7 +50,7 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
                         tirx.Mul,
                         lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b))),
                     ),
-                    ((tirx.Add, tirx.Sub), lambda total: _with_scalar(total, dialect)),
+                    ((tirx.Add, tirx.Sub, tirx.Div), lambda pair: _with_scalar(pair, dialect)),
                 ],
             )
         if MULTIPLY_ADD in marks:
@@ -60,16 +61,18 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
-def _scalar(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
-    return dialect.bare_scalar(factor.value, str(factor.ty)) if isinstance(factor, tirx.Broadcast) else factor
+def _scalar(operand: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    """Return a vector of copies as a scalar. OpenCL converts no int to the type of shorter integers, as of char4."""
+    is_copied = isinstance(operand, tirx.Broadcast) and "float" in str(operand.ty)
+    return dialect.bare_scalar(operand.value, str(operand.ty)) if is_copied else operand
 
 
-def _with_scalar(total: tirx.Add | tirx.Sub, dialect: Dialect) -> tirx.Expr:
-    """Return a sum of a vector and a scalar. A sum of two scalars stays a vector."""
-    operands = (total.a, total.b)
+def _with_scalar(pair: tirx.Add | tirx.Sub | tirx.Div, dialect: Dialect) -> tirx.Expr:
+    """Return a sum or quotient of a vector and a scalar. Of two scalars it stays a vector."""
+    operands = (pair.a, pair.b)
     if sum(isinstance(operand, tirx.Broadcast) for operand in operands) != 1:
-        return total
-    return type(total)(*(_scalar(operand, dialect) for operand in operands))
+        return pair
+    return type(pair)(*(_scalar(operand, dialect) for operand in operands))
 
 
 def _multiply_add(name: str, add: tirx.Expr, dialect: Dialect) -> tirx.Expr:

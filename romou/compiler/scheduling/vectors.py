@@ -13,9 +13,11 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 from romou.compiler.scheduling.blocks import loads_of, substitute
 from romou.compiler.scheduling.statements import loop, register_type
 from romou.compiler.tir.calls import is_conditional, takes_vectors
+from romou.compiler.tir.traversal import nodes_in
 
 # Expressions that may be computed for all lanes at once.
-_PARTS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast, tvm.ir.Call, TensorLoad)
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div)
+_PARTS = (*_ARITHMETIC, tirx.Max, tirx.Min, tirx.Cast, tvm.ir.Call, TensorLoad)
 
 
 class Vectors:
@@ -160,6 +162,14 @@ class Vectors:
 
         structural_visit(self.value_of(value), (_PARTS, part))
         return parts
+
+    def scalars_in(self, value: tirx.Expr) -> list[tirx.Expr]:
+        """Return the operands of `value` that float arithmetic combines with vectors and that are none themselves."""
+        form = self.form_of(value)
+        forms = [form] if form is not None else [part for _, part in self.vectors_in(value)]
+        pairs = (pair for form in forms for pair in nodes_in(form, *_ARITHMETIC) if "float" in str(pair.ty))
+        scalars = ([operand for operand in (pair.a, pair.b) if not self.moves(operand)] for pair in pairs)
+        return [operands[0] for operands in scalars if len(operands) == 1]
 
     def replaced(self, value: tirx.Expr, parts: Sequence[tuple[tirx.Expr, tirx.Expr]]) -> tirx.Expr:
         """Replace each of `parts`, and each load that aligns to one, outermost first.

@@ -153,6 +153,11 @@ def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
     sch.annotate(block, AUTOBROADCAST, 1)
 
 
+def broadcast_scalars(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Compute with scalars and vectors in `stmt`, as `autobroadcast` does in a block."""
+    return tirx.AttrStmt(tirx.const(0, "int32"), AUTOBROADCAST, tirx.const(1, "int32"), stmt)
+
+
 def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
     """Write a * b + c in `block` as one call of `function`.
 

@@ -142,6 +142,7 @@ class Target:
             max_buffers=numbers.get(self.backend.buffer_limit),
             max_buffer_bytes=numbers.get(BUFFER_BYTES),
             instructions_per_byte=spec.instructions_per_byte,
+            gains_by_autobroadcast=bool(spec.has_scalar_vector_broadcast),
             max_image=max_image,
             prefers_images=has_images and (self._images == "prefer" or similar.prefers_images),
             variant=self._options.get("variant"),

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from romou.base.limits import Limits
-from romou.base.space import Columns
+from romou.base.space import Columns, Config
 from romou.compiler.operators.streaming.template import Points, StreamingTemplate
 from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.guarded_loads import guarded_loads
+from romou.compiler.tir.primitives import MemoryKind
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.form import Form, form_of, loads_of_one, tabulate
 
@@ -24,8 +25,8 @@ from romou.tuner.pruning.form import Form, form_of, loads_of_one, tabulate
 class StreamingForm(Form):
     """The formulas of one operator without a contraction."""
 
-    def __init__(self, template: StreamingTemplate) -> None:
-        self._template = template
+    def __init__(self, template: StreamingTemplate, limits: Limits) -> None:
+        self._template, self._limits = template, limits
         self._loads = [
             (block, load)
             for block, value in zip(template.blocks, template.values, strict=True)
@@ -42,10 +43,12 @@ class StreamingForm(Form):
         The reads are bytes read by the group and by one work-item, from buffers and from images, and numbers read by
         one work-item. The stores are numbers stored by the group.
         """
-        knobs = [columns[name] for name in self._template.knobs_of_traffic]
+        knobs = tuple(name for name in self._template.knobs_of_traffic if name in columns)
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
         counted = {
-            name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs)
+            name: tabulate(
+                lambda *values, field=field: self._counts(knobs, values)[field], *(columns[knob] for knob in knobs)
+            )
             for field, name in enumerate(names)
         }
         return {
@@ -72,8 +75,11 @@ class StreamingForm(Form):
             work_groups=groups,
             local_memory_bytes=template.local_memory_bytes(columns),
             is_staged=template.is_staged(columns),
-            images={role: name in template.images for role, name in template.names.items()},
-            has_copies=False,
+            images={
+                role: np.asarray(columns[role]) == MemoryKind.IMAGE if role in columns else name in template.images
+                for role, name in template.names.items()
+            },
+            has_copies=template.has_copies(columns),
             padding=groups * counts["stored"] / template.elements - 1,
             element_bytes=template.element_bytes,
         )
@@ -90,9 +96,10 @@ class StreamingForm(Form):
         )
         return stored, loads_of_one(usage), 0, lines, 0
 
-    def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
+    def _count(self, names: tuple[str, ...], values: tuple[Any, ...]) -> tuple[int, ...]:
+        knobs = dict(zip(names, values, strict=True))
         template, cached = self._template, self._known
+        images = template.image_scopes(Config(knobs), self._limits)
         for_group, for_one = ("group", template.group_key(knobs)), ("one", template.work_item_key(knobs))
         if for_group not in cached:
             cached[for_group] = self._distinct(template.points_of_group(knobs))
@@ -102,9 +109,7 @@ class StreamingForm(Form):
         bytes_of = template.inputs
 
         def total(distinct: dict[str, int], from_images: bool) -> int:
-            return sum(
-                bytes_of[name] * count for name, count in distinct.items() if (name in template.images) == from_images
-            )
+            return sum(bytes_of[name] * count for name, count in distinct.items() if (name in images) == from_images)
 
         parts = [total(distinct, from_images) for distinct in (of_group, of_one) for from_images in (False, True)]
         return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
@@ -137,5 +142,5 @@ class StreamingForm(Form):
 
 
 @form_of.register
-def _(template: StreamingTemplate, _limits: Limits) -> Form:
-    return StreamingForm(template)
+def _(template: StreamingTemplate, limits: Limits) -> Form:
+    return StreamingForm(template, limits)

@@ -57,6 +57,7 @@ RUNS: dict[str, tuple[str, str]] = {
 }
 # The same for scripts that need Mesa's compilers.
 MESA_RUNS: dict[str, tuple[str, str]] = {
+    "bench_listing4": ("--gpu a630", r"input +│ +image │ +yes │ +\d+ │ +\d+ │"),
     "bench_output_buffers": (
         "--gpu a630 --tiles 1 --check",
         r"(?s)1 x 4 │ +sums │ Adreno 630 .* error: \d\.\de",

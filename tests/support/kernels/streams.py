@@ -41,6 +41,22 @@ ELEMENTWISE: dict[str, StreamCase] = {
         (2, 3, 3, 19, 4),
     ),
 }
+# Arithmetic with scalars, and tensors that may be in images if no graph decides. None takes a maximum: there a scalar
+# stays a vector of copies.
+WITH_SCALARS: dict[str, StreamCase] = {
+    "texels": (
+        lambda a, b, c: op.multiply(op.add(op.multiply(a, b), c), relax.const(3, str(a.ty.dtype))),
+        (1, 3, 7, 11, 4),
+        (11, 1),
+        (1, 3, 7, 11, 4),
+    ),
+    "rows": (lambda a, b, c: op.divide(op.subtract(b, a), op.add(c, op.exp(a))), (5, 13, 20), (13, 1), (1,)),
+    "packed": (
+        lambda a, b: op.subtract(op.permute_dims(op.reshape(a, (2, 3, 4, 5, 7)), [0, 1, 3, 4, 2]), b),
+        (2, 12, 5, 7),
+        (1,),
+    ),
+}
 POOL: dict[str, StreamCase] = {
     "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),
     "max pool, ceil": (

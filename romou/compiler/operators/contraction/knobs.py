@@ -27,32 +27,31 @@ FP32, FP16, MIXED = "float32", "float16", "mixed"
 MOST_MIXED = 64
 # Choices of the knobs for the memory of operands, and the devices that have them.
 PLACES = tuple(kind.value for kind in MemoryKind)
-HAS_IMAGES = "image: OpenCL devices with large enough images; the default if they are read faster than buffers"
+HAS_IMAGES = "image: devices with large enough images; the default of sums of products if read faster than buffers"
+# All but the weight's are knobs of element-wise kernels, too.
+DATA, WEIGHT, OUTPUT = (
+    Knob(name=name, choices=PLACES, default=MemoryKind.BUFFER.value, help=f"memory that the {use}", devices=HAS_IMAGES)
+    for name, use in (
+        ("data", "activations are read from"),
+        ("weight", "weight is read from"),
+        ("output", "output is written to"),
+    )
+)
+AUTOBROADCAST = Knob(
+    name="autobroadcast",
+    choices=(False, True),
+    default=True,
+    help="write scalar * vector instead of a vector of copies",
+    devices="yes: OpenCL, Vulkan; in element-wise kernels, by default no, mobile GPUs with images that gain by it",
+    is_spelling=True,
+)
 
 
 # The order of the knobs numbers the configs.
 KNOBS = (
-    Knob(
-        name="data",
-        choices=PLACES,
-        default=MemoryKind.BUFFER.value,
-        help="memory that the activations are read from",
-        devices=HAS_IMAGES,
-    ),
-    Knob(
-        name="weight",
-        choices=PLACES,
-        default=MemoryKind.BUFFER.value,
-        help="memory that the weight is read from",
-        devices=HAS_IMAGES,
-    ),
-    Knob(
-        name="output",
-        choices=PLACES,
-        default=MemoryKind.BUFFER.value,
-        help="memory that the output is written to",
-        devices=HAS_IMAGES,
-    ),
+    DATA,
+    WEIGHT,
+    OUTPUT,
     Knob(
         name="pixels", choices=("flat", "rows"), default="flat", help="pixels in one row, or row by row as images need"
     ),
@@ -127,14 +126,7 @@ KNOBS = (
         devices="taps: tensor cores",
     ),
     VECTOR_WIDTH,
-    Knob(
-        name="autobroadcast",
-        choices=(False, True),
-        default=True,
-        help="write scalar * vector instead of a vector of copies",
-        devices="yes: OpenCL",
-        is_spelling=True,
-    ),
+    AUTOBROADCAST,
     Knob(
         name="multiply_add",
         choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT),

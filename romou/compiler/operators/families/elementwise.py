@@ -12,6 +12,9 @@ The output's elements, in row-major order, are cut into work groups:
             ->  tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4]
                 out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
 
+In an operator without a graph around it, the knobs `data` and `output` put inputs and output into images.
+`autobroadcast` leaves scalars in sums and products to the compiler (Romou paper, Listing 4: B = A + n).
+
 If the vector's width does not divide its axis, the last vector ends at the end of the axis and overlaps the one before
 it. Elements in the overlap are stored once. Channels of images with odd rows are thus packed and unpacked in vectors.
 """
@@ -30,17 +33,19 @@ from tvm.ir import TensorLoad
 from tvm.relax import op
 from tvm_ffi.structural import structural_map
 
-from romou.base.knob import Knob
+from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.streaming.template import WORK_GROUP, Points, StreamingTemplate
 from romou.compiler.passes.fp16_moves import only_moves
 from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.scheduling.placement import Placement
 from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
-from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
 
 KNOBS = (
     VECTOR_WIDTH,
@@ -62,6 +67,9 @@ KNOBS = (
         ),
         scales_outputs=True,
     ),
+    DATA,
+    OUTPUT,
+    AUTOBROADCAST,
 )
 
 
@@ -73,10 +81,13 @@ class Elementwise(StreamingTemplate):
 
     def space(self, limits: Limits) -> Space:
         widths = self._widths(self.shape[-1], may_overlap=self._across is not None)
-        choices = {
+        choices: dict[str, Sequence[Choice]] = {
             "vector_width": widths,
             "work_group": self._groups(limits),
             "across": [1] if self._across is None else [1, LANES],
+            "data": self._places("data", limits),
+            "output": self._places("output", limits),
+            "autobroadcast": [False, True] if self._gains_by_autobroadcast(limits) else [],
         }
         space = Space.of(self.knobs, limits, choices)
         outputs, columns = math.prod(self.shape), self.shape[-1]
@@ -85,12 +96,18 @@ class Elementwise(StreamingTemplate):
         # A group more than twice as large as the output would be mostly idle.
         def conditions(config: Columns) -> dict[str, Any]:
             elements = config["work_group"] * config["vector_width"] * config["across"]
+            is_in_texels = config["vector_width"] == LANES
             return {
                 "a group less than twice as large as the output": (config["work_group"] == smallest)
                 | (elements < 2 * outputs),
                 "work-items of several vectors less than twice the output": (config["items"] == 1)
                 | (elements * config["items"] < 2 * outputs),
                 "whole vectors in a row": (columns % config["vector_width"] == 0) | (config["across"] > 1),
+                "images read in texels, not across them": (config.get("data") != MemoryKind.IMAGE)
+                | (is_in_texels & (config["across"] == 1)),
+                "images written in texels": (config.get("output") != MemoryKind.IMAGE) | is_in_texels,
+                "autobroadcast of scalars and vectors": np.logical_not(config.get("autobroadcast", False))
+                | self._where(config, self._scalars),
             }
 
         space.add_constraint(conditions)
@@ -108,7 +125,62 @@ class Elementwise(StreamingTemplate):
         # A texel is one vector for any row length.
         whole = [width for width in widths if may_overlap or self.shape[-1] % width == 0] or widths
         across = LANES if limits.preset.streaming.has_square_tiles else 1
-        return self._admitted(space, across=across, vector_width=max(whole))
+        return self._admitted(space, across=across, vector_width=max(whole), autobroadcast=False)
+
+    @cached_property
+    def _placement(self) -> Placement:
+        """The memory that each parameter may be in."""
+        texels = self.activations
+        buffers = {str(p.name): p for p in self.func.params}
+        return Placement(func=self.func, buffers=buffers, texels=texels, matrices=self.matrices - texels)
+
+    def _places(self, role: str, limits: Limits) -> list[str]:
+        """Return the choices of the knob `role`. Empty if there is no choice."""
+        if limits.max_image is None or self._has_truth_values or len(self.func.params) == 1:
+            return []
+        choices = self._placement.choices(self.names[role], limits)
+        return choices if len(choices) > 1 else []
+
+    def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
+        *inputs, output = (str(p.name) for p in self.func.params)
+        roles = {**dict.fromkeys(inputs, "data"), output: "output"}
+        names = [name for name, role in roles.items() if config.get(role) == MemoryKind.IMAGE]
+        scopes = {name: self._placement.scope(name, limits) for name in names}
+        return {**{name: scope for name, scope in scopes.items() if scope is not None}, **self.images}
+
+    def _gains_by_autobroadcast(self, limits: Limits) -> bool:
+        """Return whether scalars are combined with vectors, on a mobile GPU with images that is known to gain by it."""
+        is_known = limits.gains_by_autobroadcast and limits.has_vector_arithmetic
+        return is_known and limits.is_mobile and limits.max_image is not None and any(self._scalars.values())
+
+    @cached_property
+    def _scalars(self) -> dict[int, list[tirx.Expr]]:
+        """Choice of `across` -> scalars that arithmetic combines with vectors."""
+        axes, value = axes_of(self._block), bounded(self._block.body.value)
+        *others, last = [axis.var for axis in self._block.iter_vars]
+        widths = {1: (last, max(self._widths(self.shape[-1])))}
+        widths |= {} if self._across is None else {LANES: (others[self._across], LANES)}
+        return {
+            across: Vectors(axes, axis, width, may_overlap=True).scalars_in(value)
+            for across, (axis, width) in widths.items()
+            if width > 1
+        }
+
+    @staticmethod
+    def _where(columns: Columns, scalars: Mapping[int, Sequence[tirx.Expr]]) -> Any:
+        """Return which configs combine vectors with any of `scalars`, by `across`."""
+        is_along_last = (columns["across"] == 1) & (columns["vector_width"] > 1)
+        return (is_along_last & bool(scalars.get(1))) | ((columns["across"] > 1) & bool(scalars.get(LANES)))
+
+    def has_copies(self, columns: Columns) -> Any:
+        """Return whether scalars are copied into vectors. A constant is no copy: it is in no register before."""
+        if "autobroadcast" not in columns:
+            return False
+        loaded = {
+            across: [scalar for scalar in scalars if not isinstance(scalar, tirx.FloatImm)]
+            for across, scalars in self._scalars.items()
+        }
+        return np.logical_not(columns["autobroadcast"]) & self._where(columns, loaded)
 
     @cached_property
     def _across(self) -> int | None:
@@ -132,7 +204,7 @@ class Elementwise(StreamingTemplate):
     def works_in_rows(self) -> bool:
         return self._across is None and len(self.shape) > 1 and self.shape[-1] % LANES == 0
 
-    knobs_of_traffic = ("vector_width", "work_group", "items", "across")
+    knobs_of_traffic = ("vector_width", "work_group", "items", "across", "data")
     knobs_of_width = ("vector_width", "across")
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
@@ -203,9 +275,13 @@ class Elementwise(StreamingTemplate):
             body = substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True)))
         else:
             body, buffers = self._square(indices, width, across)
+        body = broadcast_scalars(body) if config.get("autobroadcast") else body
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
-        return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
+        func = launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)["main"]
+        for name, scope in self.image_scopes(config, limits).items():
+            func = func if name in self.images else set_image(func, name, scope)
+        return tvm.IRModule({"main": func})
 
     def _square(self, indices: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """Return statements that load vectors along the data and store them along the output, and their registers."""

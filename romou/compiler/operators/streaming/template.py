@@ -167,6 +167,7 @@ class StreamingTemplate(Template):
         """The value that each block stores."""
         return [block.body.value for block in self.blocks]
 
+    # Knobs that change the bytes read. A space may lack some.
     knobs_of_traffic: tuple[str, ...]
 
     @abstractmethod
@@ -212,6 +213,10 @@ class StreamingTemplate(Template):
     def local_loads(self, columns: Columns) -> Any:
         """Return an upper bound of the bytes that a work-item reads from local memory."""
         return 0
+
+    def has_copies(self, columns: Columns) -> Any:
+        """Return whether scalars are copied into vectors although the knob `autobroadcast` saves that."""
+        return False
 
     def _groups(self, limits: Limits) -> list[int]:
         """Return the allowed work group sizes."""
