@@ -93,7 +93,13 @@ def test_printed(model: Path) -> None:
     result = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1")
     assert result.exit_code == 0, result.output
     assert re.search(r"__kernel .*void \w+\(", result.stdout)
-    for named in (r"^// oc = .*group_y", r"^// y = ", r"^// x = ", r"^// sum over ic 2, ky 3, kx 3", r"\[ic 2\]\[y 12\]"):
+    for named in (
+        r"^// oc = .*group_y",
+        r"^// y = ",
+        r"^// x = ",
+        r"^// sum over ic 2, ky 3, kx 3",
+        r"\[ic 2\]\[y 12\]",
+    ):
         assert re.search(named, result.stdout, re.MULTILINE), f"the text names its dimensions: {named}"
     for row in (
         "registers (32 bit)",

@@ -22,7 +22,7 @@ it. Elements in the overlap are stored once. Channels of images with odd rows ar
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -96,22 +96,37 @@ class Elementwise(StreamingTemplate):
         # A group more than twice as large as the output would be mostly idle.
         def conditions(config: Columns) -> dict[str, Any]:
             elements = config["work_group"] * config["vector_width"] * config["across"]
-            is_in_texels = config["vector_width"] == LANES
             return {
                 "a group less than twice as large as the output": (config["work_group"] == smallest)
                 | (elements < 2 * outputs),
                 "work-items of several vectors less than twice the output": (config["items"] == 1)
                 | (elements * config["items"] < 2 * outputs),
                 "whole vectors in a row": (columns % config["vector_width"] == 0) | (config["across"] > 1),
-                "images read in texels, not across them": (config.get("data") != MemoryKind.IMAGE)
-                | (is_in_texels & (config["across"] == 1)),
-                "images written in texels": (config.get("output") != MemoryKind.IMAGE) | is_in_texels,
-                "autobroadcast of scalars and vectors": np.logical_not(config.get("autobroadcast", False))
-                | self._where(config, self._scalars),
             }
 
         space.add_constraint(conditions)
+        for name, condition in self._conditions.items():
+            if name in space.knobs:
+                space.add_constraint(condition)
         return space
+
+    @property
+    def _conditions(self) -> dict[str, Callable[[Columns], dict[str, Any]]]:
+        """Knob that a space may lack -> its conditions."""
+        return {
+            "data": lambda config: {
+                "images are read in texels, not across them": (config["data"] != MemoryKind.IMAGE)
+                | ((config["vector_width"] == LANES) & (config["across"] == 1))
+            },
+            "output": lambda config: {
+                "images are written in texels": (config["output"] != MemoryKind.IMAGE)
+                | (config["vector_width"] == LANES)
+            },
+            "autobroadcast": lambda config: {
+                "autobroadcast needs scalars and vectors": np.logical_not(config["autobroadcast"])
+                | self._where(config, self._scalars)
+            },
+        }
 
     def default_config(self, limits: Limits) -> Config:
         """Return the default config, with square tiles on phones if the data is transposed.
