@@ -102,7 +102,9 @@ def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path) -> None:
 
 @exhaustive
 def test_it_is_recorded(server: Server, tmp_path: Path) -> None:
-    measure = dataclasses.replace(MEASURE, run_timeout_s=300.0, repeat=1, hold_clock_ms=1.0)
+    # Under qemu, the reference kernel and the driver's compiler take seconds.
+    limits = {"run_timeout_s": 300.0, "connect_timeout_s": 120.0, "unreachable_s": 400.0}
+    measure = dataclasses.replace(MEASURE, repeat=1, hold_clock_ms=1.0, **limits)
     options = PhoneRecordOptions(
         rpc=f"127.0.0.1:{server.port}/phone", target="opencl -device=adreno640", archprobe=False
     )
