@@ -30,7 +30,8 @@ from support.data.benches import bench, operator
 from support.models.small_networks import residual_net
 
 NAME = "conv</script><b>2d"
-CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]
+AXES = {"x_label": "work", "y_label": "GFLOPS"}
+CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "marks": {"Knee": 1.5, "Peak": 4.0}, **AXES})]
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,13 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
             assert unknown == ["convergence", "roofline", "funnel", "histogram", "knobs", "registers", "passes"]
             bars = "document.querySelectorAll('#layers-figure .mark-rect.role-mark path').length"
             assert await opened.value(bars) == 10
+            # A knee is a dashed line with its name. A mark beyond the curve is no knee.
+            named = "[...document.querySelectorAll('#device-figure .mark-text text')].map(t => t.textContent)"
+            assert "Knee = 1.5" in await opened.value(named)
+            assert "Peak = 4" not in await opened.value(named)
+            assert (
+                await opened.value("document.querySelectorAll('#device-figure .mark-rule.role-mark line').length") == 1
+            )
             # The menu of layers leaves one; the two themes differ in their paper.
             menu = "document.getElementById('layers')"
             await opened.value(
