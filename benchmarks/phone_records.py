@@ -33,7 +33,7 @@ from romou.compiler.operators.algorithms import DIRECT
 from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning.criteria import judge
-from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
+from romou.tuner.pruning.estimate import can_estimate, estimate_parts, estimate_seconds
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
 from romou.tuner.records.recording import is_recording
 
@@ -332,9 +332,10 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
         else load_tasks(file, gpu, template, least=least, default_gpu=gpu or "")
     )
     tasks = [Judged(task) for task in loaded]
-    tasks = [j for j in tasks if j.task.is_timed.sum() >= _LEAST_TIMED]
+    tasks = [j for j in tasks if j.task.is_timed.sum() >= _LEAST_TIMED and can_estimate(j.task.target.spec)]
     if not tasks:
-        raise UsageError(f"{file}: no task has {least} configs, of which {_LEAST_TIMED} ran")
+        text = f"{file}: no task has {least} configs, of which {_LEAST_TIMED} ran, of a GPU with an estimate"
+        raise UsageError(text)
     out.print(f"{len(tasks)} tasks of at least {least} configs, {sum(len(j.task.time_s) for j in tasks)} configs")
     for target in sorted({str(j.task.target) for j in tasks}):
         out.print(f"target: {target}", markup=False)
