@@ -46,7 +46,7 @@ _OF_GROUP = (
 class RecordedOperator:
     """An operator of a recording of `romou phone record`.
 
-    gpu: the driver's name of the device
+    gpu: name of a device file, as "adreno640"
     template: the operator family
     """
 
@@ -180,6 +180,7 @@ def recorded_tasks(path: Path, template: str | None = None, *, least: int = 1) -
     least: fewest measured configs of an operator
     """
     recording, tasks = Recording.load(path), []
+    target = Target(recording.header["target"])
     for key, task in recording.tasks().items():
         trials = [t for t in recording.trials if t.record.task_key == key]
         trials = [t for t in trials if t.record.time_s is None or recording.is_steady(t)]
@@ -188,7 +189,7 @@ def recorded_tasks(path: Path, template: str | None = None, *, least: int = 1) -
         # Romou's kernels are in the words of its knobs already.
         kernels = [ForeignKernel(knobs=t.record.config, rows=1, unrolled=1, differs="") for t in trials]
         operator = RecordedOperator(
-            gpu=str(recording.origin.device["name"]),
+            gpu=str(target.device_name),
             template=task.family,
             dtype=str(trials[0].workload["dtype"]),
             task=task,
@@ -197,7 +198,7 @@ def recorded_tasks(path: Path, template: str | None = None, *, least: int = 1) -
         tasks.append(
             PhoneTask(
                 recorded=operator,
-                target=Target(recording.header["target"]),
+                target=target,
                 kernels=kernels,
                 outcomes=np.array([t.record.outcome for t in trials], dtype=object),
                 time_s=np.array(times),

@@ -64,7 +64,7 @@ def test_a_recording_has_the_estimates_of_its_configs(tmp_path: Path) -> None:
     (task,) = recorded_tasks(recording.path)
     assert (task.name, task.recorded.gpu, task.recorded.dtype) == (
         "conv2d_1x32x14x14_32_1x1_s1, float32",
-        "Adreno 640",
+        "adreno640",
         "float32",
     )
     assert len(task.time_s) == 16
@@ -85,6 +85,6 @@ def test_the_tables_of_a_recording(tmp_path: Path, seconds: Callable[[float], fl
     done = CliRunner().invoke(phone_records.main, [str(recording.path), "--ablate"])
     assert done.exit_code == 0, done.output
     lines = [" ".join(line.strip("│ ").split()) for line in done.output.splitlines()]
-    (line,) = [line for line in lines if line.startswith("Adreno 640, conv2d, float32") and "to" in line][:1]
+    (line,) = [line for line in lines if line.startswith("adreno640, conv2d, float32") and "to" in line][:1]
     assert f"│ 1 │ 16 │ {row}" in line
     assert "1 tasks of at least 10 configs, 16 configs" in lines
