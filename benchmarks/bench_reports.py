@@ -96,7 +96,8 @@ def compared_sources(work: Workload) -> str:
     by_hand = default_source(work, BY_HAND)
     parts = [by_hand]
     for name in (OWN, MICROSOFT):
-        lines = difflib.unified_diff(by_hand.splitlines(), default_source(work, name).splitlines(), BY_HAND, name, n=0, lineterm="")
+        texts = (by_hand.splitlines(), default_source(work, name).splitlines())
+        lines = difflib.unified_diff(*texts, BY_HAND, name, n=0, lineterm="")
         parts.append("\n".join(lines) or f"{name}: the same text as {BY_HAND}")
     return "\n\n".join(parts)
 
