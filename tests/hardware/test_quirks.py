@@ -57,7 +57,7 @@ MALI = facts("Mali-G710", "3.0", "ARM Platform")
         (MALI, {"mali_fp16_sums"}),
         (facts("Mali-G72", "2.0", "ARM Platform"), {"mali_fp16_sums", "mali_old_binaries"}),
         (facts("NVIDIA H200", "570.1", "NVIDIA CUDA"), set()),
-        (facts("pthread-skylake", "3.1", "Portable Computing Language"), {"pocl_compiler_lock"}),
+        (facts("pthread-skylake", "3.1", "Portable Computing Language"), {"pocl_compiler_lock", "pocl_headers"}),
         (
             facts("Intel(R) Xeon(R)", "2026.22", "Intel(R) OpenCL") | {"vendor": "Intel(R) Corporation"},
             {"intel_command_buffers", "intel_compiler_crash"},

@@ -14,17 +14,26 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tvm
 
 import romou
 from romou.base.environment import from_environment
 from romou.base.errors import DeviceError, UsageError
+from romou.devices.backends import base
+from romou.devices.hardware.quirks import DriverRules
 from support.devices import standin
+from support.models.nodes import model_of
 from support.servers.program_starts import CRASHES, KILLS, outputs_of, start, starts
 
 
 def entries(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.glob("*.program")}
+
+
+def live_programs() -> int:
+    return int(json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["live_programs"])
 
 
 def test_a_folder_that_keeps_none_is_said_once(
@@ -140,6 +149,25 @@ def test_a_limit_of_zero_keeps_nothing(saved: Path, right: bytes, cache: Path, m
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "many")
     with pytest.raises(UsageError, match="ROMOU_PROGRAM_CACHE_MB='many': must be a whole number"):
         from_environment()
+
+
+def test_kernels_are_one_program_if_a_program_costs_more_than_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that several kernels call is defined once."""
+    monkeypatch.setattr(base, "rules_for", lambda facts: DriverRules(compiles_as_one=True))
+    x = np.random.default_rng(0).random((16, 16), np.float32)
+    model = romou.compile(
+        model_of({"a": ("Exp", "x"), "b": ("Softmax", "a")}, {"x": x}),
+        target="opencl -device=adreno640",
+        device=0,
+        verify=False,
+    )
+    texts = model.sources().values()
+    before = live_programs()
+    found = model.run({"x": x})
+    assert live_programs() == before + 1
+    assert sum("float4 exp_float4(float4 x) {" in text for text in texts) > 1
+    powers = np.exp(np.exp(x))
+    np.testing.assert_allclose(found["b"], powers / powers.sum(-1, keepdims=True), rtol=1e-5)
 
 
 def test_what_a_driver_refuses_is_remembered_with_its_log(

@@ -278,6 +278,44 @@ def test_modules_release_their_kernels(opencl_device: tvm.runtime.Device) -> Non
     assert statistics()["live_programs"] == before["live_programs"]
 
 
+def test_kernels_are_compiled_as_one_program(opencl_device: tvm.runtime.Device) -> None:
+    before = statistics()
+    module = tirx.build(TwoKernels, target=HOST_AND_OPENCL)
+    tvm.get_global_func("romou.opencl.compile_as_one")(module, 0)
+    a = tvm.runtime.tensor(np.arange(64, dtype="float32"), opencl_device)
+    b, c = (tvm.runtime.empty((64,), "float32", opencl_device) for _ in range(2))
+    module["add_one"](a, b)
+    module["scaled"](a, c, 3.0)
+    np.testing.assert_array_equal(b.numpy(), np.arange(64) + 1)
+    np.testing.assert_array_equal(c.numpy(), np.arange(64) * 3)
+    assert statistics()["live_programs"] == before["live_programs"] + 1
+    assert statistics()["live_kernels"] == before["live_kernels"] + 2
+    del module
+    assert statistics()["live_programs"] == before["live_programs"]
+
+
+def test_a_kernel_that_the_driver_refuses_is_named_among_several(opencl_device: tvm.runtime.Device) -> None:
+    @I.ir_module
+    class OneIsBroken:
+        @T.prim_func
+        def right(A: T.Buffer((64,), "float32")):
+            for i in T.thread_binding(64, thread="threadIdx.x"):
+                A[i] = T.float32(7)
+
+        @T.prim_func
+        def wrong(A: T.Buffer((64,), "float32")):
+            for i in T.thread_binding(64, thread="threadIdx.x"):
+                A[i] = T.call_extern("float32", "no_such_function", A[i])
+
+    module = tirx.build(OneIsBroken, target=HOST_AND_OPENCL)
+    tvm.get_global_func("romou.opencl.compile_as_one")(module, 0)
+    a = tvm.runtime.tensor(np.zeros(64, "float32"), opencl_device)
+    module["right"](a)
+    assert (a.numpy() == 7).all()
+    with pytest.raises(RuntimeError, match=r"wrong_kernel(?s:.*)no_such_function"):
+        module["wrong"](a)
+
+
 def test_launches_from_several_threads(opencl_device: tvm.runtime.Device) -> None:
     scaled = tirx.build(TwoKernels, target=HOST_AND_OPENCL)["scaled"]
     failures: list[str] = []

@@ -30,7 +30,7 @@ CommandBuffer::~CommandBuffer() {
 Kernel& CommandBuffer::own(const Kernel& kernel, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto copy = std::make_unique<Kernel>();
-  copy->create(device_, name, kernel.program.get());
+  copy->create(device_, name, kernel.program->get());
   return *kernels_.emplace_back(std::move(copy));
 }
 

@@ -3,7 +3,8 @@
 // A module of OpenCL kernels: created by TVM's code generator, saved into and loaded from a library, launched from host code.
 //
 // Every kernel is a separate program, compiled at its first launch on a device or, for a model, all in one go before. So a failed build
-// names its kernel, the driver compiles no source twice, and several threads may compile.
+// names its kernel, the driver compiles no source twice, and several threads may compile. Only if a program costs a driver much more than a kernel
+// and nothing is kept on disk, all kernels of a module are one program.
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/extra/module.h>
@@ -132,6 +133,8 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
+  /// Compile the kernels with the same build options as one program. If the driver refuses it, `kernel_on` compiles them and names the one at fault.
+  void compile_as_one(Device& device);
   /// Write a kernel that had to be compiled to the cache. False if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) {
     Kernel& kernel = kernel_on(device, name);
@@ -155,6 +158,13 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   const std::string& source_of(const std::string& name) const {
     const auto part = parts_.find(name);
     return part != parts_.end() ? part->second : source_;
+  }
+
+  Kernel& slot_of(const Device& device, const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<Kernel>& found = kernels_[{device.index, name}];
+    if (found == nullptr) found = std::make_unique<Kernel>();
+    return *found;
   }
 
   std::string source_;
@@ -229,17 +239,28 @@ Optional<Function> OpenCLModule::GetFunction(const String& name) {
 }
 
 Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, ProgramCache* cache) {
-  Kernel* kernel = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::unique_ptr<Kernel>& found = kernels_[{device.index, name}];
-    if (found == nullptr) found = std::make_unique<Kernel>();
-    kernel = found.get();
-  }
+  Kernel& kernel = slot_of(device, name);
   // Held during compilation. Other threads can compile other kernels meanwhile.
-  std::lock_guard<std::mutex> lock(kernel->mutex);
-  kernel->build(device, name, source_of(name), cache);
-  return *kernel;
+  std::lock_guard<std::mutex> lock(kernel.mutex);
+  kernel.build(device, name, source_of(name), cache);
+  return kernel;
+}
+
+void OpenCLModule::compile_as_one(Device& device) {
+  std::map<std::string, std::vector<std::string>> names_of;  // by build options
+  for (const auto& [name, source] : parts_) {
+    if (!name.empty()) names_of[build_options(device, source)].push_back(name);
+  }
+  for (const auto& [options, names] : names_of) {
+    std::vector<std::string> sources;
+    for (const std::string& name : names) sources.push_back(parts_.at(name));
+    const auto program = names.size() > 1 ? compile_together(device, sources) : nullptr;
+    for (const std::string& name : names) {
+      Kernel& kernel = slot_of(device, name);
+      std::lock_guard<std::mutex> lock(kernel.mutex);
+      if (!kernel.program) kernel.program = program;
+    }
+  }
 }
 
 }  // namespace
@@ -251,6 +272,11 @@ TVM_FFI_STATIC_INIT_BLOCK() {
         for (const auto& [format, text] : texts) completed.Set(format, with_samplers(std::string(text)));
         return tvm::ffi::Module(tvm::ffi::make_object<OpenCLModule>(with_samplers(std::string(data.data(), data.size())), functions, completed));
       });
+  tvm::ffi::reflection::GlobalDef().def("romou.opencl.compile_as_one", [](const tvm::ffi::Module& library, int device) {
+    std::vector<OpenCLModule*> modules;
+    collect(library, modules);
+    for (OpenCLModule* module : modules) module->compile_as_one(DeviceTable::global().at(device));
+  });
   register_programs<OpenCLModule, DeviceTable>();
 }
 

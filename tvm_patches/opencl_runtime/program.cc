@@ -4,6 +4,7 @@
 #include <tvm/ffi/error.h>
 
 #include <cstdlib>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -16,10 +17,8 @@
 #endif
 
 namespace romou::opencl {
-namespace {
-
-/// Build options of the user and of the source: romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
-std::string options_for(const Device& device, const std::string& source) {
+// romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
+std::string build_options(const Device& device, const std::string& source) {
   const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
   std::string options = given == nullptr ? "" : given;
   if (device.facts().divides_exactly && source.find("/* correctly rounded */") != std::string::npos) {
@@ -28,13 +27,11 @@ std::string options_for(const Device& device, const std::string& source) {
   return options;
 }
 
-}  // namespace
-
 std::string program_key(const Device& device, const std::string& name, const std::string& source) {
   const DeviceFacts& facts = device.facts();
   std::string all;
   for (const std::string& part : {std::string("opencl"), std::string(ROMOU_VERSION), facts.platform, facts.platform_version, facts.vendor, facts.name,
-                                  facts.version, facts.driver, options_for(device, source), name, source}) {
+                                  facts.version, facts.driver, build_options(device, source), name, source}) {
     all += std::to_string(part.size()) + ":" + part;
   }
   return sha256_hex(all);
@@ -55,7 +52,46 @@ std::string with_log(const std::string& name, const std::string& source, const s
   return "source saved in " + save_source(name, source) + "\nbuild log:\n" + log;
 }
 
+/// Compile a source. Return the code of the call that failed, or CL_SUCCESS. `made` is the program, also of a failed build.
+cl_int compile_source(Device& device, const std::string& name, const std::string& source, const std::string& options, Program& made) {
+  const char* content = source.c_str();
+  const size_t length = source.size();
+  cl_int code = CL_SUCCESS;
+  made = Program(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
+  device.check(code, "clCreateProgramWithSource", name);
+  cl_device_id id = device.id();
+  return api().clBuildProgram(made.get(), 1, &id, options.c_str(), nullptr, nullptr);
+}
+
+/// Return the sources behind each other, without functions that an earlier source defines in the same words.
+std::string joined(const std::vector<std::string>& sources) {
+  std::string all;
+  std::set<std::string> functions;
+  for (const std::string& source : sources) {
+    std::string text;
+    bool is_inside = false;
+    std::istringstream lines(source);
+    for (std::string line; std::getline(lines, line);) {
+      text += line + "\n";
+      const bool is_start = !is_inside && !line.empty() && line[0] != '#' && line.find('{') != std::string::npos;
+      is_inside = is_inside ? line != "}" : is_start && line.back() == '{';
+      if (is_inside) continue;
+      const bool is_function = (is_start || line == "}") && text.rfind("__kernel", 0) != 0;
+      if (!is_function || functions.insert(text).second) all += text;
+      text.clear();
+    }
+    all += text;
+  }
+  return all;
+}
+
 }  // namespace
+
+std::shared_ptr<const Program> compile_together(Device& device, const std::vector<std::string>& sources) {
+  Program made;
+  const cl_int code = compile_source(device, "", joined(sources), build_options(device, sources.front()), made);
+  return code == CL_SUCCESS ? std::make_shared<const Program>(std::move(made)) : nullptr;
+}
 
 void Kernel::build(Device& device, const std::string& name, const std::string& source, ProgramCache* cache) {
   if (handle) return;
@@ -70,10 +106,10 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
     const ProgramCache::Attempt attempt(*cache, key, ProgramCache::Work::kCompile);
     if (const auto crash = attempt.may_go_on() ? std::nullopt : cache->find(key, name)) refuse(device, name, source, crash->content, *cache);
     compile(device, name, source, cache);
-    return create(device, name, program.get());
+    return create(device, name, program->get());
   }
   if (!program) compile(device, name, source, nullptr);
-  create(device, name, program.get());
+  create(device, name, program->get());
 }
 
 void Kernel::refuse(Device& device, const std::string& name, const std::string& source, const std::string& log, const ProgramCache& cache) {
@@ -83,20 +119,15 @@ void Kernel::refuse(Device& device, const std::string& name, const std::string& 
 }
 
 void Kernel::compile(Device& device, const std::string& name, const std::string& source, ProgramCache* cache) {
-  const char* content = source.c_str();
-  const size_t length = source.size();
-  cl_int code = CL_SUCCESS;
-  Program made(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
-  device.check(code, "clCreateProgramWithSource", name);
-  cl_device_id id = device.id();
-  code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
+  Program made;
+  const cl_int code = compile_source(device, name, source, build_options(device, source), made);
   if (code != CL_SUCCESS) {
-    const std::string log = build_log(made.get(), id);
+    const std::string log = build_log(made.get(), device.id());
     // Other codes, such as no memory or a lost device, may not occur the next time.
     if (code == CL_BUILD_PROGRAM_FAILURE && cache != nullptr && !key_.empty()) cache->store(key_, ProgramCache::Kind::kRefused, log);
     device.check(code, "clBuildProgram", name, with_log(name, source, log));
   }
-  program = std::move(made);
+  program = std::make_shared<const Program>(std::move(made));
 }
 
 bool Kernel::load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache) {
@@ -111,7 +142,7 @@ bool Kernel::load(Device& device, const std::string& name, const std::string& so
   cl_int status = CL_SUCCESS, code = CL_SUCCESS;
   Program made(api().clCreateProgramWithBinary(device.context(), 1, &id, &length, &bytes, &status, &code));
   if (code == CL_SUCCESS) code = status;
-  if (code == CL_SUCCESS) code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
+  if (code == CL_SUCCESS) code = api().clBuildProgram(made.get(), 1, &id, build_options(device, source).c_str(), nullptr, nullptr);
   KernelObject created;
   if (code == CL_SUCCESS) created = KernelObject(api().clCreateKernel(made.get(), name.c_str(), &code));
   if (code != CL_SUCCESS) {
@@ -119,7 +150,7 @@ bool Kernel::load(Device& device, const std::string& name, const std::string& so
     cache.remove(key_);
     return false;
   }
-  program = std::move(made);
+  program = std::make_shared<const Program>(std::move(made));
   handle = std::move(created);
   is_from_cache = true;
   key_.clear();
@@ -130,10 +161,10 @@ bool Kernel::keep(const std::string& name, ProgramCache& cache) {
   const std::string key = std::exchange(key_, {});
   if (key.empty() || !program || !cache.is_usable()) return false;
   size_t bytes = 0;
-  cl_int code = api().clGetProgramInfo(program.get(), CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, nullptr);
+  cl_int code = api().clGetProgramInfo(program->get(), CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, nullptr);
   std::string binary(code == CL_SUCCESS ? bytes : 0, '\0');
   char* start = binary.data();
-  if (code == CL_SUCCESS && bytes != 0) code = api().clGetProgramInfo(program.get(), CL_PROGRAM_BINARIES, sizeof(start), &start, nullptr);
+  if (code == CL_SUCCESS && bytes != 0) code = api().clGetProgramInfo(program->get(), CL_PROGRAM_BINARIES, sizeof(start), &start, nullptr);
   if (code != CL_SUCCESS || bytes == 0) {
     cache.note("the driver gives no binary of " + name + " (" + error_name(code) + ")");
     return false;

@@ -5,8 +5,10 @@
 #define ROMOU_OPENCL_PROGRAM_H_
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "cl_api.h"
 #include "device.h"
@@ -17,6 +19,12 @@ namespace romou::opencl {
 /// Return the key of everything that the compiled program depends on: the device, its driver's version, options, the source. Without a name and a
 /// source, it is the key of the device.
 std::string program_key(const Device& device, const std::string& name = {}, const std::string& source = {});
+
+/// Return the build options of the user and of a source.
+std::string build_options(const Device& device, const std::string& source);
+
+/// Compile the sources of several kernels, which have the same build options, as one program. Null if the driver refuses it.
+std::shared_ptr<const Program> compile_together(Device& device, const std::vector<std::string>& sources);
 
 /// The kernel object of one function on one device. OpenCL keeps arguments in the kernel object, so setting arguments and launching happen under one
 /// lock.
@@ -31,7 +39,7 @@ struct Kernel {
   /// Store the binary of a program that was compiled from source with a cache. Return whether it was stored. Call it after the first launch, because
   /// some drivers compile that late.
   bool keep(const std::string& name, ProgramCache& cache);
-  /// Take the function `name` from a program that lives longer.
+  /// Take the function `name` from a program that lives longer, or that `program` holds.
   void create(Device& device, const std::string& name, cl_program built);
   /// Set the arguments. The RuntimeError names the kernel and the argument.
   void set_argument(Device& device, const std::string& name, size_t index, size_t bytes, const void* value);
@@ -39,7 +47,7 @@ struct Kernel {
   void enqueue(Device& device, Device::Queue& queue, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
 
   std::mutex mutex;
-  Program program;
+  std::shared_ptr<const Program> program;  ///< shared by kernels that were compiled together
   KernelObject handle;
   bool is_from_cache = false;
 

@@ -441,7 +441,7 @@ class Backend:
         if connection is None:
             how |= {
                 name: tvm.get_global_func(self.function(name), allow_missing=True)
-                for name in ("missing", "module_bytes")
+                for name in ("missing", "module_bytes", *["compile_as_one"] * rules.compiles_as_one)
             }
         is_kept, crashes = not rules.keeps_no_programs, rules.compiles_apart
         return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)

@@ -102,6 +102,7 @@ class Programs:
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
     missing, module_bytes: the same, on this machine only. None elsewhere, or if the runtime lacks them.
+    compile_as_one: the same. It compiles all kernels as one program. None if each kernel is a program.
     threads: compiling threads. 0 for one on each core.
     is_kept: False if the driver must not be given binaries.
     crashes: whether the driver's compiler is known to crash.
@@ -117,6 +118,7 @@ class Programs:
         folder: Callable[[], str],
         missing: Callable[[Any, int, str], str] | None = None,
         module_bytes: Callable[[Any], Sequence[bytes]] | None = None,
+        compile_as_one: Callable[[Any, int], None] | None = None,
         threads: int = 0,
         is_kept: bool = True,
         crashes: bool = False,
@@ -124,7 +126,7 @@ class Programs:
         self._library, self._index, self._threads = library, index, threads
         self._prepare, self._keep = prepare, keep
         self._folder = str(folder()) if is_kept else ""
-        self._missing, self._module_bytes = missing, module_bytes
+        self._missing, self._module_bytes, self._compile_as_one = missing, module_bytes, compile_as_one
         self._crashes = crashes
         self._is_to_keep = False
         self.report: ProgramReport | None = None
@@ -153,6 +155,8 @@ class Programs:
             self._prepare_here(folder)
 
     def _prepare_here(self, folder: str) -> None:
+        if self._compile_as_one is not None and not folder:
+            self._compile_as_one(self._library, self._index)
         report = json.loads(str(self._prepare(self._library, self._index, folder, self._threads)))
         self.report = ProgramReport(
             cached=report["cached"],

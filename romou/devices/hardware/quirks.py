@@ -33,6 +33,7 @@ class DriverRules:
     without                       knob -> choices that spaces leave out
     stores_fp16_only              kernels do not compute in fp16
     compiles_in_order             one thread compiles a model's programs, always in the same order
+    compiles_as_one               kernels whose programs are not cached are compiled as one program
     compiles_apart                programs outside the cache are first compiled in a child process
     keeps_no_programs             compiled programs are not cached, so the driver is never given a binary
     captures_no_runs              runs are launched kernel by kernel
@@ -42,6 +43,7 @@ class DriverRules:
     without: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     stores_fp16_only: bool = False
     compiles_in_order: bool = False
+    compiles_as_one: bool = False
     compiles_apart: bool = False
     keeps_no_programs: bool = False
     captures_no_runs: bool = False
