@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -31,6 +32,17 @@ from support.models.small_networks import NetworkBuilder
 JUDGED = {"bench_compare", "bench_registers"}
 
 
+# Made-up winners of CLBlast: a vector's product with a matrix, one with two results of a work-item, and a copy.
+CLBLAST_ROWS = [
+    {"gpu": "QUALCOMM Adreno(TM) 740", "kernel": kernel, "precision": "Single", "config": config}
+    for kernel, config in (
+        ("XgemvFast", {"VW2": 4, "WGS2": 64, "WPT2": 4}),
+        ("XgemvFast", {"VW2": 2, "WGS2": 64, "WPT2": 2}),
+        ("Copy", {"COPY_DIMX": 8}),
+    )
+]
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a folder with the inputs of the runs. A convolution with a ReLU replaces every bundled network."""
@@ -43,6 +55,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "spaces").mkdir()
     shutil.copy(ROOT / "benchmarks/data/spaces_pocl/dense.json.gz", tmp_path / "spaces")
     write_log(tmp_path / "phone.log")
+    (tmp_path / "clblast.json").write_text(json.dumps({"rows": CLBLAST_ROWS}))
     return tmp_path
 
 

@@ -44,6 +44,7 @@ RUNS: dict[str, tuple[str, str]] = {
         "--operators small --trials 1 --jobs 1",
         r"small +│ +[\d.e+]+\*? │(.|\n)*small +│ +0\.0 │ +3\.\d │ +\d+\.\d │",
     ),
+    "clblast_tiles": ("OUT/clblast.json", r"(?s)Adreno\(TM\) 740 +│ +3 │ +2 │ +1 │ +1 │ adreno740.*four neighbouring"),
     "kernel_bench": (
         "sgemm --only 128x128 --trials 1 --rounds 1 --peer tvm --work-dir OUT",
         r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
