@@ -64,21 +64,21 @@ _SAMPLE = 64
 class Tile(NamedTuple):
     """The results of a work-item and the work-items of a group, along both sides of a product.
 
-    staged: numbers along the reduction that are staged in local memory at a time. 0: none
+    staged: numbers along the reduction that are staged in local memory at a time. 0: none. None: of one of both
+        matrices, so Romou's staging, of both or none, does not count
     """
 
     work: Dense
     results: tuple[int, int]
     items: tuple[int, int]
-    staged: int = 0
+    staged: int | None = 0
 
 
 def tile_of(kernel: str, config: Mapping[str, int]) -> Tile | str:
     """Return the tile of a winner, or why Romou's template has nothing like it."""
     if kernel == "Xgemm":
-        if config["SA"] != config["SB"]:
-            return "stages one of both matrices"
-        return _gemm(_PRODUCT, config, ("MWG", "NWG"), ("MDIMC", "NDIMC"), config["KWG"] * config["SA"])
+        staged = config["KWG"] * config["SA"] if config["SA"] == config["SB"] else None
+        return _gemm(_PRODUCT, config, ("MWG", "NWG"), ("MDIMC", "NDIMC"), staged)
     if kernel in ("XgemmDirect", "Xconvgemm"):
         return _gemm(_SMALL_PRODUCT, config, ("WGD", "WGD"), ("MDIMCD", "NDIMCD"), config["WGD"])
     if kernel == "Xgemv":
@@ -93,7 +93,9 @@ def tile_of(kernel: str, config: Mapping[str, int]) -> Tile | str:
     }.get(kernel, "an unknown kernel")
 
 
-def _gemm(work: Dense, config: Mapping[str, int], tile: Sequence[str], items: Sequence[str], staged: int) -> Tile:
+def _gemm(
+    work: Dense, config: Mapping[str, int], tile: Sequence[str], items: Sequence[str], staged: int | None
+) -> Tile:
     results = [config[whole] // config[part] for whole, part in zip(tile, items, strict=True)]
     return Tile(work, (results[0], results[1]), (config[items[0]], config[items[1]]), staged)
 
@@ -109,7 +111,7 @@ def knobs_of(tile: Tile) -> Iterator[dict[str, int]]:
                 "wg_o": tile.items[vectors],
                 "wg_w": tile.items[pixels],
                 "split_k": 1,
-                "local": tile.staged // LANES,
+                **({} if tile.staged is None else {"local": tile.staged // LANES}),
             }
 
 

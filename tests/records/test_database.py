@@ -92,7 +92,10 @@ def test_shipped_schedules_are_valid(path: Path, caplog: pytest.LogCaptureFixtur
     assert schedules
     assert not caplog.records
     assert len(schedules) == len(path.read_text(encoding="utf-8").splitlines()) == len(merged((), schedules))
-    for schedule in schedules:
+    for number, schedule in enumerate(schedules):
+        # Other tools' files have hundreds of lines.
+        if schedule.is_foreign and number % 24:
+            continue
         assert file_of(SHIPPED, schedule.record.device) == path
         assert schedule.record.time
         assert schedule.source
@@ -109,6 +112,26 @@ def test_shipped_schedules_are_valid(path: Path, caplog: pytest.LogCaptureFixtur
             config, space = Config(schedule.record.config), task.space(target)
             assert space.knows(config), schedule.record.task_name
             assert space.is_valid(config), schedule.record.task_name
+
+
+@pytest.mark.parametrize(("gpu", "near"), [("adreno660", 660), ("adreno642l", 660), ("adreno750", 740)])
+def test_a_phone_starts_with_the_best_kernel_of_another_tool(gpu: str, near: int) -> None:
+    shipped = read_schedules(SHIPPED / f"adreno_{near}.jsonl")
+    target = Target(f"opencl -device={gpu}")
+    for schedule in shipped[:: len(shipped) // 4]:
+        assert schedule.measured_by == "autotvm"
+        task = task_of(parse_workload(dict(schedule.workload)))
+        default, space = task.default_config(target), task.space(target)
+        device = {"kind": "opencl", "name": "QUALCOMM Adreno(TM)"}
+        (start,) = ScheduleDatabase().starts(task, space, default, device, gpu)
+        assert schedule.record.config.items() <= dict(start).items()
+        assert space.is_valid(start)
+
+
+def test_only_a_gpu_that_is_named_has_a_near_one() -> None:
+    task = small()
+    for gpu in (None, "host", "mali_g76", "nvidia_h200"):
+        assert ScheduleDatabase().starts(task, task.space(TARGET), task.default_config(TARGET), {}, gpu) == []
 
 
 def test_schedules_ship() -> None:

@@ -31,6 +31,8 @@ SHIPPED = Path(__file__).parents[3] / "schedules"
 SUFFIX = ".jsonl"
 # Most configs of the same operator that a search tries. The operator may be recorded with several epilogues.
 _MOST_STARTS = 2
+# Measured by Romou's own kernels. Times of others are not comparable with these.
+_OWN = "romou"
 # Two operators are similar if their numbers differ by at most this many factors of two in all.
 _FARTHEST = 4.0
 
@@ -43,17 +45,30 @@ class TunedSchedule:
     family: the operator family. Empty if it is not known
     workload: the operator's numbers (`Workload.to_dict`). Empty if it has none or they are not known
     source: origin of the measurement
+    measured_by: tool whose kernel was measured. If it is not Romou, the config has only the knobs that say the same,
+        the time is of the other tool's kernel, and the device's name is the GPU's
     """
 
     record: Record
     family: str = ""
     workload: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     source: str = ""
+    measured_by: str = _OWN
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether another tool's kernel was measured."""
+        return self.measured_by != _OWN
 
     def to_line(self) -> str:
-        """Return one line of JSON without its newline. It is a line of records with three more fields."""
+        """Return one line of JSON without its newline. It is a line of records with more fields."""
         own = {"family": self.family, "workload": dict(self.workload), "source": self.source}
-        return json.dumps({**json.loads(self.record.to_line()), **own}, separators=(",", ":"), allow_nan=False)
+        fields = json.loads(self.record.to_line())
+        if self.is_foreign:
+            own["measured_by"] = self.measured_by
+            # Another tool's log has few of the fields.
+            fields = {name: value for name, value in fields.items() if value not in (None, "", 0, False)}
+        return json.dumps({**fields, **own}, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_line(cls, line: str) -> TunedSchedule:
@@ -66,9 +81,10 @@ class TunedSchedule:
             raise RecordError("no schedule: it lacks a time")
         data = json.loads(line)
         family, workload, source = data.get("family", ""), data.get("workload", {}), data.get("source", "")
-        if not isinstance(family, str) or not isinstance(workload, dict) or not isinstance(source, str):
-            raise RecordError("no schedule: family and source must be texts, workload must be an object")
-        return cls(record=record, family=family, workload=workload, source=source)
+        tool = data.get("measured_by", _OWN)
+        if not all(isinstance(text, str) for text in (family, source, tool)) or not isinstance(workload, dict):
+            raise RecordError("no schedule: family, source and measured_by must be texts, workload must be an object")
+        return cls(record=record, family=family, workload=workload, source=source, measured_by=tool)
 
     @property
     def time_s(self) -> float:
@@ -89,26 +105,48 @@ class ScheduleDatabase:
         self._folder = folder
         self._of_file = functools.cache(read_schedules)
 
-    def starts(self, task: TunableTask, space: Space, default: Config, device: Mapping[str, Any]) -> list[Config]:
+    def starts(
+        self, task: TunableTask, space: Space, default: Config, device: Mapping[str, Any], gpu: str | None = None
+    ) -> list[Config]:
         """Return the configs that a search on the device starts with, the fastest first.
 
         They are recorded for the same operator. If there are none, the config of the most similar operator of the
         family is returned. Choices that the task's space lacks are replaced by the next lower ones. Drivers may differ.
+        The last config says the same as the best kernel that another tool measured on `gpu` or on the nearest GPU.
 
         space, default: the task's space and default config
         device: `DeviceFingerprint.to_dict()`
+        gpu: name of the device file of the target, if it names one
         """
         of_device = [s for s in self._of_file(file_of(self._folder, device)) if _is_on(s, device)]
         by_time = sorted(
             (s for s in of_device if s.is_of(task)), key=lambda s: (s.record.task_key != task.key, s.time_s)
         )
-        chosen = by_time or _most_similar(of_device, task)
-        return list(dict.fromkeys(_fitted(s.record.config, space, default) for s in chosen))[:_MOST_STARTS]
+        chosen = (by_time or _most_similar(of_device, task))[:_MOST_STARTS]
+        foreign = [s for s in self._near(gpu) if s.is_foreign] if gpu else []
+        chosen += [s for s in foreign if s.is_of(task)][:1] or _most_similar(foreign, task)
+        return list(dict.fromkeys(_fitted(s.record.config, space, default) for s in chosen))
+
+    def _near(self, gpu: str) -> Sequence[TunedSchedule]:
+        """Return the schedules of a GPU, or of the nearest one by its number: adreno750 -> adreno_740.jsonl."""
+        series, number = _series_and_number(gpu)
+        files = {}
+        for path in self._folder.glob(f"{series}*{SUFFIX}") if number is not None else ():
+            name, other = _series_and_number(path.stem)
+            if name == series and other is not None and number is not None:
+                files[path] = abs(other - number)
+        return self._of_file(min(files, key=lambda path: (files[path], path))) if files else ()
 
 
 def file_of(folder: Path, device: Mapping[str, Any]) -> Path:
     """Return the database file of a device. It is named by the driver's name of the device."""
     return folder / (re.sub(r"[^a-z0-9]+", "_", str(device.get("name", "")).lower()).strip("_") + SUFFIX)
+
+
+def _series_and_number(gpu: str) -> tuple[str, int | None]:
+    """Return the parts of a GPU's name: "adreno660" and "adreno_660" -> ("adreno", 660)."""
+    match = re.fullmatch(r"([a-z_]*[a-z])_?(\d+)[a-z]?", gpu)
+    return (match[1], int(match[2])) if match else (gpu, None)
 
 
 def read_schedules(path: Path) -> tuple[TunedSchedule, ...]:

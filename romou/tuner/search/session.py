@@ -142,7 +142,8 @@ class TuningSession:
             is_by_estimate=is_stand_in and has_estimate,
         )
         if self._prior.database is not None:
-            starts = self._prior.database.starts(task, search.space, search.default, self._device)
+            gpu = self._target.device_name
+            starts = self._prior.database.starts(task, search.space, search.default, self._device, gpu)
             search.explorer.start_with(starts)
         # The default config of each algorithm is measured, whatever the model predicts for it.
         search.explorer.start_with(task.starts(self._target)[1:])

@@ -57,7 +57,7 @@ def write_log(path: Path) -> Path:
     lines = []
     for v_o, v_w, items, rows, w in itertools.product((1, 2), (1, 3, 6), (2, 8, 16), (1, 3), (2,)):
         knobs = knobs_of((v_o, items), (1, rows), (v_w, w))
-        time_s = 1e-4 * (1 / v_o + 1 / v_w) * (1 + 4 / (items * rows * w))
+        time_s = 1e-3 * (1 / v_o + 1 / v_w) * (1 + 4 / (items * rows * w))
         is_right = items * rows * w < _MOST_ITEMS
         lines.append(
             log_line(knobs, [time_s, 1.01 * time_s, 1.02 * time_s] if is_right else [1e9], 0 if is_right else 4)

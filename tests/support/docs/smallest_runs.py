@@ -53,6 +53,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "OUT/phone.log --gpu adreno660 --least 36 --ablate",
         r"(?s)float16 +│ +1 │ +36 │ +-?\d\.\d\d .*issuing .* 30 │ +\d+% │ +6 │ +100% │.*registers +│.*factors of two",
     ),
+    "phone_schedules": (
+        "OUT/phone.log --gpu adreno660 --out OUT/schedules",
+        r"adreno_660.jsonl │ +1 │ +1 │ +\d+ │",
+    ),
     "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
 }

@@ -1,0 +1,126 @@
+"""Writes the tuned schedules of phones that follow from AutoTVM's measurements: the best kernel of each layer.
+
+    python benchmarks/phone_schedules.py adreno_autotvm.jsonl.gz
+
+writes schedules/adreno_660.jsonl and the same for other GPUs of the file. The times are of AutoTVM's kernels, so each
+line is marked `measured_by: autotvm`. schedules/README.md describes the files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+
+from phone_tasks import PhoneTask, load_tasks
+from romou.base.outcome import Outcome
+from romou.base.space import Config, Space
+from romou.compiler.operators.algorithms import DIRECT
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.records import Record
+from romou.tuner.records.autotvm import AutotvmTask
+from romou.tuner.records.autotvm_kernels import ForeignKernel
+from romou.tuner.records.database import SHIPPED, SUFFIX, TunedSchedule, workload_of, write_schedules
+
+SOURCE = "Deelvin/qualcomm and octoml/qualcomm, Apache-2.0"
+# Shorter times are mostly launches and copies.
+LEAST_S = 1e-4
+# What a config of AutoTVM says about Romou's kernel. Other knobs are left to Romou's default.
+_SIDES = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w")
+_SAID = ("algorithm", "pixels", *_SIDES, "split_k", "arrangement", "local")
+_UNKNOWN = "not recorded"
+
+
+def nearest_config(kernel: ForeignKernel, space: Space, start: Config) -> Config:
+    """Return the valid config of a space whose tile and work group are nearest to a kernel's, in factors of two.
+
+    A group of several rows becomes one that is as large: its shape counts half.
+
+    start: the other knobs
+    """
+    knobs = {name: int(kernel.knobs[name]) for name in _SIDES}
+    pixels = knobs["wg_w"] * kernel.rows
+    candidates = list(itertools.product(*(space.knobs[name] for name in _SIDES)))
+    o, h, w, group_o, group_w = np.log2(np.array(candidates, dtype=float)).T
+    wanted = {name: math.log2(value) for name, value in knobs.items()}
+    size = group_o + group_w - wanted["wg_o"] - math.log2(pixels)
+    away = sum(abs(mine - wanted[name]) for mine, name in ((o, "tile_o"), (h, "tile_h"), (w, "tile_w")))
+    away = away + abs(size) + abs(group_o - wanted["wg_o"]) / 2
+    for index in np.argsort(away, kind="stable"):
+        config = start.replace(**dict(zip(_SIDES, candidates[int(index)], strict=True)), split_k=1, local=0)
+        for change in ({"arrangement": kernel.knobs["arrangement"]}, {"arrangement": "blocked"}):
+            if space.knows(tried := config.replace(**change)) and space.is_valid(tried):
+                return tried
+    return start
+
+
+def best_of(task: PhoneTask) -> tuple[float, int]:
+    """Return the fastest time of a task, and the index of its config."""
+    times = np.where(task.is_timed, task.time_s, np.inf)
+    index = int(np.argmin(times))
+    return float(times[index]), index
+
+
+def schedule_of(tasks: Sequence[PhoneTask]) -> TunedSchedule | None:
+    """Return the best kernel of the recordings of one layer. None if its time says nothing."""
+    task = min(tasks, key=lambda each: best_of(each)[0])
+    (time_s, index), gpu, work = best_of(task), task.recorded.gpu, task.recorded.task
+    kernel, limits = task.kernels[index], task.target.limits
+    if work is None or not LEAST_S <= time_s < math.inf:
+        return None
+    starts = task.template.starts(limits)
+    start = next(c for c in starts if c.get("algorithm", DIRECT) == kernel.knobs["algorithm"])
+    config = nearest_config(kernel, task.space, start)
+    said = {name: config[name] for name in _SAID if name in config}
+    said |= {"unroll": kernel.knobs["unroll"]} if kernel.knobs["unroll"] in task.space.knobs["unroll"] else {}
+    count = sum(len(each.time_s) for each in tasks)
+    record = Record(
+        task_key=work.key,
+        task_name=work.name,
+        config=said,
+        device={"kind": "opencl", "name": name_of(gpu), "driver": _UNKNOWN, "platform": _UNKNOWN},
+        outcome=Outcome.OK,
+        times_s=(float(f"{time_s:.4g}"),),
+        target=f"opencl -device={gpu}",
+        time=_UNKNOWN,
+    )
+    source = f"{task.recorded.template}, best of {count}; {SOURCE}"
+    return TunedSchedule(
+        record=record, family=work.family, workload=workload_of(work), source=source, measured_by="autotvm"
+    )
+
+
+def name_of(gpu: str) -> str:
+    """Return the name of a GPU that its database file is named by: "adreno660" -> "Adreno 660"."""
+    return re.sub(r"(?<=[a-z])(?=\d)", " ", gpu).capitalize()
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--gpu", default="", help="GPU of a log that does not name one.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=SHIPPED, help="Folder of the files.")
+def main(file: Path, gpu: str, out: Path) -> None:
+    """Write the files and print their sizes."""
+    layers: dict[str, dict[str, list[PhoneTask]]] = {}
+    for task in load_tasks(file, default_gpu=gpu):
+        operator = task.recorded.task
+        if task.is_timed.any() and operator is not None and isinstance(task.recorded, AutotvmTask):
+            layers.setdefault(task.recorded.gpu, {}).setdefault(operator.key, []).append(task)
+    table = table_of_numbers("file", ("layers", "written", "bytes"))
+    for name, works in sorted(layers.items()):
+        schedules = [schedule for tasks in works.values() if (schedule := schedule_of(tasks)) is not None]
+        path = out / f"{name_of(name).lower().replace(' ', '_')}{SUFFIX}"
+        if schedules:
+            write_schedules(path, schedules)
+            table.add_row(path.name, str(len(works)), str(len(schedules)), str(path.stat().st_size))
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
