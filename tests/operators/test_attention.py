@@ -203,7 +203,7 @@ def test_it_is_what_numpy_says(work: Work, target: Target) -> None:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-@each_kind("work", [WORKS[1], WORKS[6]], opencl=(0, 1), cuda=(0,), vulkan=())
+@each_kind("work", [WORKS[1], WORKS[6], WORKS[7]], opencl=(0, 1, 2), cuda=(0,), vulkan=())
 def test_fp16_is_storage(work: Work, target: Target) -> None:
     """Sums are fp32, so only the rounding of the inputs and of the output is left."""
     task = task_of(work, "float16")

@@ -192,7 +192,8 @@ def _without_fill(weight: tirx.Expr, key: tirx.Var) -> tuple[tirx.Expr, tirx.Exp
         isinstance(number, TensorLoad) and all(isinstance(index, tirx.IntImm) for index in number.indices)
     )
     tests = [call for call in nodes_in(condition, tvm.ir.Call) if op_name(call) in ("tirx.isnan", "prim.isnan")]
-    if is_number and len(tests) == 1 and structural_equal(tests[0].args[0], weight.false_value):
+    # fp16 is widened for the test.
+    if is_number and len(tests) == 1 and structural_equal(_uncast(tests[0].args[0]), _uncast(weight.false_value)):
         return (weight.false_value, number, None) if _is_truth_of(condition, tests[0]) else (weight, None, None)
     is_of_row = is_number and not tests and not _uses(condition, key)
     return (weight.false_value, number, condition) if is_of_row else (weight, None, None)
