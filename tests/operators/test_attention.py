@@ -211,6 +211,19 @@ def test_fp16_is_storage(work: Work, target: Target) -> None:
     assert_agrees(target, task, task.default_config(target), arrays, expected, 1e-3)
 
 
+def test_parts_of_a_row_meet_in_sub_groups(vulkan_device: tvm.runtime.Device) -> None:
+    """No local memory holds them, and the values are loaded over the keys."""
+    work, target = WORKS[1], Target("vulkan")
+    task, groups = task_of(work), target.limits.sub_groups
+    assert groups is not None
+    config = task.default_config(target).replace(
+        group_queries=4, group_keys=4, item_queries=2, item_keys=2, value_tile="shared", sub_group=groups.size
+    )
+    assert task.space(target).is_valid(config)
+    arrays, expected = arguments(task, work, "float32")
+    assert_agrees(target, task, config, arrays, expected, 1e-5)
+
+
 def test_local_memory_is_counted_as_the_kernel_has_it() -> None:
     task = task_of(WORKS[0])
     configs = configs_of(task, GPU, 6)

@@ -23,6 +23,14 @@ VECTOR_WIDTH = Knob(
     default=LANES,
     help="numbers that one instruction loads, computes and stores",
 )
+SUB_GROUP = Knob(
+    name="sub_group",
+    choices=(1, 4, 8, 16, 32, 64, 128),
+    default=1,
+    help="work-items of a sub-group, whose functions combine their parts without local memory; 1: none are used",
+    devices="those with sub-groups of a known size",
+    exists_on=lambda limits: limits.sub_groups is not None,
+)
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 Block: TypeAlias = "s_tir.schedule.SBlockRV"
 

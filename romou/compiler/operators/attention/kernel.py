@@ -10,7 +10,7 @@ A work group computes `group_queries * item_queries` rows. The scores of a tile 
         sums += exponentials * value tile
     sums / total of each row -> output
 
-The key tile and the value tile share their memory.
+The key tile and the value tile may share their memory. Then values are loaded when all products with keys are done.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -30,8 +31,11 @@ from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import AUTOBROADCAST, LANES, ignore_nan
+from romou.devices.backends.dialect import sub_group_shuffle_xor
 
 _KIND, _BYTES = "float32", 4
+# Choices of the knob `value_tile`.
+OWN, SHARED = "own", "shared"
 # A row's maximum before its first tile. Finite, so that exp(-inf - maximum) is 0 for masked keys.
 _LEAST = -3.4028234663852886e38
 # Loops of local memory up to this many steps are unrolled.
@@ -57,18 +61,22 @@ class Tiles:
         self.key_pitch, self.value_pitch = _odd(self.depth_vectors) * LANES, self.column_vectors * LANES
         self.weight_pitch = (-(-self.keys // LANES) + 1) * LANES
         self.key_tiles = -(-self.keys_of_all // self.keys)
+        # Whether values have local memory of their own, and work-items of a row combine their parts there.
+        self.has_own_values = np.asarray(config["value_tile"]) == OWN
+        self.has_partial = np.asarray(config.get("sub_group", 1)) == 1
         self.groups = math.prod(attention.batch.values()) * -(-self.rows // self.queries)
 
     @property
     def staged_numbers(self) -> Any:
-        """Numbers of local memory for a tile of keys or of values."""
-        return self.keys * max(self.key_pitch, self.value_pitch)
+        """Numbers of local memory for a tile of keys, and for one of values if it shares that memory."""
+        return self.keys * np.where(self.has_own_values, self.key_pitch, max(self.key_pitch, self.value_pitch))
 
     @property
     def local_memory_bytes(self) -> Any:
         """Bytes of local memory of a work group."""
-        numbers = self.queries * (self.key_pitch + self.weight_pitch + self.across) + self.staged_numbers
-        return _BYTES * numbers
+        of_row = self.key_pitch + self.weight_pitch + self.has_partial * self.across
+        own_values = self.has_own_values * self.keys * self.value_pitch
+        return _BYTES * (self.queries * of_row + self.staged_numbers + own_values)
 
 
 def _odd(vectors: int) -> int:
@@ -98,10 +106,19 @@ class AttentionKernel:
         self.queries = self._buffer("queries", queries * tiles.key_pitch, "shared")
         self.staged = self._buffer("staged", int(tiles.staged_numbers), "shared")
         self.weights = self._buffer("weights", queries * int(tiles.weight_pitch), "shared")
-        self.partial = self._buffer("partial", queries * int(tiles.across), "shared")
+        self.values = self.staged
+        if tiles.has_own_values:
+            self.values = self._buffer("values", int(tiles.keys) * tiles.value_pitch, "shared")
+        self.sub_group = int(config.get("sub_group", 1))
+        if tiles.has_partial:
+            self.partial = self._buffer("partial", queries * int(tiles.across), "shared")
+        else:
+            self.received = self._buffer("received", 1)
         # Registers
         self.scores = self._buffer("scores", self.rows * self.keys)
-        self.peaks, self.totals, self.scales = (self._buffer(n, self.rows) for n in ("peaks", "totals", "scales"))
+        self.peaks, self.before, self.totals, self.scales = (
+            self._buffer(name, self.rows) for name in ("peaks", "before", "totals", "scales")
+        )
         self.sums = self._buffer("sums", self.rows * self.columns * LANES)
         self.of_rows = self._buffer("of_rows", self.rows * LANES)
         self.of_keys = self._buffer("of_keys", self.keys * LANES)
@@ -110,14 +127,14 @@ class AttentionKernel:
     def module(self) -> tvm.IRModule:
         """Return a module whose `main` is the kernel."""
         a, tiles = self.attention, self.tiles
-        each_tile = [
-            self._stage(self.staged, a.key_value, a.key, a.depth, self.tile * tiles.keys, int(tiles.keys)),
-            self._multiply_keys(),
-            self._score(),
-            self._rescale(),
-            self._stage(self.staged, a.value, a.key, a.column, self.tile * tiles.keys, int(tiles.keys)),
-            self._multiply_values(),
-        ]
+        first, count = self.tile * int(tiles.keys), int(tiles.keys)
+        keys = self._stage(self.staged, a.key_value, a.key, a.depth, first, count)
+        values = self._stage(self.values, a.value, a.key, a.column, first, count)
+        # Loads of both tiles are waited for together, if there is memory for both.
+        each_tile = [keys, values] if tiles.has_own_values else [keys]
+        each_tile += [self._multiply_keys(), self._score(), self._rescale()]
+        each_tile += [] if tiles.has_own_values else [values]
+        each_tile.append(self._multiply_values())
         body = tirx.SeqStmt(
             [
                 *(self._zeros(self.sums, at * LANES) for at in range(self.rows * self.columns)),
@@ -137,6 +154,11 @@ class AttentionKernel:
             "threadIdx.y": (self.y, int(tiles.down)),
             "threadIdx.x": (self.x, int(tiles.across)),
         }
+        if self.sub_group > 1:
+            # Sub-groups are formed along x first, and on some drivers along no other axis.
+            item, across = tirx.Var("item", self.dtype), int(tiles.across)
+            body = substitute(body, {self.x: item % across, self.y: item // across})
+            threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, int(tiles.threads))}
         # Numbers of a row times vectors of columns.
         body = tirx.AttrStmt(tirx.const(0, "int32"), AUTOBROADCAST, tirx.const(1, "int32"), body)
         return launch(self.func, threads, body, self.buffers)
@@ -275,15 +297,22 @@ class AttentionKernel:
                 steps.append(self._put(self.scores, at, score))
             scores = [self._at(self.scores, row * self.keys + key) for key in range(self.keys)]
             peak = functools.reduce(tirx.max, scores)
-            store = self._put(self.partial, self._row(row) * int(tiles.across) + self.x, peak)
             # The exponentials of NaN are NaN, whatever the maximum.
-            steps.append(ignore_nan(store))
+            steps.append(ignore_nan(self._put_partial(row, peak)))
         return _together(steps)
+
+    def _put_partial(self, row: int, value: tirx.Expr) -> tirx.Stmt:
+        """Store a work-item's part of a number of a row, for `_over_work_items`."""
+        if self.sub_group > 1:
+            return self._put(self.scales, row, value)
+        return self._put(self.partial, self._row(row) * int(self.tiles.across) + self.x, value)
 
     def _over_work_items(
         self, target: tirx.Buffer, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
     ) -> tirx.Stmt:
-        """Combine `target[row]` with the numbers that the work-items of the row stored in local memory."""
+        """Combine `target[row]` with the parts of the work-items of the row."""
+        if self.sub_group > 1:
+            return self._over_sub_group(target, row, combine)
         across, steps = int(self.tiles.across), list[tirx.Stmt]()
         for first in range(0, across, LANES):
             steps.append(self._vector(self.of_rows, 0, self.partial, self._row(row) * across + first))
@@ -291,14 +320,26 @@ class AttentionKernel:
                 steps.append(self._put(target, row, combine(self._at(target, row), self._at(self.of_rows, lane))))
         return _together(steps)
 
+    def _over_sub_group(
+        self, target: tirx.Buffer, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+    ) -> tirx.Stmt:
+        """Do so with shuffles, each a statement: passes duplicate operands, and all work-items must reach a shuffle."""
+        part, received, steps = self._at(self.scales, row), self._at(self.received, 0), list[tirx.Stmt]()
+        distance = int(self.tiles.across) // 2
+        while distance:
+            steps.append(self._put(self.received, 0, sub_group_shuffle_xor(part, distance, self.sub_group)))
+            steps.append(self._put(self.scales, row, combine(part, received)))
+            distance //= 2
+        return _together([*steps, self._put(target, row, combine(self._at(target, row), part))])
+
     def _rescale(self) -> tirx.Stmt:
         """Move each row to its new maximum: rescale its sums, and store the exponentials of the tile."""
         steps: list[tirx.Stmt] = []
         for row in range(self.rows):
             peak, total = self._at(self.peaks, row), self._at(self.totals, row)
-            steps.append(self._put(self.scales, row, peak))
+            steps.append(self._put(self.before, row, peak))
             steps.append(ignore_nan(self._over_work_items(self.peaks, row, tirx.max)))
-            steps.append(self._put(self.scales, row, tirx.exp(self._at(self.scales, row) - peak)))
+            steps.append(self._put(self.scales, row, tirx.exp(self._at(self.before, row) - peak)))
             scale = self._at(self.scales, row)
             steps.append(self._put(self.totals, row, total * scale))
             for key in range(self.keys):
@@ -332,7 +373,7 @@ class AttentionKernel:
                 self._vector(
                     self.of_values,
                     column * LANES,
-                    self.staged,
+                    self.values,
                     (step * width + lane) * tiles.value_pitch + self._staged_column(column) * LANES,
                 )
                 for column in range(self.columns)
@@ -361,10 +402,7 @@ class AttentionKernel:
 
     def _normalize(self) -> list[tirx.Stmt]:
         """Divide the sums by the total of their row."""
-        steps: list[tirx.Stmt] = [
-            self._put(self.partial, self._row(row) * int(self.tiles.across) + self.x, self._at(self.totals, row))
-            for row in range(self.rows)
-        ]
+        steps = [self._put_partial(row, self._at(self.totals, row)) for row in range(self.rows)]
         zero, one = (tirx.const(value, _KIND) for value in (0.0, 1.0))
         for row in range(self.rows):
             steps.append(self._put(self.totals, row, zero))

@@ -21,10 +21,11 @@ from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.attention.blocks import Attention, attention_of
-from romou.compiler.operators.attention.kernel import AttentionKernel, Tiles
+from romou.compiler.operators.attention.kernel import OWN, SHARED, AttentionKernel, Tiles
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
+from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.expressions import dtype_of
 from romou.compiler.tir.primitives import LANES, is_image
@@ -45,13 +46,20 @@ KNOBS = (
         scales_outputs=True,
     ),
     Knob(name="item_keys", choices=(1, 2, 4, 8), default=4, help="keys of a work-item in each tile of keys"),
+    Knob(
+        name="value_tile",
+        choices=(OWN, SHARED),
+        default=OWN,
+        help="whether a tile of values has local memory of its own, or is loaded into the memory of the key tile",
+    ),
+    SUB_GROUP,
 )
 # Registers of a work-item for its tiles, which leave some for addresses.
 _MOST_REGISTERS = 160
 # Cycles of the default config's count, rough ones of an NVIDIA GPU: partitions of a core, which issue at the same time,
-# a load of local memory, the loads that staging a vector takes, barriers and loads of memory in a tile of keys; then
+# a load of local memory, the loads that staging a vector takes, the barriers of a tile of keys, a wait for memory; then
 # an exponential in multiply-adds, and the largest groups that a core holds.
-_PARTITIONS, _LOCAL_LOAD, _STAGED, _WAITING = 4, 2.0, 4, 1200
+_PARTITIONS, _LOCAL_LOAD, _STAGED, _BARRIERS, _MEMORY = 4, 2.0, 4, 200, 500
 _EXPONENTIAL, _GROUPS = 12, 2
 
 
@@ -126,13 +134,17 @@ class AttentionTemplate(Template):
 
     def space(self, limits: Limits) -> Space:
         rows, keys, _, _ = self.attention.extents
-        space = Space.of(self.knobs, limits, {})
+        sub_groups = limits.sub_groups
+        has_shuffles = sub_groups is not None and sub_groups.has_shuffles
+        sizes = [1, sub_groups.size] if sub_groups is not None and has_shuffles else [1]
+        space = Space.of(self.knobs, limits, {"sub_group": sizes})
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
             return {
                 "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
                 "local memory, device's limit": tiles.local_memory_bytes <= limits.local_memory_bytes,
+                "whole sub-groups with whole rows": self._fits_sub_groups(config),
                 "registers for the tiles": self.registers(config) <= _MOST_REGISTERS,
                 "work-items along the columns less than twice the vectors": (tiles.across == LANES)
                 | (tiles.across < 2 * tiles.column_vectors),
@@ -144,9 +156,14 @@ class AttentionTemplate(Template):
         space.add_constraint(conditions)
         return space
 
+    def _fits_sub_groups(self, config: Columns) -> Any:
+        tiles, size = self.tiles(config), np.asarray(config.get("sub_group", 1))
+        return (size == 1) | ((tiles.across <= size) & (tiles.threads % size == 0))
+
     def default_config(self, limits: Limits) -> Config:
-        """Return the config that takes fewest cycles, by a rough count."""
-        return min(self.space(limits), key=lambda config: self._cycles(config, limits))
+        """Return the config without sub-groups that takes fewest cycles, by a rough count."""
+        configs = (config for config in self.space(limits) if config.get("sub_group", 1) == 1)
+        return min(configs, key=lambda config: self._cycles(config, limits))
 
     def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
@@ -164,7 +181,8 @@ class AttentionTemplate(Template):
         )
         busy = -(-tiles.groups // cores) * warps * issued
         rounds = -(-tiles.groups // (cores * max(in_flight, 1)))
-        waiting = rounds * (_WAITING + products + loads)
+        waits = 1 if config["value_tile"] == OWN else 2
+        waiting = rounds * (_BARRIERS + waits * _MEMORY + products + loads)
         return tiles.key_tiles * (busy + waiting), tiles.local_memory_bytes
 
     def is_faster(self, limits: Limits) -> bool:

@@ -44,7 +44,7 @@ from romou.compiler.operators.streaming.row_kernel import (
 from romou.compiler.operators.streaming.rows import Rows, rows_of
 from romou.compiler.operators.streaming.template import Points, StreamingTemplate
 from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of
-from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.scheduling.loops import SUB_GROUP, VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import split_tuples
 from romou.compiler.scheduling.statements import register_type
 from romou.compiler.scheduling.vectors import Vectors
@@ -63,14 +63,7 @@ KNOBS = (
         devices="GPUs",
         exists_on=lambda limits: limits.warp_size > 1,
     ),
-    Knob(
-        name="sub_group",
-        choices=(1, 4, 8, 16, 32, 64, 128),
-        default=1,
-        help="work-items of a sub-group, whose functions add up their parts without local memory; 1: none are used",
-        devices="those with sub-groups of a known size",
-        exists_on=lambda limits: limits.sub_groups is not None,
-    ),
+    SUB_GROUP,
     Knob(
         name="keep",
         choices=("registers", "local", "memory"),
