@@ -60,7 +60,7 @@ def recorded_space(task: AutotvmTask) -> RecordedSpace:
         name=f"{task.gpu}_{task.name}",
         task={"name": task.name, **operator},
         knobs=knobs,
-        device={"kind": "opencl", "name": task.gpu},
+        device={"kind": _target_of(task).kind, "name": task.gpu},
         context={"source": "AutoTVM", "template": task.template, "accumulate": task.sums, "layout": task.layout},
     )
     space = recorded.space()
@@ -77,8 +77,12 @@ def equivalents(task: AutotvmTask) -> list[Config | str]:
     """Return Romou's config with the same kernel for each measurement, or the reason why there is none."""
     if task.task is None:
         return ["Romou has no template for the operator"] * len(task.measurements)
-    space = task.task.space(Target(f"opencl -device={task.gpu}"))
+    space = task.task.space(_target_of(task))
     return [equivalent(kernel_of(task, measurement.knobs), space) for measurement in task.measurements]
+
+
+def _target_of(task: AutotvmTask) -> Target:
+    return Target(f"opencl -device={task.gpu}")
 
 
 def _numbers(knobs: Mapping[str, Any]) -> dict[str, Choice]:
