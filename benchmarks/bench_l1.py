@@ -1,24 +1,29 @@
 """Compares two ways to count bytes against the first-level cache by the configs that they exclude.
 
-The results are two tables over budgets of the cache. Nothing is lowered or measured.
+The results are tables over budgets of the cache. Nothing is lowered or measured.
 
-    python benchmarks/bench_l1.py                    four operators on adreno640, and eight recorded on an NVIDIA H200
+    python benchmarks/bench_l1.py                                     four operators on adreno640, and eight recorded on an NVIDIA H200
+    python benchmarks/bench_l1.py --phones adreno_autotvm.jsonl.gz    measurements of real phones, as benchmarks/phone_records.py reads them
 
 docs/benchmarks.md describes the method and the output, docs/criteria.md the result.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
+from phone_tasks import PhoneTask, load_tasks
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.workload import Workload
+from romou.compiler.operators.workload import Conv2d, Workload
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
@@ -51,13 +56,51 @@ def kept_counts(work: Workload, target: Target, budget: int) -> list[str]:
     return [f"{space.report.kept}{'*' * bool(space.report.relaxed)}" for space in spaces]
 
 
-def fastest_within(usage: KernelUsage, times_s: np.ndarray, target: Target, budget: int, rules: Rules) -> str:
-    """Return the time of the fastest config that fits the cache, relative to the fastest. "none" if none fits."""
-    spec = dataclasses.replace(target.spec, l1_texture_cache_bytes=budget, l1_buffer_cache_bytes=budget)
+def fastest_within(usage: KernelUsage, times_s: np.ndarray, target: Target, budget: int, rules: Rules) -> float:
+    """Return the time of the fastest config that fits the cache, relative to the fastest. Infinite if none fits."""
+    # Buffers pass by the first level of an Adreno.
+    buffer = budget if target.spec.l1_buffer_cache_bytes else 0
+    spec = dataclasses.replace(target.spec, l1_texture_cache_bytes=budget, l1_buffer_cache_bytes=buffer)
     verdict = l1_cache(usage, spec, rules, Choices())
     assert verdict is not None
     fitting = times_s[np.broadcast_to(verdict.keep, times_s.shape)]
-    return f"{fitting.min() / times_s.min():.2f}" if np.isfinite(fitting).any() else "none"
+    return float(fitting.min(initial=np.inf) / times_s.min())
+
+
+def shown(ratio: float) -> str:
+    """Format a ratio of times."""
+    return f"{ratio:.2f}" if math.isfinite(ratio) else "none"
+
+
+def phone_table(path: Path, least: int) -> Table:
+    """Return a table of real phones: geometric means of the fastest fitting config over the fastest, by operator.
+
+    The number in brackets counts tasks of which no config fits. These are left out of the mean.
+    """
+    title = "Fastest config that fits, over the fastest of all, measured on phones"
+    table = table_of_numbers("operator", ("tasks", "l1", *(f"{budget} B" for budget in BUDGETS)), title=title)
+    groups: dict[str, list[PhoneTask]] = {}
+    for task in load_tasks(path, least=least):
+        work = getattr(task.template, "workload", None)
+        kernel = "x".join(map(str, work.kernel)) if isinstance(work, Conv2d) else task.recorded.template
+        kind = "depthwise" if task.recorded.is_depthwise else kernel
+        if task.is_timed.any():
+            groups.setdefault(f"{task.target.device_name}, {kind}", []).append(task)
+    for name, tasks in sorted(groups.items()):
+        for rule, rules in L1_RULES.items():
+            cells = []
+            for budget in BUDGETS:
+                times = [np.where(task.is_timed, task.time_s, np.inf) for task in tasks]
+                ratios = [
+                    fastest_within(task.usage, times_s, task.target, budget, rules)
+                    for task, times_s in zip(tasks, times, strict=True)
+                ]
+                fitting = [ratio for ratio in ratios if math.isfinite(ratio)]
+                mean = statistics.geometric_mean(fitting) if fitting else math.inf
+                missing = f" ({len(ratios) - len(fitting)})" if len(fitting) < len(ratios) else ""
+                cells.append(f"{shown(mean)}{missing}")
+            table.add_row(name, str(len(tasks)), rule, *cells)
+    return table
 
 
 def recorded_usage(recorded: RecordedSpace, target: Target) -> tuple[KernelUsage, np.ndarray]:
@@ -71,8 +114,17 @@ def recorded_usage(recorded: RecordedSpace, target: Target) -> tuple[KernelUsage
 
 @click.command()
 @click.option("--only", default="", help="Only operators whose name holds this text.")
-def main(only: str) -> None:
-    """Print both tables."""
+@click.option(
+    "--phones",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="AutoTVM's measurements of phones; only their table.",
+)
+@click.option("--least", type=click.IntRange(min=1), default=100, show_default=True, help="Configs of a phone's task.")
+def main(only: str, phones: Path | None, least: int) -> None:
+    """Print the tables."""
+    if phones is not None:
+        Console(width=120).print(phone_table(phones, least))
+        return
     out, columns = Console(width=120), ["l1", *(f"{budget} B" for budget in BUDGETS)]
     phone, h200 = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
     table = table_of_numbers("operator", columns, title="Kept configs on adreno640, by the size of its L1 cache")
@@ -88,7 +140,8 @@ def main(only: str) -> None:
         if only in name:
             usage, times = recorded_usage(RecordedSpace.load(path), h200)
             for rule, rules in L1_RULES.items():
-                table.add_row(name, rule, *(fastest_within(usage, times, h200, size, rules) for size in BUDGETS))
+                ratios = (fastest_within(usage, times, h200, size, rules) for size in BUDGETS)
+                table.add_row(name, rule, *map(shown, ratios))
     out.print(table)
 
 
