@@ -207,12 +207,6 @@ def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
     return node.emit(op.astype(bounded, node.dtype()))
 
 
-@converter("GridSample")
-def grid_sample(node: Node) -> relax.Expr:
-    """Sample in the input's type. The wheel's sums of fp16 stay fp32."""
-    return op.astype(node.emit(node.wheel(**node.attributes)), node.dtype())
-
-
 def _source(i: int, extent: int, count: int, scale: float, transform: str, region: tuple[float, float]) -> float:
     """Return the position of a result's element in the input, by ONNX's formulas."""
     if transform == "align_corners":
