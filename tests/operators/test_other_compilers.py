@@ -34,7 +34,7 @@ PLANTED = {
     "out of bounds": (
         r"min\(\(int\)(\w+), \(int\)\d+\)",
         r"\1",
-        range(78, 80),
+        range(80, 82),
         r"Invalid read of size \d at global memory",
     ),
     "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(79, 95), "depends on uninitialized value"),
