@@ -47,8 +47,8 @@ class Tiles:
 
     queries, keys: rows of the output and keys that a work group holds at a time.
     columns: vectors of the output's columns that a work-item sums up for each of its rows.
-    key_pitch, value_pitch, weight_pitch: numbers from one row of local memory to the next. Odd in vectors, so that
-        neighbouring rows are in different banks.
+    key_pitch, value_pitch, weight_pitch: numbers from one row of local memory to the next. For queries, keys and
+        weights odd in vectors, so that neighbouring rows are in different banks.
     """
 
     def __init__(self, attention: Attention, config: Columns) -> None:
@@ -59,7 +59,7 @@ class Tiles:
         self.depth_vectors, self.column_vectors = -(-depth // LANES), -(-columns // LANES)
         self.columns = -(-self.column_vectors // self.across)
         self.key_pitch, self.value_pitch = _odd(self.depth_vectors) * LANES, self.column_vectors * LANES
-        self.weight_pitch = (-(-self.keys // LANES) + 1) * LANES
+        self.weight_pitch = _odd(-(-self.keys // LANES)) * LANES
         self.key_tiles = -(-self.keys_of_all // self.keys)
         # Whether values have local memory of their own, and work-items of a row combine their parts there.
         self.has_own_values = np.asarray(config["value_tile"]) == OWN
@@ -79,7 +79,7 @@ class Tiles:
         return _BYTES * (self.queries * of_row + self.staged_numbers + own_values)
 
 
-def _odd(vectors: int) -> int:
+def _odd(vectors: Any) -> Any:
     return vectors + 1 - vectors % 2
 
 
@@ -95,23 +95,23 @@ class AttentionKernel:
         self.func, self.attention, self.config = func, attention, config
         self.tiles = tiles = Tiles(attention, config)
         self.rows, self.keys = int(config["item_queries"]), int(config["item_keys"])
-        self.columns = int(tiles.columns)
+        self.columns = tiles.columns
         self.dtype = attention.key.ty
         self.group, self.y, self.x, self.tile, self.step, self.lane = (
             tirx.Var(name, self.dtype) for name in ("group", "y", "x", "tile", "step", "lane")
         )
         self.buffers: list[tirx.Buffer] = []
-        queries = int(tiles.queries)
+        queries = tiles.queries
         # Local memory
         self.queries = self._buffer("queries", queries * tiles.key_pitch, "shared")
         self.staged = self._buffer("staged", int(tiles.staged_numbers), "shared")
-        self.weights = self._buffer("weights", queries * int(tiles.weight_pitch), "shared")
+        self.weights = self._buffer("weights", queries * tiles.weight_pitch, "shared")
         self.values = self.staged
         if tiles.has_own_values:
-            self.values = self._buffer("values", int(tiles.keys) * tiles.value_pitch, "shared")
+            self.values = self._buffer("values", tiles.keys * tiles.value_pitch, "shared")
         self.sub_group = int(config.get("sub_group", 1))
         if tiles.has_partial:
-            self.partial = self._buffer("partial", queries * int(tiles.across), "shared")
+            self.partial = self._buffer("partial", queries * tiles.across, "shared")
         else:
             self.received = self._buffer("received", 1)
         # Registers
@@ -127,9 +127,9 @@ class AttentionKernel:
     def module(self) -> tvm.IRModule:
         """Return a module whose `main` is the kernel."""
         a, tiles = self.attention, self.tiles
-        first, count = self.tile * int(tiles.keys), int(tiles.keys)
-        keys = self._stage(self.staged, a.key_value, a.key, a.depth, first, count)
-        values = self._stage(self.values, a.value, a.key, a.column, first, count)
+        first = self.tile * tiles.keys
+        keys = self._stage(self.staged, a.key_value, a.key, a.depth, first, tiles.keys)
+        values = self._stage(self.values, a.value, a.key, a.column, first, tiles.keys)
         # Loads of both tiles are waited for together, if there is memory for both.
         each_tile = [keys, values] if tiles.has_own_values else [keys]
         each_tile += [self._multiply_keys(), self._score(), self._rescale()]
@@ -140,25 +140,25 @@ class AttentionKernel:
                 *(self._zeros(self.sums, at * LANES) for at in range(self.rows * self.columns)),
                 self._fill(self.totals, self.rows, 0.0),
                 self._fill(self.peaks, self.rows, _LEAST),
-                self._stage(self.queries, a.query, a.row, a.depth, self._first_row, int(tiles.queries)),
-                loop(self.tile, int(tiles.key_tiles), tirx.SeqStmt(each_tile)),
+                self._stage(self.queries, a.query, a.row, a.depth, self._first_row, tiles.queries),
+                loop(self.tile, tiles.key_tiles, tirx.SeqStmt(each_tile)),
                 *self._normalize(),
                 self._store(),
             ]
         )
-        groups_of_one = -(-tiles.rows // int(tiles.queries))
+        groups_of_one = -(-tiles.rows // tiles.queries)
         position = unravel(self.group // groups_of_one, list(a.batch.values()))
         body = substitute(body, dict(zip(a.batch, position, strict=True)))
         threads = {
-            "blockIdx.x": (self.group, int(tiles.groups)),
-            "threadIdx.y": (self.y, int(tiles.down)),
-            "threadIdx.x": (self.x, int(tiles.across)),
+            "blockIdx.x": (self.group, tiles.groups),
+            "threadIdx.y": (self.y, tiles.down),
+            "threadIdx.x": (self.x, tiles.across),
         }
         if self.sub_group > 1:
             # Sub-groups are formed along x first, and on some drivers along no other axis.
-            item, across = tirx.Var("item", self.dtype), int(tiles.across)
+            item, across = tirx.Var("item", self.dtype), tiles.across
             body = substitute(body, {self.x: item % across, self.y: item // across})
-            threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, int(tiles.threads))}
+            threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, tiles.threads)}
         # Numbers of a row times vectors of columns.
         body = tirx.AttrStmt(tirx.const(0, "int32"), AUTOBROADCAST, tirx.const(1, "int32"), body)
         return launch(self.func, threads, body, self.buffers)
@@ -167,25 +167,25 @@ class AttentionKernel:
 
     @property
     def _first_row(self) -> tirx.Expr:
-        return self.group % -(-self.tiles.rows // int(self.tiles.queries)) * int(self.tiles.queries)
+        return self.group % -(-self.tiles.rows // self.tiles.queries) * self.tiles.queries
 
     def _row(self, number: int) -> tirx.Expr:
         """Return the row, within the group, of a work-item's `number`-th row."""
-        return self.y + number * int(self.tiles.down)
+        return self.y + number * self.tiles.down
 
     def _row_of_input(self, number: int) -> tirx.Expr:
         """Return the row to read masks at. Rows beyond the end read those of the last one."""
         index = self._first_row + self._row(number)
-        is_whole = self.tiles.rows % int(self.tiles.queries) == 0
+        is_whole = self.tiles.rows % self.tiles.queries == 0
         return index if is_whole else tirx.min(index, tirx.const(self.tiles.rows - 1, self.dtype))
 
     def _key(self, number: int) -> tirx.Expr:
         """Return the key, within the tile, of a work-item's `number`-th key."""
-        return self.x + number * int(self.tiles.across)
+        return self.x + number * self.tiles.across
 
     def _column(self, number: int) -> tirx.Expr:
         """Return the vector of columns that is a work-item's `number`-th one."""
-        return self.x + number * int(self.tiles.across)
+        return self.x + number * self.tiles.across
 
     # Statements
 
@@ -215,8 +215,8 @@ class AttentionKernel:
 
     def _each(self, count: int, stmt: Callable[[tirx.Expr], tirx.Stmt], extent: int) -> tirx.Stmt:
         """Run a statement for each of `extent` numbers, spread over the work group in `count` steps."""
-        step, threads = tirx.Var("step", self.dtype), int(self.tiles.threads)
-        number = step * threads + self.y * int(self.tiles.across) + self.x
+        step, threads = tirx.Var("step", self.dtype), self.tiles.threads
+        number = step * threads + self.y * self.tiles.across + self.x
         body = guarded(number < extent if count * threads > extent else None, stmt(number))
         return loop(step, count, body, "unrolled" if count <= _MOST_UNROLLED else "serial")
 
@@ -260,7 +260,7 @@ class AttentionKernel:
             return tirx.IfThenElse(functools.reduce(tirx.And, inside), store, zeros)
 
         numbers = count * length
-        return self._each(-(-numbers // int(self.tiles.threads)), copy, numbers)
+        return self._each(-(-numbers // self.tiles.threads), copy, numbers)
 
     def _multiply_keys(self) -> tirx.Stmt:
         """Compute the products of a work-item's rows with its keys."""
@@ -288,10 +288,10 @@ class AttentionKernel:
         for row in range(self.rows):
             index = self._row_of_input(row)
             for key in range(self.keys):
-                at, column = row * self.keys + key, self.tile * int(tiles.keys) + self._key(key)
+                at, column = row * self.keys + key, self.tile * tiles.keys + self._key(key)
                 score = with_score(a, self._at(self.scores, at)).astype(_KIND)
                 score = substitute(score, {a.row: index, a.key: column})
-                if tiles.keys_of_all % int(tiles.keys):
+                if tiles.keys_of_all % tiles.keys:
                     beyond = tirx.const(-math.inf, _KIND)
                     score = tirx.if_then_else(column < tiles.keys_of_all, score, beyond)
                 steps.append(self._put(self.scores, at, score))
@@ -305,7 +305,7 @@ class AttentionKernel:
         """Store a work-item's part of a number of a row, for `_over_work_items`."""
         if self.sub_group > 1:
             return self._put(self.scales, row, value)
-        return self._put(self.partial, self._row(row) * int(self.tiles.across) + self.x, value)
+        return self._put(self.partial, self._row(row) * self.tiles.across + self.x, value)
 
     def _over_work_items(
         self, target: tirx.Buffer, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
@@ -313,7 +313,7 @@ class AttentionKernel:
         """Combine `target[row]` with the parts of the work-items of the row."""
         if self.sub_group > 1:
             return self._over_sub_group(target, row, combine)
-        across, steps = int(self.tiles.across), list[tirx.Stmt]()
+        across, steps = self.tiles.across, list[tirx.Stmt]()
         for first in range(0, across, LANES):
             steps.append(self._vector(self.of_rows, 0, self.partial, self._row(row) * across + first))
             for lane in range(LANES):
@@ -325,7 +325,7 @@ class AttentionKernel:
     ) -> tirx.Stmt:
         """Do so with shuffles, each a statement: passes duplicate operands, and all work-items must reach a shuffle."""
         part, received, steps = self._at(self.scales, row), self._at(self.received, 0), list[tirx.Stmt]()
-        distance = int(self.tiles.across) // 2
+        distance = self.tiles.across // 2
         while distance:
             steps.append(self._put(self.received, 0, sub_group_shuffle_xor(part, distance, self.sub_group)))
             steps.append(self._put(self.scales, row, combine(part, received)))
@@ -360,10 +360,10 @@ class AttentionKernel:
     def _multiply_values(self) -> tirx.Stmt:
         """Add the products of the tile's weights and values to the sums."""
         tiles, step = self.tiles, self.step
-        width = LANES if int(tiles.keys) % LANES == 0 else 1
+        width = LANES if tiles.keys % LANES == 0 else 1
         steps: list[tirx.Stmt] = []
         for row in range(self.rows):
-            first = self._row(row) * int(tiles.weight_pitch) + step * width
+            first = self._row(row) * tiles.weight_pitch + step * width
             if width == LANES:
                 steps.append(self._vector(self.of_rows, row * LANES, self.weights, first))
             else:
@@ -383,12 +383,12 @@ class AttentionKernel:
                 for row in range(self.rows)
                 for column in range(self.columns)
             ]
-        return loop(step, int(tiles.keys) // width, tirx.SeqStmt(steps))
+        return loop(step, tiles.keys // width, tirx.SeqStmt(steps))
 
     def _staged_column(self, number: int) -> tirx.Expr:
         """Return the vector of columns to read. Work-items beyond the end read the last one."""
         last = self.tiles.column_vectors - 1
-        is_beyond = (number + 1) * int(self.tiles.across) > last + 1
+        is_beyond = (number + 1) * self.tiles.across > last + 1
         return tirx.min(self._column(number), tirx.const(last, self.dtype)) if is_beyond else self._column(number)
 
     def _added(self, row: int, column: int, weight: tirx.Expr) -> tirx.Stmt:
@@ -451,9 +451,9 @@ class AttentionKernel:
         vectors, steps = Vectors(a.axes, a.column, width), list[tirx.Stmt]()
         for row in range(self.rows):
             index = self._first_row + self._row(row)
-            is_row = index < tiles.rows if tiles.rows % int(tiles.queries) else None
+            is_row = index < tiles.rows if tiles.rows % tiles.queries else None
             for column in range(self.columns):
-                is_beyond = (column + 1) * int(tiles.across) > tiles.column_vectors or width == 1
+                is_beyond = (column + 1) * tiles.across > tiles.column_vectors or width == 1
                 for part in range(parts):
                     vector = self._column(column) * parts + part
                     store = self._result(vectors, (row * self.columns + column) * LANES + part)
