@@ -25,7 +25,8 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from phone_tasks import PhoneTask, load_tasks, recorded_tasks, target_of
+from phone_plot import draw
+from phone_tasks import PhoneTask, drift_of, load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
@@ -133,7 +134,16 @@ def expressed(tasks: Sequence[Judged], out: Console) -> None:
 
 def estimated(tasks: Sequence[Judged], out: Console) -> None:
     """Print how well the estimate ranks the recorded configs."""
-    columns = ("tasks", "configs", "rank correlation", "quartiles", "first pick", "quartiles", "best of ten")
+    columns = (
+        "tasks",
+        "configs",
+        "rank correlation",
+        "quartiles",
+        "first pick",
+        "quartiles",
+        "best of ten",
+        "no drift",
+    )
     table = table_of_numbers("GPU, template, type", columns, title="Estimate against recorded times (medians of tasks)")
     for name, members in grouped(tasks).items():
         qualities = np.array([j.quality(j.seconds) for j in members])
@@ -147,8 +157,24 @@ def estimated(tasks: Sequence[Judged], out: Console) -> None:
             f"{middle[1]:.2f}x",
             f"{low[1]:.2f} to {high[1]:.2f}",
             f"{middle[2]:.2f}x",
+            f"{np.median([without_drift(j) for j in members]):.2f}",
         )
     out.print(table)
+
+
+def without_drift(judged: Judged) -> float:
+    """Return the rank correlation of the estimate with the times after the drift of the phone's clock is removed."""
+    times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
+    return float(stats.spearmanr(seconds, times / drift_of(times, seconds)).statistic)
+
+
+def points_of(tasks: Sequence[Judged]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return GPU -> estimates and times of the timed configs, each over the best of its task."""
+    points: dict[str, list[np.ndarray]] = {}
+    for judged in sorted(tasks, key=lambda j: j.group):
+        ours, theirs = (values[judged.task.is_timed] for values in (judged.seconds, judged.task.time_s))
+        points.setdefault(judged.group[0], []).append(np.array([ours / ours.min(), theirs / theirs.min()]))
+    return {gpu: tuple(np.concatenate(pairs, axis=1)) for gpu, pairs in points.items()}
 
 
 def ablated(tasks: Sequence[Judged], out: Console) -> None:
@@ -321,7 +347,8 @@ def grouped(tasks: Sequence[Judged]) -> Mapping[str, Sequence[Judged]]:
     "--least", type=int, default=None, help="Fewest recorded configs of a task. [default: 100, of a recording 10]"
 )
 @click.option("--ablate", is_flag=True, help="Also judge each term of the estimate.")
-def main(file: Path, template: str | None, gpu: str | None, least: int | None, ablate: bool) -> None:
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw estimates and times, as PNG.")
+def main(file: Path, template: str | None, gpu: str | None, least: int | None, ablate: bool, plot: Path | None) -> None:
     """Print the tables."""
     out = Console(width=180)
     is_romou = is_recording(file)
@@ -341,6 +368,8 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
         out.print(f"target: {target}", markup=False)
     expressed(tasks, out)
     estimated(tasks, out)
+    if plot is not None:
+        draw(points_of(tasks), plot)
     if ablate:
         ablated(tasks, out)
     for is_guessed in (False, True):

@@ -41,6 +41,9 @@ _OF_GROUP = (
     "padding",
 )
 
+# Measurements before and after one that show whether all were slow at the time.
+_NEIGHBOURS = 15
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedOperator:
@@ -135,6 +138,21 @@ class PhoneTask:
     def equivalents(self) -> list[Config | str]:
         """The config of Romou's space with the same kernel, or the reason why there is none."""
         return [equivalent(kernel, self.space) for kernel in self.kernels]
+
+
+def drift_of(times: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the factor by which each measurement and its neighbours in time are slower than expected.
+
+    A phone's clock, or a log of several sessions, changes all times for a while. A wrong expectation of some configs
+    does not, because neighbours are other configs.
+
+    times, expected: of the configs that ran, in the order of measurement
+    """
+    slower = np.log(times / expected)
+    padded = np.pad(slower, _NEIGHBOURS, constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1)
+    factors: np.ndarray = np.exp(np.nanmedian(windows, axis=1) - np.median(slower))
+    return factors
 
 
 def usage_of(form: Form, columns: Columns, rows: np.ndarray) -> KernelUsage:

@@ -284,3 +284,15 @@ def test_the_hand_made_log_is_read() -> None:
     assert json.dumps([str(m.outcome) for t in tasks for m in t.measurements]) == json.dumps(
         ["ok", "run_error", "ok", "ok", "invalid"]
     )
+
+
+def test_drift_is_what_neighbours_in_time_share() -> None:
+    """A clock that halves in the middle is found, and random errors of the expectation are not."""
+    rng = np.random.default_rng(0)
+    expected = np.exp(rng.normal(size=400))
+    errors = np.exp(rng.normal(scale=0.3, size=400))
+    clock = np.where(np.arange(400) < 200, 1.0, 2.0)
+    drift = phone_tasks.drift_of(expected * errors * clock, expected)
+    assert np.median(drift[220:]) / np.median(drift[:180]) == pytest.approx(2, rel=0.1)
+    steady = phone_tasks.drift_of(expected * errors, expected)
+    assert np.abs(np.log(steady)).max() < 0.3

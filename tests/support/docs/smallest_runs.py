@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[str, str]] = {
         r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
     ),
     "phone_records": (
-        "OUT/phone.log --gpu adreno660 --least 36 --ablate",
+        "OUT/phone.log --gpu adreno660 --least 36 --ablate --plot OUT/plot.png",
         r"(?s)float16 +│ +1 │ +36 │ +-?\d\.\d\d .*issuing .* 30 │ +\d+% │ +6 │ +100% │.*registers +│.*factors of two",
     ),
     "phone_schedules": (
