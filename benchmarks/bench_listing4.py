@@ -2,6 +2,7 @@
 """Counts the instructions of the Romou paper's Listing 4, B = A + n, under Mesa's compilers.
 
     python benchmarks/bench_listing4.py                  Adreno 630 and 740
+    python benchmarks/bench_listing4.py --side 56        with divisions in the addresses
     python benchmarks/bench_listing4.py --gpu g76        another GPU
 
 Each kernel is Romou's for one choice of the knobs `data` and `output` (setImage) and `autobroadcast`. A work-item adds
@@ -24,7 +25,6 @@ from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
 
 TARGET = Target("opencl -device=adreno640")
-SHAPE = (1, 16, 56, 56, 4)
 COMPARED = ("a630", "a740")
 
 
@@ -36,12 +36,13 @@ def add_input(a: te.Tensor, n: te.Tensor) -> te.Tensor:
     return te.compute(a.shape, lambda *i: a[i] + n[0], name="b")
 
 
-def task_of(computation: str) -> TunableTask:
-    """Return the element-wise task that adds a "number" or an "input"."""
-    if computation == "number":
-        operator = romou.operators.from_te(add_number, {"a": SHAPE})
+def task_of(n: str, side: int) -> TunableTask:
+    """Return the element-wise task that adds n, a "number" or an "input", to 16 channels of texels."""
+    shape = (1, 16, side, side, 4)
+    if n == "number":
+        operator = romou.operators.from_te(add_number, {"a": shape})
     else:
-        operator = romou.operators.from_te(add_input, {"a": SHAPE, "n": (1,)})
+        operator = romou.operators.from_te(add_input, {"a": shape, "n": (1,)})
     (task,) = Compilation.of(operator, TARGET).lowered().tasks
     return task
 
@@ -55,10 +56,11 @@ def source_of(task: TunableTask, place: str, *, has_autobroadcast: bool) -> str:
 
 @click.command()
 @click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=COMPARED, show_default=True)
-def main(gpus: tuple[str, ...]) -> None:
+@click.option("--side", default=64, show_default=True, help="Rows and columns of A and B.")
+def main(gpus: tuple[str, ...], side: int) -> None:
     """Print a table of the four kernels of each computation, by GPU."""
     rows = [(n, place, has) for n in ("number", "input") for place in ("buffer", "image") for has in (False, True)]
-    tasks = {n: task_of(n) for n in ("number", "input")}
+    tasks = {n: task_of(n, side) for n in ("number", "input")}
     sources = [source_of(tasks[n], place, has_autobroadcast=has) for n, place, has in rows]
     answers = [compile_all(sources, gpu) for gpu in gpus]
     columns = ("A and B", "autobroadcast", *(name for gpu in gpus for name in (GPUS[gpu], "registers")))
