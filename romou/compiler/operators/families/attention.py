@@ -30,6 +30,7 @@ from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.expressions import dtype_of
 from romou.compiler.tir.primitives import LANES, is_image
 
+# Tiles of 5 and 7 fit rows of 197, 77 and 49 with little padding.
 KNOBS = (
     Knob(name="group_queries", choices=(1, 2, 4, 8, 16, 32), default=8, help="work-items of a group along the queries"),
     Knob(
@@ -40,12 +41,17 @@ KNOBS = (
     ),
     Knob(
         name="item_queries",
-        choices=(1, 2, 4, 8),
+        choices=(1, 2, 3, 4, 5, 6, 8),
         default=2,
         help="queries of a work-item",
         scales_outputs=True,
     ),
-    Knob(name="item_keys", choices=(1, 2, 4, 8), default=4, help="keys of a work-item in each tile of keys"),
+    Knob(
+        name="item_keys",
+        choices=(1, 2, 3, 4, 5, 6, 7, 8),
+        default=4,
+        help="keys of a work-item in each tile of keys",
+    ),
     Knob(
         name="value_tile",
         choices=(OWN, SHARED),
