@@ -138,6 +138,37 @@ class MixedSums:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Costs in the estimate of a kernel's time (`romou.tuner.pruning.estimate`).
+
+    load_issue: multiply-adds that are issued while one load is.
+    buffer_latency, image_latency: cycles until the first-level cache answers.
+    loads_in_flight: loads of a work-item that wait at the same time.
+    group_start: cycles to start and to end a work group.
+    moved_buffer_fraction, moved_image_fraction: fraction of the bytes of a load that the first-level cache moves.
+        Neighbours of a warp often read the same texel.
+    moved_shared_fraction: fraction of the distinct bytes of a work group that the second-level cache moves.
+    register_pool: registers of a core that work-items share, as a multiple of the device file's number.
+    max_register_fill: fraction of a work-item's registers that it can fill at full speed.
+    spill: share of the time that a kernel with more registers takes longer.
+    spill_growth: the same for each multiple of that number of registers.
+    """
+
+    load_issue: float
+    buffer_latency: float
+    image_latency: float
+    loads_in_flight: float
+    group_start: float
+    moved_buffer_fraction: float
+    moved_image_fraction: float
+    moved_shared_fraction: float
+    register_pool: float
+    max_register_fill: float
+    spill: float
+    spill_growth: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """Fitted numbers for a kind of device.
 
@@ -149,6 +180,7 @@ class Preset:
     registers: Registers | None = None
     algorithms: Algorithms | None = None
     occupancy: Occupancy
+    estimate: Estimate
     mixed_sums: MixedSums
     tensor_cores: TensorCores
     streaming: Streaming

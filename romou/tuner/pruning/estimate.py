@@ -2,7 +2,7 @@
 
 A core issues instructions, waits for loads in each iteration, and moves bytes out of its caches. The estimate is the
 Euclidean norm of these times, so the longest one dominates. Only ratios are meaningful: epilogue, launch and compiler
-are left out. On the recorded spaces the rank correlation with the measured times is 0.6 to 0.9.
+are left out. What each of these costs is a preset of the device's family (`romou.base.preset.Estimate`).
 """
 
 from __future__ import annotations
@@ -12,28 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from romou.base.preset import Estimate
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import HardwareSpec
+from romou.devices.presets import preset_for
 from romou.tuner.analysis.usage import KernelUsage
 
-# Issue cost of a load in multiply-adds.
-_ISSUED = 8.0
 # Multiply-adds of a tensor core relative to an ALU: mma.sync.m16n8k16 on Hopper, 1024 in a cycle of a core.
 _TENSOR_CORE_RATE = 8
-# Share of a load's bytes that is moved: neighbours of a warp often read the same texel.
-_MOVED = 0.25
-# Latency of the first-level cache in cycles. It is lower for images, which do not alias: a compiler moves more of their
-# loads ahead. Then the number of loads in flight.
-_BUFFER_LATENCY, _IMAGE_LATENCY, _UNDER_WAY = 130.0, 60.0, 3
-# Cycles to start and to end a work group.
-_STARTED = 1500.0
 # Fewest registers of any kernel.
 _LEAST_REGISTERS = 32
 # Registers of a Mali that a kernel cannot use. Under Mesa's compiler for Mali-G76, 24 of 34 random kernels with more
 # than 57 live registers spill, and 7 of 59 with fewer: unrolled windows, whose conditions and coordinates stay live.
 _KEPT_BY_COMPILER = 7
-# Slowdown of a kernel that spills.
-_SPILLED = 1.5
 _TEXEL_BYTES = 16
 _NEEDED = ("shader_cores", "alus_per_core", "clock_mhz", "l2_bandwidth_gbps", "warp_sizes")
 
@@ -80,10 +71,13 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
     # The transforms before and after only move data. If it does not fit into the cache, it goes through memory.
     is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
     through = np.where(is_cached, l2, _rate(spec.dram_bandwidth_gbps, l2))
-    cycles = cycles + usage.transform_bytes / (through / hertz) + 2 * _STARTED * (usage.transform_bytes > 0)
+    costs = _costs(spec)
+    cycles = cycles + usage.transform_bytes / (through / hertz) + 2 * costs.group_start * (usage.transform_bytes > 0)
     registers = needed_registers(usage, spec)
     if registers is not None:
-        cycles = np.where(registers[0] > registers[1], _SPILLED * cycles, cycles)
+        filled = registers[0] / (costs.max_register_fill * registers[1])
+        slower = 1 + costs.spill + costs.spill_growth * (filled - 1)
+        cycles = np.where(filled > 1, slower * cycles, cycles)
     return cycles / hertz
 
 
@@ -110,6 +104,7 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     if needed is None or occupied is None:
         return None
     (cores, alus, hertz, l2, _), (in_flight, groups, items) = needed, occupied
+    costs = _costs(spec)
     size = np.maximum(usage.work_group_size, 1)
 
     # A load is one instruction for up to four numbers of any type. Tensor cores load 16 bytes of fp16. Local memory
@@ -123,40 +118,47 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
         usage.local_loads / local_bytes,
     )
     rate = np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, np.where(usage.multiplies_fp16, spec.fp16_rate or 1, 1))
-    iteration = usage.multiply_adds / rate + _ISSUED * (from_buffers + from_images + from_local)
+    iteration = usage.multiply_adds / rate + costs.load_issue * (from_buffers + from_images + from_local)
     item_iterations = groups * items * usage.iterations
     issuing = item_iterations * iteration / alus
 
     loads = from_buffers + from_images
     latency = (
-        (_BUFFER_LATENCY * from_buffers + _IMAGE_LATENCY * from_images)
+        (costs.buffer_latency * from_buffers + costs.image_latency * from_images)
         / np.maximum(loads, 1e-9)
-        * np.sqrt(np.maximum(loads / _UNDER_WAY, 1))
+        * np.sqrt(np.maximum(loads / costs.loads_in_flight, 1))
     )
     # Copies ahead have more iterations to arrive. A prefetch through registers stalls if it takes longer than one
     # iteration.
     one_iteration = np.where(
         usage.is_prefetched, np.maximum(latency, iteration), latency / (1 + usage.iterations_ahead) + iteration
     )
-    waiting = np.ceil(groups / in_flight) * (_STARTED + usage.iterations * one_iteration)
+    waiting = np.ceil(groups / in_flight) * (costs.group_start + usage.iterations * one_iteration)
 
     def cycles_of(moved: Any, bytes_per_second: Any) -> Any:
         return moved / (bytes_per_second / hertz)
 
     of_buffers = _rate(spec.l1_buffer_bandwidth_gbps if spec.l1_buffer_cache_bytes != 0 else None, l2)
     into_buffers = _rate(spec.buffer_write_bandwidth_gbps, l2)
-    first_level = item_iterations * cores * _MOVED * texel_bytes
+    first_level = item_iterations * cores * texel_bytes
+    shared_bytes = (usage.buffer_bytes + usage.image_bytes) * usage.iterations * usage.work_groups
     return {
         "issuing": issuing,
         "waiting": waiting,
-        "buffers": cycles_of(first_level * from_buffers, of_buffers),
-        "images": cycles_of(first_level * from_images, _rate(spec.l1_texture_bandwidth_gbps, of_buffers)),
-        "l2": cycles_of((usage.buffer_bytes + usage.image_bytes) * usage.iterations * usage.work_groups, l2),
+        "buffers": cycles_of(first_level * costs.moved_buffer_fraction * from_buffers, of_buffers),
+        "images": cycles_of(
+            first_level * costs.moved_image_fraction * from_images, _rate(spec.l1_texture_bandwidth_gbps, of_buffers)
+        ),
+        "l2": cycles_of(costs.moved_shared_fraction * shared_bytes, l2),
         "output": cycles_of(
             usage.output_bytes,
             np.where(usage.images["output"], _rate(spec.image_write_bandwidth_gbps, into_buffers), into_buffers),
         ),
     }
+
+
+def _costs(spec: HardwareSpec) -> Estimate:
+    return preset_for(spec).estimate
 
 
 def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
@@ -184,13 +186,18 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | 
     return _groups_in_flight(usage, spec, items), np.maximum(np.ceil(usage.work_groups / cores), 1), items
 
 
+def register_pool(spec: HardwareSpec) -> int:
+    """Return the registers of a core that its work-items share. 0 if their number is not known."""
+    return int(_costs(spec).register_pool * (spec.registers_per_core or 0))
+
+
 def _groups_in_flight(usage: KernelUsage, spec: HardwareSpec, items: Any) -> Any:
     """Return the number of work groups that fit into a core's registers, at least one."""
     if spec.register_lanes_per_core is None:
         return np.asarray(1)
     lanes: Any = spec.register_lanes_per_core
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
-        lanes = spec.registers_per_core // np.clip(
+        lanes = register_pool(spec) // np.clip(
             usage.registers, min(_LEAST_REGISTERS, spec.registers_per_lane or 1), spec.registers_per_lane
         )
     return np.maximum(lanes // items, 1)
