@@ -19,7 +19,7 @@ from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search.cost_model import train_on
 from romou.tuner.search.features import TaskFeatures
-from romou.tuner.search.pretrained import PretrainedModel, file_of
+from romou.tuner.search.pretrained import PretrainedModel, model_path
 from romou.tuner.search.transfer import TransferData
 from simulation import SimulatedTask
 
@@ -70,7 +70,7 @@ def main(spaces: tuple[Path, ...], device: str, out: Path | None) -> None:
         for folder in spaces
         for path in sorted(folder.glob("*.json.gz"))
     ]
-    out = out or file_of(target)
+    out = out or model_path(target.kind, target.spec.name)
     out.parent.mkdir(exist_ok=True)
     train(tasks, target).save(out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(tasks)} recordings")

@@ -21,7 +21,7 @@ from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
 from romou.tuner.search.features import Correction, TaskFeatures
-from romou.tuner.search.pretrained import PretrainedModel, file_of, pretrained_for
+from romou.tuner.search.pretrained import PretrainedModel, model_path, pretrained_for
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
 from simulation import SimulatedDevice, SimulatedTask
@@ -80,8 +80,8 @@ def test_a_search_goes_on_without_a_model_that_does_not_fit(
     (warning,) = caplog.records
     assert warning.levelname == "WARNING"
     assert re.search(
-        r"without a pretrained cost model: .*does not have: another\npython benchmarks/pretrain_cost_model.py makes it"
-        r" anew",
+        r"without a pretrained cost model: .*does not have: another\nbenchmarks/pretrain_cost_model.py and "
+        r"benchmarks/pretrain_on_phones.py make such models anew",
         warning.getMessage(),
     )
 
@@ -134,7 +134,17 @@ def test_a_model_ships_for_a_device() -> None:
     assert all(
         pretrained_for(Target(f"{kind} -device=nvidia_h200")) is not None for kind in ("opencl", "vulkan", "cuda")
     )
-    assert all(pretrained_for(Target(text)) is None for text in ("opencl -device=adreno640", "opencl -device=host"))
+    assert all(pretrained_for(Target(text)) is None for text in ("opencl -device=mali_g76", "opencl -device=host"))
+
+
+def test_a_model_ships_for_a_family() -> None:
+    models = [
+        pretrained_for(Target(text))
+        for text in ("opencl -device=adreno640", "opencl -device=adreno740", "vulkan -device=adreno740")
+    ]
+    paths = [None if model is None else model.path for model in models]
+    assert paths == [model_path("opencl", "adreno")] * 3
+    assert all(model is not None and model.read() is not None for model in models)
 
 
 def test_default_configs_do_not_wait_for_xgboost() -> None:
@@ -228,4 +238,4 @@ def test_the_command_makes_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 recordings" in result.output
     PretrainedModel.load(out)
-    assert file_of(H200).name == "opencl_nvidia_h200.ubj.gz"
+    assert model_path("opencl", "nvidia_h200").is_file()

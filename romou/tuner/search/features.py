@@ -132,8 +132,13 @@ class TaskFeatures:
 
     def _compute(self, configs: Sequence[Config]) -> np.ndarray:
         columns = columns_of(configs)
-        usage = self._form.usage(columns)
-        count = len(configs)
+        return self.of_kernels(columns, self._form.usage(columns), len(configs))
+
+    def of_kernels(self, columns: Columns, usage: KernelUsage, count: int) -> np.ndarray:
+        """Return one row for each of `count` kernels, with the corrected estimate as the last column.
+
+        They need not be configs of the space: knobs may have other values.
+        """
         # Up to a constant factor of the task.
         outputs = math.prod(
             (columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns),
@@ -152,8 +157,9 @@ class TaskFeatures:
         ]
         logs.insert(len(numbers), np.log2(outputs / (1 + loaded)))
         by_name = dict(zip(_DERIVED, logs, strict=True))
+        missing = np.zeros(count, dtype=int)
         for name, knob in self._knobs.items():
-            by_name[name] = np.array([knob.number(config.get(name, 0)) for config in configs])
+            by_name[name] = np.array([knob.number(value) for value in columns.get(name, missing).tolist()])
         rows = np.column_stack([by_name.get(name, np.zeros(count)) for name in self.columns])
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
         if seconds is not None and self._correct is not None:

@@ -1,4 +1,4 @@
-"""Pretrained cost models: trees that correct the estimate on a device, trained on spaces recorded on it.
+"""Pretrained cost models: trees that correct the estimate on a device or a family, trained on what was recorded there.
 
 They were trained on sums of products in OpenCL without tensor cores. Backends with OpenCL in `learns_from` use them
 too.
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from romou.base.errors import RecordError
+from romou.devices.hardware import families_of
 from romou.devices.targets import Target
 from romou.tuner.search.cost_model import Trees
 from romou.tuner.search.features import known_columns
@@ -23,7 +24,7 @@ from romou.tuner.search.features import known_columns
 logger = logging.getLogger("romou")
 
 _FOLDER = Path(__file__).parent / "pretrained_models"
-_ANEW = "python benchmarks/pretrain_cost_model.py makes it anew."
+_ANEW = "benchmarks/pretrain_cost_model.py and benchmarks/pretrain_on_phones.py make such models anew."
 
 
 class PretrainedModel(Trees):
@@ -64,7 +65,7 @@ class ShippedModel:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._lock = threading.Lock()
 
     def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
@@ -80,22 +81,24 @@ class ShippedModel:
     @functools.cached_property
     def _model(self) -> PretrainedModel | None:
         try:
-            return PretrainedModel.load(self._path)
+            return PretrainedModel.load(self.path)
         except RecordError as error:
             logger.warning("the search goes on without a pretrained cost model: %s", error)
             return None
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the shipped model of the target's device for its kind, or for the kind that it learns from.
+    """Return the shipped model of the target's device, else of its family.
 
-    None if there is no such model.
+    It is of the target's kind, or of the kind that it learns from. None if there is no such model.
     """
-    paths = (file_of(target, kind) for kind in (target.kind, target.backend.learns_from))
+    names = (target.spec.name, *families_of(target.spec.family))
+    kinds = (target.kind, target.backend.learns_from)
+    paths = (model_path(kind, name) for name in names for kind in kinds if kind)
     path = next(filter(Path.is_file, paths), None)
     return None if path is None else ShippedModel(path)
 
 
-def file_of(target: Target, kind: str | None = None) -> Path:
-    """Return the path of the pretrained model for the target's device, for the target's kind or another one."""
-    return _FOLDER / f"{kind or target.kind}_{target.spec.name}.ubj.gz"
+def model_path(kind: str, name: str) -> Path:
+    """Return the path of the pretrained model of a device or of a family of devices, for targets of a kind."""
+    return _FOLDER / f"{kind}_{name}.ubj.gz"

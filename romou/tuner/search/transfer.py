@@ -49,9 +49,18 @@ class TransferData:
     ) -> None:
         """Add one task on one device, unless it has too few measurements."""
         if is_enough(times_s):
-            labels = scores(times_s)
-            expected = levelled(features.expected(configs), labels, np.exp(labels))
-            self._groups.append((features.columns, features(configs), labels, expected))
+            self.add_rows(features.columns, features(configs), features.expected(configs), times_s)
+
+    def add_rows(
+        self, columns: tuple[str, ...], rows: np.ndarray, expected: np.ndarray, times_s: Sequence[float | None]
+    ) -> None:
+        """Add the measured kernels of one task.
+
+        rows: their features, (kernels, columns)
+        expected: their expected scores
+        """
+        labels = scores(times_s)
+        self._groups.append((columns, rows, labels, levelled(expected, labels, np.exp(labels))))
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -58,6 +58,10 @@ RUNS: dict[str, tuple[str, str]] = {
         r"adreno_660.jsonl │ +1 │ +1 │ +\d+ │",
     ),
     "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
+    "pretrain_on_phones": (
+        "OUT/phone.log --gpu adreno660 --least 36 --out OUT/phones.ubj.gz",
+        r"phones.ubj.gz: \d+ bytes, out of 1 layers",
+    ),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
 }
 # The same for scripts that need Mesa's compilers.

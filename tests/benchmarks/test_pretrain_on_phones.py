@@ -1,0 +1,48 @@
+"""A cost model of phones judged on layers that it did not see."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain_on_phones import Judgement, Layer, judged
+
+KERNELS = 64
+
+
+def layer(number: int) -> Layer:
+    """Return a layer whose estimate is wrong by what its one feature says."""
+    generator = np.random.default_rng(number)
+    rows = generator.uniform(0, 8, (KERNELS, 1)).astype(np.float32)
+    expected = generator.uniform(-1, 0, KERNELS).astype(np.float32)
+    seconds = np.exp(rows[:, 0] / 4 - expected)
+    recorded: Any = SimpleNamespace(work=number, gpu="adreno660", template="conv2d.image2d", dtype="float16")
+    task: Any = SimpleNamespace(recorded=recorded, time_s=seconds, is_timed=np.isfinite(seconds))
+    return Layer(task, ("tile_o",), rows, expected, seconds.tolist())
+
+
+def test_a_judgement_of_an_order() -> None:
+    times = np.array([3.0, 1.0, 2.0, 1.01])
+    best = Judgement.of(-times, times)
+    assert (best.correlation, best.first, best.ten, best.trials) == (pytest.approx(1), 1, 1, 1)
+    worst = Judgement.of(times, times)
+    assert (worst.correlation, worst.first, worst.ten, worst.trials) == (pytest.approx(-1), 3, 1, 3)
+
+
+def test_layers_are_judged_by_models_of_other_layers() -> None:
+    tables = judged([layer(number) for number in range(12)], folds=3)
+    assert list(tables) == ["adreno660 conv2d float16", "all"]
+    before, after = (np.mean([pair[side].correlation for pair in tables["all"]]) for side in (0, 1))
+    assert len(tables["all"]) == 12
+    assert after > before + 0.1
+
+
+def test_the_same_layer_is_in_the_same_group() -> None:
+    first = layer(5)
+    recorded: Any = SimpleNamespace(work=5, gpu="adreno740", template="conv2d.image2d", dtype="float32")
+    other = dataclasses.replace(first, task=SimpleNamespace(recorded=recorded))  # type: ignore[arg-type]
+    assert {each.fold(7) for each in (first, other)} == {first.fold(7)}
