@@ -24,7 +24,7 @@ from romou.base.limits import LOCAL_MEMORY_ALPHA
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import HardwareSpec
 from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.estimate import estimate_seconds, needed_registers, register_pool
+from romou.tuner.pruning.estimate import estimate_seconds, needed_registers
 
 PAPER = "Romou paper, section 4.2"
 # Multiply-adds of one tensor core instruction for each of its 32 work-items, at least: mma.sync.m16n8k8.
@@ -247,7 +247,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
         return None
     size = np.maximum(usage.work_group_size, 1)
-    in_flight = register_pool(spec) // np.maximum(usage.needed_registers * size, 1) * size
+    in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
     # One group that needs the whole file still runs; `registers` judges it.
     return _verdict(
         "occupancy",

@@ -186,18 +186,13 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | 
     return _groups_in_flight(usage, spec, items), np.maximum(np.ceil(usage.work_groups / cores), 1), items
 
 
-def register_pool(spec: HardwareSpec) -> int:
-    """Return the registers of a core that its work-items share. 0 if their number is not known."""
-    return int(_costs(spec).register_pool * (spec.registers_per_core or 0))
-
-
 def _groups_in_flight(usage: KernelUsage, spec: HardwareSpec, items: Any) -> Any:
     """Return the number of work groups that fit into a core's registers, at least one."""
     if spec.register_lanes_per_core is None:
         return np.asarray(1)
     lanes: Any = spec.register_lanes_per_core
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
-        lanes = register_pool(spec) // np.clip(
+        lanes = int(_costs(spec).register_pool * spec.registers_per_core) // np.clip(
             usage.registers, min(_LEAST_REGISTERS, spec.registers_per_lane or 1), spec.registers_per_lane
         )
     return np.maximum(lanes // items, 1)
