@@ -51,7 +51,10 @@ class Layer:
 
     def fold(self, folds: int) -> int:
         """Return the layer's group. The same layer in other types and on other GPUs is in the same group."""
-        return int(hashlib.sha256(repr(self.task.recorded.work).encode()).hexdigest(), 16) % folds
+        operator = self.task.recorded.task
+        assert operator is not None, "tasks without a template are left out"
+        layer = operator.name.removesuffix(f"_{self.task.recorded.dtype}")
+        return int(hashlib.sha256(layer.encode()).hexdigest(), 16) % folds
 
 
 @dataclass(frozen=True)

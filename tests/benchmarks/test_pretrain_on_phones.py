@@ -20,7 +20,9 @@ def layer(number: int) -> Layer:
     rows = generator.uniform(0, 8, (KERNELS, 1)).astype(np.float32)
     expected = generator.uniform(-1, 0, KERNELS).astype(np.float32)
     seconds = np.exp(rows[:, 0] / 4 - expected)
-    recorded: Any = SimpleNamespace(work=number, gpu="adreno660", template="conv2d.image2d", dtype="float16")
+    recorded: Any = SimpleNamespace(
+        task=SimpleNamespace(name=f"layer_{number}"), gpu="adreno660", template="conv2d.image2d", dtype="float16"
+    )
     task: Any = SimpleNamespace(recorded=recorded, time_s=seconds, is_timed=np.isfinite(seconds))
     return Layer(task, ("tile_o",), rows, expected, seconds.tolist())
 
@@ -43,6 +45,7 @@ def test_layers_are_judged_by_models_of_other_layers() -> None:
 
 def test_the_same_layer_is_in_the_same_group() -> None:
     first = layer(5)
-    recorded: Any = SimpleNamespace(work=5, gpu="adreno740", template="conv2d.image2d", dtype="float32")
+    operator = SimpleNamespace(name="layer_5_float32")
+    recorded: Any = SimpleNamespace(task=operator, gpu="adreno740", template="conv2d.image2d", dtype="float32")
     other = dataclasses.replace(first, task=SimpleNamespace(recorded=recorded))  # type: ignore[arg-type]
     assert {each.fold(7) for each in (first, other)} == {first.fold(7)}
