@@ -26,8 +26,9 @@ from romou.runtime.module import Summary
 from romou.tuner.measure.verify import poison
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
-from support.kernels.operators import assert_agrees, each_kind, joined_task
+from support.kernels.operators import assert_agrees, each_kind, has_device, joined_task
 from support.models.small_networks import NetworkBuilder, attention_net, random_inputs
+from support.suite.exhaustive import few
 
 GPU = Target("cuda -device=nvidia_h200")
 SWAP = [0, 1, 3, 2]
@@ -195,15 +196,15 @@ def arguments(task: TunableTask, work: Work, dtype: str) -> tuple[list[np.ndarra
     return [*filled_in, poison(shapes[-1], dtype)], expected
 
 
-@each_kind("work", WORKS, opencl=range(len(WORKS)), cuda=(0, 1, 7), vulkan=(1,))
+@each_kind("work", WORKS, opencl=(1, 4, 7, 9), cuda=(7,))
 def test_it_is_what_numpy_says(work: Work, target: Target) -> None:
     task = task_of(work)
     arrays, expected = arguments(task, work, "float32")
-    for config in configs_of(task, target, 1):
+    for config in configs_of(task, target, 1 if has_device(target) else 0):
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-@each_kind("work", [WORKS[1], WORKS[6], WORKS[7]], opencl=(0, 1, 2), cuda=(0,), vulkan=())
+@each_kind("work", [WORKS[1], WORKS[6], WORKS[7]], opencl=(1,), cuda=(0,))
 def test_fp16_is_storage(work: Work, target: Target) -> None:
     """Sums are fp32, so only the rounding of the inputs and of the output is left."""
     task = task_of(work, "float16")
@@ -296,8 +297,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_models_have_one_kernel_for_it(name: str, opencl_device: tvm.runtime.Device) -> None:
+@pytest.mark.parametrize("name", few([*MODELS], 1, 3))
+def test_models_have_one_kernel_for_it(
+    name: str, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PoCL's optimization takes longer than everything else.
+    monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
     model, target = MODELS[name](), Target("opencl -device=host")
     apart = Compilation.of(import_model(model, None), target).lowered()
     assert not any(task.family == "attention" for task in apart.tasks)
