@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -25,100 +23,25 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
+from phone_judged import Judged, grouped, start_of
 from phone_plot import draw
-from phone_tasks import PhoneTask, drift_of, load_tasks, recorded_tasks, target_of
+from phone_sizes import sized
+from phone_tasks import drift_of, load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
-from romou.base.space import Config
 from romou.compiler.operators.algorithms import DIRECT
-from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.pruning.criteria import judge
-from romou.tuner.pruning.estimate import can_estimate, estimate_parts, estimate_seconds
+from romou.tuner.pruning.estimate import can_estimate
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
 from romou.tuner.records.recording import is_recording
 
-# A config is as good as the best one within this factor.
-_NEAR = 1.02
 # Fewest timed configs of a task, so that ranks mean something.
 _LEAST_TIMED = 10
 # Fewest configs of a task in a file of AutoTVM, which has hundreds of small tasks.
 _LEAST = 100
-# The recordings have one place for each tensor, so this criterion excludes all configs of a task or none.
-_OF_PLACES = "buffers"
 # Outcomes of configs that exceed a resource: work-items of a group, registers, memory.
 _OF_RESOURCES = (Outcome.INVALID, Outcome.RUN_ERROR)
 _QUARTILES = (0.25, 0.5, 0.75)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A task with the estimates of its configs."""
-
-    task: PhoneTask
-
-    @property
-    def group(self) -> tuple[str, str, str]:
-        """GPU, template and type."""
-        recorded = self.task.recorded
-        return recorded.gpu, recorded.template.partition(".")[0], recorded.dtype
-
-    @cached_property
-    def seconds(self) -> np.ndarray:
-        """Estimated seconds of each config."""
-        estimated = estimate_seconds(self.task.usage, self.task.target.spec)
-        assert estimated is not None, "main leaves out GPUs without an estimate"
-        return np.broadcast_to(estimated, len(self.task.time_s))
-
-    @cached_property
-    def parts(self) -> dict[str, np.ndarray]:
-        """Term of the estimate -> cycles of each config."""
-        parts = estimate_parts(self.task.usage, self.task.target.spec) or {}
-        return {name: np.broadcast_to(part, len(self.task.time_s)) for name, part in parts.items()}
-
-    @cached_property
-    def is_near_best(self) -> np.ndarray:
-        """Which configs are as good as the best recorded one."""
-        is_near: np.ndarray = self.task.time_s <= _NEAR * np.nanmin(self.task.time_s)
-        return is_near
-
-    @cached_property
-    def excluded(self) -> dict[bool, dict[str, np.ndarray]]:
-        """Criterion -> which configs it excludes, as if the recorded configs were the space.
-
-        By the facts of the GPU's file (False), and with unknown ones from the nearest GPU (True).
-        """
-        return {is_guessed: self._excluded(is_guessed) for is_guessed in (False, True)}
-
-    def _excluded(self, is_guessed: bool) -> dict[str, np.ndarray]:
-        task, own = self.task, Target(f"opencl -device={self.task.recorded.gpu}")
-        spec = own.with_options(facts="nearest").spec if is_guessed and own.spec.nearest else own.spec
-        choices = task.form.choices(task.space, spec, [task.usage], start_of(task))
-        verdicts = judge(task.usage, spec, choices=choices)
-        count = len(task.time_s)
-        return {name: ~np.broadcast_to(np.asarray(v.keep, dtype=bool), count) for name, v in verdicts.items()}
-
-    def is_rejected(self, is_guessed: bool) -> np.ndarray:
-        """Return which configs a criterion excludes, but for the place of tensors."""
-        masks = [mask for name, mask in self.excluded[is_guessed].items() if name != _OF_PLACES]
-        return np.logical_or.reduce(masks) if masks else np.zeros(len(self.task.time_s), dtype=bool)
-
-    def quality(self, scores: np.ndarray) -> tuple[float, float, float]:
-        """Return the rank correlation of scores with times, and times over the best of the first, and of ten picks."""
-        is_timed = self.task.is_timed
-        times, scores = self.task.time_s[is_timed], scores[is_timed]
-        # Equal scores are no information: any order of them is as good.
-        correlation = 0.0 if np.ptp(scores) == 0 else float(stats.spearmanr(scores, times).statistic)
-        picked = times[np.argsort(scores, kind="stable")] / times.min()
-        return correlation, float(picked[0]), float(picked[:10].min())
-
-
-def start_of(task: PhoneTask) -> Config:
-    """Return Romou's first config with the recorded algorithm."""
-    # A recording of Romou begins with the default config.
-    wanted = task.kernels[0].knobs.get("algorithm", DIRECT)
-    starts = task.template.starts(task.target.limits)
-    return next(config for config in starts if config.get("algorithm", DIRECT) == wanted)
 
 
 def expressed(tasks: Sequence[Judged], out: Console) -> None:
@@ -134,16 +57,8 @@ def expressed(tasks: Sequence[Judged], out: Console) -> None:
 
 def estimated(tasks: Sequence[Judged], out: Console) -> None:
     """Print how well the estimate ranks the recorded configs."""
-    columns = (
-        "tasks",
-        "configs",
-        "rank correlation",
-        "quartiles",
-        "first pick",
-        "quartiles",
-        "best of ten",
-        "no drift",
-    )
+    ranks = ("rank correlation", "quartiles", "without drift", "drift")
+    columns = ("tasks", "configs", *ranks, "first pick", "quartiles", "best of ten")
     table = table_of_numbers("GPU, template, type", columns, title="Estimate against recorded times (medians of tasks)")
     for name, members in grouped(tasks).items():
         qualities = np.array([j.quality(j.seconds) for j in members])
@@ -154,18 +69,24 @@ def estimated(tasks: Sequence[Judged], out: Console) -> None:
             str(sum(len(j.task.time_s) for j in members)),
             f"{middle[0]:.2f}",
             f"{low[0]:.2f} to {high[0]:.2f}",
+            *(f"{value:.2f}" for value in np.median([drift(j) for j in members], axis=0)),
             f"{middle[1]:.2f}x",
             f"{low[1]:.2f} to {high[1]:.2f}",
             f"{middle[2]:.2f}x",
-            f"{np.median([without_drift(j) for j in members]):.2f}",
         )
     out.print(table)
 
 
-def without_drift(judged: Judged) -> float:
-    """Return the rank correlation of the estimate with the times after the drift of the phone's clock is removed."""
+def drift(judged: Judged) -> tuple[float, float]:
+    """Return the rank correlation without the drift of the phone's clock, and how much drift there is.
+
+    The second number is the correlation of the errors of successive measurements, logarithms of time over estimate.
+    Successive configs are different ones, so it is near 0 if the clock is steady.
+    """
     times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
-    return float(stats.spearmanr(seconds, times / drift_of(times, seconds)).statistic)
+    errors = np.log(times / seconds)
+    steady = stats.spearmanr(seconds, times / drift_of(times, seconds)).statistic
+    return float(steady), float(np.corrcoef(errors[1:], errors[:-1])[0, 1])
 
 
 def points_of(tasks: Sequence[Judged]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -247,7 +168,8 @@ def _share(count: int, total: int) -> str:
 
 def defaults(tasks: Sequence[Judged], out: Console) -> None:
     """Print the recorded time of the config that is nearest to Romou's default."""
-    columns = ("tasks", "the default itself", "factors of two away", "over the best", "quartiles", "better configs")
+    nearest = ("the default itself", "factors of two away", "over the best", "quartiles", "better configs")
+    columns = ("tasks", *nearest, "float4 sums", "of the best")
     title = "The recorded config nearest to Romou's default (medians of tasks)"
     table = table_of_numbers("GPU, template, type", columns, title=title)
     for name, members in grouped(tasks).items():
@@ -261,14 +183,16 @@ def defaults(tasks: Sequence[Judged], out: Console) -> None:
             f"{middle[1]:.2f}x",
             f"{low[1]:.2f} to {high[1]:.2f}",
             f"{100 * middle[2]:.0f}%",
+            *(f"{sums:.0f}" for sums in middle[3:]),
         )
     out.print(table)
 
 
-def nearest_to_default(judged: Judged) -> tuple[float, float, float]:
+def nearest_to_default(judged: Judged) -> tuple[float, ...]:
     """Return the factors of two between the default config and the nearest timed config, its slowdown and rank.
 
-    Tiles and groups count, each side by itself. The rank is the share of timed configs that are faster.
+    Tiles and groups count, each side by itself. The rank is the share of timed configs that are faster. The number of
+    float4 sums of a work-item follows, of the default and of the best recorded config.
     """
     task = judged.task
     default, columns = start_of(task), task.columns
@@ -276,11 +200,13 @@ def nearest_to_default(judged: Judged) -> tuple[float, float, float]:
     for name in ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w"):
         away = away + np.abs(np.log2(columns[name] / default[name]))
     times = np.where(task.is_timed, task.time_s, np.inf)
+    best = {name: column[int(np.argmin(times))] for name, column in columns.items()}
     # Of equally near configs, the median one.
     nearest = np.flatnonzero((away == away[task.is_timed].min()) & task.is_timed)
     index = nearest[np.argsort(times[nearest])[len(nearest) // 2]]
     faster = (times < times[index]).sum() / task.is_timed.sum()
-    return float(away[index]), float(times[index] / times.min()), float(faster)
+    tiles = [math.prod(int(config[name]) for name in ("tile_o", "tile_h", "tile_w")) for config in (default, best)]
+    return float(away[index]), float(times[index] / times.min()), float(faster), *map(float, tiles)
 
 
 def algorithms(recorded: Sequence[AutotvmTask], out: Console) -> None:
@@ -327,18 +253,6 @@ def algorithms(recorded: Sequence[AutotvmTask], out: Console) -> None:
     out.print(table)
 
 
-def grouped(tasks: Sequence[Judged]) -> Mapping[str, Sequence[Judged]]:
-    """Return a name of a group -> its tasks: GPU, template and type; then convolutions of each GPU; then all."""
-    groups: dict[str, list[Judged]] = {}
-    for judged in sorted(tasks, key=lambda j: j.group):
-        groups.setdefault(", ".join(judged.group), []).append(judged)
-    for gpu in sorted({j.group[0] for j in tasks}):
-        groups[f"{gpu}, all but depthwise"] = [
-            j for j in tasks if j.group[0] == gpu and not j.task.recorded.is_depthwise
-        ]
-    return {name: members for name, members in {**groups, "all": list(tasks)}.items() if members}
-
-
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--template", default=None, help="Only tasks of this template, without its suffix, as conv2d_nchwc.")
@@ -375,6 +289,7 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
     for is_guessed in (False, True):
         pruned(tasks, out, is_guessed)
     defaults(tasks, out)
+    sized(tasks, out)
     if not is_romou:
         algorithms([task for task in read_autotvm(file, gpu or "") if gpu in (None, task.gpu)], out)
 
