@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -20,9 +20,11 @@ from rich.console import Console
 
 from phone_tasks import PhoneTask, load_tasks
 from romou.base.outcome import Outcome
-from romou.base.space import Config, Space
+from romou.base.space import Config
 from romou.compiler.operators.algorithms import DIRECT
+from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning.criteria import Choices, judge
 from romou.tuner.records import Record
 from romou.tuner.records.autotvm import AutotvmTask
 from romou.tuner.records.autotvm_kernels import ForeignKernel
@@ -33,17 +35,21 @@ SOURCE = "Deelvin/qualcomm and octoml/qualcomm, Apache-2.0"
 LEAST_S = 1e-4
 # What a config of AutoTVM says about Romou's kernel. Other knobs are left to Romou's default.
 _SIDES = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w")
-_SAID = ("algorithm", "pixels", *_SIDES, "split_k", "arrangement", "local")
+_SAID = ("algorithm", "pixels", *_SIDES, "split_k", "arrangement", "local", "unroll")
 _UNKNOWN = "not recorded"
+# Factors of two that are worse than any other difference.
+_EXCLUDED = 100
 
 
-def nearest_config(kernel: ForeignKernel, space: Space, start: Config) -> Config:
+def nearest_config(kernel: ForeignKernel, task: PhoneTask, start: Config) -> Config:
     """Return the valid config of a space whose tile and work group are nearest to a kernel's, in factors of two.
 
-    A group of several rows becomes one that is as large: its shape counts half.
+    A group of several rows becomes one that is as large: its shape counts half. Configs that no criterion excludes come
+    first, because a search passes over the others.
 
     start: the other knobs
     """
+    space = task.space
     knobs = {name: int(kernel.knobs[name]) for name in _SIDES}
     pixels = knobs["wg_w"] * kernel.rows
     candidates = list(itertools.product(*(space.knobs[name] for name in _SIDES)))
@@ -52,12 +58,25 @@ def nearest_config(kernel: ForeignKernel, space: Space, start: Config) -> Config
     size = group_o + group_w - wanted["wg_o"] - math.log2(pixels)
     away = sum(abs(mine - wanted[name]) for mine, name in ((o, "tile_o"), (h, "tile_h"), (w, "tile_w")))
     away = away + abs(size) + abs(group_o - wanted["wg_o"]) / 2
+    away = away + _EXCLUDED * is_excluded(task, start, dict(zip(_SIDES, np.array(candidates).T, strict=True)))
     for index in np.argsort(away, kind="stable"):
         config = start.replace(**dict(zip(_SIDES, candidates[int(index)], strict=True)), split_k=1, local=0)
         for change in ({"arrangement": kernel.knobs["arrangement"]}, {"arrangement": "blocked"}):
             if space.knows(tried := config.replace(**change)) and space.is_valid(tried):
                 return tried
     return start
+
+
+def is_excluded(task: PhoneTask, start: Config, sides: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return which configs a criterion excludes by the facts of the GPU's file. The estimate excludes nothing here."""
+    count = len(sides["tile_o"])
+    columns = {name: np.full(count, value) for name, value in start.items()} | dict(sides)
+    usage = task.form.usage({**columns, "split_k": np.ones(count, int), "local": np.zeros(count, int)})
+    spec = Target(f"opencl -device={task.recorded.gpu}").spec
+    verdicts = judge(usage, spec, choices=Choices(images=frozenset({"data", "weight", "output"}))).values()
+    kept = [np.broadcast_to(np.asarray(verdict.keep, dtype=bool), count) for verdict in verdicts]
+    excluded: np.ndarray = ~np.logical_and.reduce(kept)
+    return excluded
 
 
 def best_of(task: PhoneTask) -> tuple[float, int]:
@@ -76,9 +95,10 @@ def schedule_of(tasks: Sequence[PhoneTask]) -> TunedSchedule | None:
         return None
     starts = task.template.starts(limits)
     start = next(c for c in starts if c.get("algorithm", DIRECT) == kernel.knobs["algorithm"])
-    config = nearest_config(kernel, task.space, start)
+    if (unroll := kernel.knobs["unroll"]) in task.space.knobs["unroll"]:
+        start = start.replace(unroll=unroll)
+    config = nearest_config(kernel, task, start)
     said = {name: config[name] for name in _SAID if name in config}
-    said |= {"unroll": kernel.knobs["unroll"]} if kernel.knobs["unroll"] in task.space.knobs["unroll"] else {}
     count = sum(len(each.time_s) for each in tasks)
     record = Record(
         task_key=work.key,
