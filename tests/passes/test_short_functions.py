@@ -40,6 +40,19 @@ def test_erf_is_within_what_opencl_allows(size: int, opencl_device: tvm.runtime.
     )
 
 
+@pytest.mark.parametrize("target", ["opencl -device=host", "vulkan"])
+def test_far_from_zero_erf_and_tanh_are_one(target: str) -> None:
+    """Gelu subtracts them from one, and multiplies the difference by its input."""
+    x = -np.concatenate([np.linspace(10.5, 12, 400), [104, 1e18, np.inf]]).astype(np.float32)
+    nodes = {name: (name, "x") for name in ("Erf", "Tanh", "Gelu")} | {"g": ("Gelu", "x", {"approximate": "tanh"})}
+    found = romou.compile(model_of(nodes, {"x": x}, opset=20), target=target, verify=False).run({"x": x})
+    for name in ("Erf", "Tanh"):
+        assert (found[name] == -1).all()
+    for name in ("Gelu", "g"):
+        assert (found[name][:-1] == 0).all()
+        assert np.isnan(found[name][-1])
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_erf_has_one_definition_for_its_lanes(target: str) -> None:
     x = np.ones((3, 64), np.float32)

@@ -6,6 +6,7 @@ known result.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 OPSET = 21
 _MOST_ELEMENTS = 20_000
@@ -287,26 +289,64 @@ class Builder:
         return Case(tuple(self.nodes), inputs, constants, outputs, values, frozenset(self.exact))
 
 
-def reference(case: Case, *, seed: int | None = None, epsilon: float = 0.0) -> dict[str, np.ndarray]:
-    """Return every tensor, computed node by node. With a seed, floats are perturbed by `epsilon`, relative, before and
-    after each node.
+# Operators of integers that compute in floats and cut off.
+_CUT_OFF = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Resize")
+
+
+def reference(
+    case: Case, *, seed: int | None = None, direction: int = 0, epsilon: float = 0.0
+) -> dict[str, np.ndarray]:
+    """Return every tensor, computed node by node. With a seed or a direction, floats are perturbed by `epsilon`,
+    relative, before and after each node, and so are those that an integer is cut off from.
 
     The movement of the results under perturbation bounds the effect of rounding. UnfitError if a perturbed graph cannot
     be computed.
+
+    direction: 1 moves every float up, -1 down. 0 moves it at random.
     """
     rng = np.random.default_rng(seed)
+    is_exact = seed is None and not direction
+
+    def noise(shape: tuple[int, ...]) -> Any:
+        return direction or rng.standard_normal(shape)
 
     def moved(name: str, array: np.ndarray) -> np.ndarray:
-        if seed is None or array.dtype.kind != "f" or name in case.exact:
+        if is_exact or array.dtype.kind != "f" or name in case.exact:
             return array
         own = max(epsilon, 4 * float(np.finfo(array.dtype).eps))
         with np.errstate(all="ignore"):
-            return (array * (1 + own * rng.standard_normal(array.shape))).astype(array.dtype)
+            return (array * (1 + own * noise(array.shape))).astype(array.dtype)
+
+    def computed(node: onnx.NodeProto, given: list[np.ndarray]) -> list[np.ndarray]:
+        arrays = compute(node, given)
+        if is_exact or node.op_type not in _CUT_OFF or arrays[0].dtype.kind == "f":
+            return arrays
+        (exact,) = compute(node, [given[0].astype("float32"), *given[1:]])
+        own = max(epsilon, 4 * float(np.finfo("float32").eps))
+        info = np.iinfo(arrays[0].dtype)
+        with np.errstate(all="ignore"):
+            size = np.abs(exact) + np.abs(given[0].astype("float64")).max(initial=0.0)
+            near = np.clip(np.trunc(exact + own * size * noise(exact.shape)), float(info.min), float(info.max))
+        # An integer that fp32 cannot hold is far from being cut off to another one.
+        return [np.where(np.abs(exact) < 2.0**22, near, arrays[0]).astype(arrays[0].dtype)]
 
     values = {name: moved(name, case.values[name]) for name in (*case.inputs, *case.constants)}
     for node in case.nodes:
-        arrays = compute(node, [values[name] for name in dict.fromkeys(n for n in node.input if n)])
+        arrays = computed(node, [values[name] for name in dict.fromkeys(n for n in node.input if n)])
         values.update(
             {name: moved(name, array) for name, array in zip((n for n in node.output if n), arrays, strict=True)}
         )
     return values
+
+
+def by_definition(case: Case) -> dict[str, np.ndarray]:
+    """Return the outputs by ONNX's reference, which follows the operators' definitions. Empty if it cannot compute
+    them.
+    """
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outputs = ReferenceEvaluator(case.model()).run(None, case.arrays())
+        return {name: np.asarray(array) for name, array in zip(case.outputs, outputs, strict=True)}
+    except Exception:  # the reference's errors share no base class
+        return {}

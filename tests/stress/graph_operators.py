@@ -165,7 +165,8 @@ def arg(b: Builder) -> object:
 
 def along_axis(b: Builder) -> object:
     operator = b.pick(("Softmax", "LogSoftmax", "Hardmax", "CumSum", "LpNormalization"))
-    x = b.any(ranks=(1, 2, 3, 4))
+    # Which element of a row with NaN is the largest is not defined.
+    x = b.any(ranks=(1, 2, 3, 4), finite=operator == "Hardmax")
     axis = b.whole(-len(b.dims(x)), len(b.dims(x)) - 1)
     if operator == "CumSum":
         return b.add(operator, x, b.fixed(axis), exclusive=b.whole(0, 1), reverse=b.whole(0, 1))
@@ -193,7 +194,12 @@ def normalization(b: Builder) -> object:
             operator, x, b.like(x, shape[axis:]), *([b.like(x, shape[axis:])] if b.chance(0.6) else []), axis=axis
         )
     if operator == "MeanVarianceNormalization":
-        return b.add(operator, x, axes=_axes(b, len(shape)))
+        axes = _axes(b, len(shape))
+        values = b.array(x).astype("float64")
+        square = np.square(values).mean(tuple(axes))
+        if (values.var(tuple(axes)) <= 1e3 * np.finfo(b.array(x).dtype).eps * square).any():
+            raise UnfitError("only rounding is left of onnxruntime's difference of squares")
+        return b.add(operator, x, axes=axes)
     if operator == "LRN":
         return b.add(operator, x, size=int(b.pick((1, 3, 5))))
     channels = (shape[1],)
@@ -495,7 +501,8 @@ def pool(b: Builder) -> object:
 
 
 def resize(b: Builder) -> object:
-    x = b.any(ranks=(3, 4, 4), kinds="ffffu", filled=True)
+    # Onnxruntime multiplies infinities beside an element by a weight of zero.
+    x = b.any(ranks=(3, 4, 4), kinds="ffffu", filled=True, finite=True)
     rank = len(b.dims(x))
     mode = b.pick(("nearest", "nearest", "linear", "cubic"))
     ways = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
@@ -518,7 +525,10 @@ def quantized(b: Builder) -> object:
     operator = b.pick(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"))
     kind = b.pick(("uint8", "int8"))
     if operator == "DynamicQuantizeLinear":
-        return b.add(operator, b.fresh(b.shape(2), "float32", False), outputs=3)
+        values = b.numbers(b.shape(2), "float32")
+        if not 0 < np.ptp(np.append(values.astype("float64"), 0)) < float(np.finfo("float32").max):
+            raise UnfitError("without a finite scale above zero nothing is defined")
+        return b.add(operator, b.given(values, False), outputs=3)
     if operator == "MatMulInteger":
         m, k, n = b.size(), b.size(), b.size()
         return b.add(

@@ -131,6 +131,10 @@ def _reduced_plain(node: Node, name: str, data: relax.Expr, dtype: str, axes: li
     if name == "LogSumExp":
         return _log_sum_exp(node, data, axes, keeps)
     is_whole = np.dtype(dtype).kind in "iu"
+    if is_whole and name in ("L2", "LogSum", "Mean"):
+        # Their results may fit where sums of the elements' type overflow.
+        wide = _reduced_plain(node, name, node.emit(op.astype(data, "float64")), "float64", axes, keeps)
+        return op.astype(op.trunc(wide), dtype)
     term = {"L1": op.abs, "L2": _square, "SumSquare": _square}.get(name, lambda x: x)
     if name in ("L1", "L2", "SumSquare"):
         data = node.emit(term(data))
@@ -148,15 +152,7 @@ def _reduced_plain(node: Node, name: str, data: relax.Expr, dtype: str, axes: li
     else:
         combine = {"Max": op.max, "Min": op.min, "Prod": op.prod, "Mean": op.mean}.get(name, op.sum)
         reduced = combine(data, axes, keepdims=keeps)
-    if name == "Mean" and is_whole:
-        count = math.prod([node.shape()[axis] for axis in axes])
-        return op.astype(
-            op.trunc(op.divide(op.astype(reduced, "float64"), relax.const(float(count), "float64"))), dtype
-        )
-    if name in ("L2", "LogSum"):
-        last = op.sqrt if name == "L2" else op.log
-        return op.astype(last(op.astype(reduced, "float64")), dtype) if is_whole else last(reduced)
-    return reduced
+    return {"L2": op.sqrt, "LogSum": op.log}.get(name, lambda x: x)(reduced)
 
 
 def _square(value: relax.Expr) -> relax.Expr:

@@ -6,8 +6,8 @@ exp    a polynomial of x less integer multiples of 2 log 2, times a power of two
 sin    x less multiples of pi / 2, in three steps, two of them exact up to 8192. Beyond, the exponent selects 64 bits of
        2 / pi, which determine the quotient (Payne and Hanek). Near zeros the result is right to 2e-10, elsewhere to
        3 units in the last place, for x of any size
-tanh   Eigen's rational function of the hyperbolic tangent
-erf    Eigen's rational function of the error function
+tanh   Eigen's rational function of the hyperbolic tangent, cut off at 1, which it exceeds from 10 to 10.5
+erf    Eigen's rational function of the error function, cut off at 1, which it exceeds from 4.1 to 4.2
 square_root, inverse_root
        pow(x, 0.5) and pow(x, -0.5), which differ from roots for -0 and -infinity
 load_unaligned, store_unaligned
@@ -51,15 +51,15 @@ _SIN = """TYPE sin_TYPE(TYPE x, int quarters) {
 }
 """  # noqa: E501
 _TANH = """TYPE tanh_TYPE(TYPE x) {
-  TYPE c = clamp(x, -7.9053111f, 7.9053111f), s = c * c;
+  TYPE c = clamp(x, -10.5f, 10.5f), s = c * c;
   TYPE p = (((s * -2.7607685e-16f + 2.0001879e-13f) * s - 8.6046715e-11f) * s + 5.1222971e-08f) * s + 1.4857224e-05f;
   p = (p * s + 6.3726193e-04f) * s + 4.8935246e-03f;
   TYPE q = ((s * 1.1982584e-06f + 1.1853471e-04f) * s + 2.2684346e-03f) * s + 4.8935252e-03f;
-  return select(c * (p / q), x, isnan(x));
+  return select(clamp(c * (p / q), -1.0f, 1.0f), x, isnan(x));
 }
 """
 _ERF = """TYPE erf_TYPE(TYPE x) {
-  TYPE c = clamp(x, -3.925f, 3.925f), s = c * c;
+  TYPE c = clamp(x, -4.2f, 4.2f), s = c * c;
   TYPE p = ((s * -2.7261423e-10f + 2.7706814e-08f) * s - 2.1010240e-06f) * s - 5.6925064e-05f;
   TYPE q = ((s * -1.4566072e-05f - 2.1337406e-04f) * s - 1.6828270e-03f) * s - 7.3733293e-03f;
   p = ((p * s - 7.3499063e-04f) * s - 2.9545998e-03f) * s - 1.6096033e-02f;

@@ -144,15 +144,15 @@ DEFINITIONS = {
     "cosh_of": "float cosh_of(float x) { float h = exp(abs(x) * 0.5); return 0.5 * h * h + 0.5 / h / h; }",
     "tanh_of": (
         """float tanh_of(float x) {
-  float c = clamp(x, -7.9053111, 7.9053111), s = c * c;
+  float c = clamp(x, -10.5, 10.5), s = c * c;
   float p = ((((((-2.7607685e-16 * s + 2.0001879e-13) * s - 8.6046715e-11) * s + 5.1222971e-08) * s + 1.4857224e-05) * s + 6.3726193e-04) * s + 4.8935246e-03);
   float q = ((1.1982584e-06 * s + 1.1853471e-04) * s + 2.2684346e-03) * s + 4.8935252e-03;
-  return is_nan(x) ? x : c * p / q;
+  return is_nan(x) ? x : clamp(c * p / q, -1.0, 1.0);
 }"""  # noqa: E501
     ),
     "erf": (
         """float erf(float x) {
-  float c = clamp(x, -3.925, 3.925), s = c * c;
+  float c = clamp(x, -4.2, 4.2), s = c * c;
   float p = ((((((-2.7261423e-10 * s + 2.7706814e-08) * s - 2.1010240e-06) * s - 5.6925064e-05) * s - 7.3499063e-04) * s - 2.9545998e-03) * s - 1.6096033e-02);
   float q = (((-1.4566072e-05 * s - 2.1337406e-04) * s - 1.6828270e-03) * s - 7.3733293e-03) * s - 1.4264739e-02;
   return is_nan(x) ? x : clamp(c * p / q, -1.0, 1.0);
