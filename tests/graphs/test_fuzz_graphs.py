@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,30 @@ import romou
 from fuzz_graphs import FAULTS, ON_HOST, RIGHT, USUAL_WAYS, bounds, differs, fuzz, shrunk, wrong_output
 from graph_cases import Case, compute, reference
 from random_graphs import case
+from romou.runtime.workers.child import ChildProcess
 from support.suite.exhaustive import exhaustive
 
+# LLVM's optimizations for a CPU, half of the time that PoCL takes for a kernel, are not what these graphs try.
+OPTIONS = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
 
-# A graph takes about a second of processor time; several parts, so that test processes share them. A new seed may find
-# a new fault in any change: that is for the exhaustive run.
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[ChildProcess]:
+    """Return a process for all parts, which imports TVM and starts the drivers once."""
+    process = ChildProcess("graph", environment=OPTIONS)
+    yield process
+    process.kill()
+
+
+# Several parts, so that test processes share them. A new seed may find a new fault in any change: that is for the
+# exhaustive run.
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("is_new", [False, pytest.param(True, marks=exhaustive)])
-def test_random_graphs(part: int, is_new: bool) -> None:
+def test_random_graphs(part: int, is_new: bool, child: ChildProcess) -> None:
     seed, cases = (int(np.random.SeedSequence().generate_state(1)[0]), 800) if is_new else (part + 1, 50)
-    print(f"seed {seed}: python tests/stress/fuzz_graphs.py --seed {seed} --cases {cases}")
-    results = fuzz(range(cases), seed=seed)
+    variables = " ".join(f"{name}={value}" for name, value in OPTIONS.items())
+    print(f"seed {seed}: {variables} python tests/stress/fuzz_graphs.py --seed {seed} --cases {cases}")
+    results = fuzz(range(cases), seed=seed, child=child)
     faults = [result for result in results if result.outcome in FAULTS]
     assert not faults, "\n".join(
         f"graph {one.number} of seed {seed} ({one.way}), {one.operators}: {one.outcome}\n{one.detail}" for one in faults

@@ -1,4 +1,4 @@
-"""Cases by number, run in child processes that survive each other's crashes."""
+"""Cases run in child processes that survive each other's crashes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TypeVar
 from romou.runtime.workers.child import ChildProcess
 
 T = TypeVar("T")
+Of = TypeVar("Of")
 
 
-def in_children(name: str, run: Callable[[ChildProcess, int], T], numbers: Iterable[int], *, jobs: int) -> list[T]:
-    """Return the results of `run` for each number, in order.
+def in_children(name: str, run: Callable[[ChildProcess, Of], T], cases: Iterable[Of], *, jobs: int) -> list[T]:
+    """Return the results of `run` for each case, in order.
 
     jobs: child processes at a time
     name: the name of the processes in errors
@@ -22,16 +23,16 @@ def in_children(name: str, run: Callable[[ChildProcess, int], T], numbers: Itera
     for _ in range(jobs):
         children.put(ChildProcess(name))
 
-    def run_one(number: int) -> T:
+    def run_one(case: Of) -> T:
         child = children.get()
         try:
-            return run(child, number)
+            return run(child, case)
         finally:
             children.put(child)
 
     try:
         with ThreadPoolExecutor(jobs) as threads:
-            return list(threads.map(run_one, numbers))
+            return list(threads.map(run_one, cases))
     finally:
         for _ in range(jobs):
             children.get().kill()

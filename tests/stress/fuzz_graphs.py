@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 
 from child_pool import in_children
-from graph_cases import Case, UnfitError, by_definition, reference
+from graph_cases import Case, UnfitError, by_definition, reference, together
 from random_graphs import case
 from romou.base.errors import RomouError
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
@@ -38,6 +38,8 @@ from romou.tuner.measure import ChildBugError
 RIGHT, ON_HOST, REFUSED = "right", "right, in part on the host", "refused"
 FAULTS = WRONG, TRACEBACK, CRASH, OVER_TIME = "wrong", "traceback", "crash", "over time"
 WALL_LIMIT_S = 240.0
+# Graphs compiled as one model, which costs about half of what each alone costs.
+SEVERAL = 4
 # name -> (target, precision, whether inputs are special, element types)
 _ALL = ("float32", "float32", "float32", "float16", "float64")
 WAYS: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
@@ -199,10 +201,15 @@ def _is_wrong(graph: Case, way: str) -> bool:
         return False
 
 
+def graph_of(seed: int, number: int, way: str) -> Case:
+    """Return the graph of a number, of the types that the way takes."""
+    _, _, is_special, dtypes = WAYS[way]
+    return case(seed, number, special=is_special, dtypes=dtypes)
+
+
 def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, str, str]:
     """Compile and compare a graph in a child process. Return (outcome, operators, detail)."""
-    _, _, is_special, dtypes = WAYS[way]
-    graph = case(seed, number, special=is_special, dtypes=dtypes)
+    graph = graph_of(seed, number, way)
     try:
         problem, host = wrong_output(graph, way)
     except RomouError as error:
@@ -222,6 +229,25 @@ def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, s
     return WRONG, small.operators(), f"{wrong_output(small, way)[0]}\n{text}\n  with {values}"
 
 
+def run_together(seed: int, numbers: list[int], way: str) -> tuple[list[tuple[str, str, str]] | None, str]:
+    """Compile and compare graphs as one model in a child process.
+
+    Return (the result of `run_case` for each, ""), or (None, the fault).
+    """
+    graphs = {f"g{number}_": graph_of(seed, number, way) for number in numbers}
+    try:
+        problem, host = wrong_output(together(graphs), way)
+    except RomouError as error:
+        return None, f"{type(error).__name__}: {error}"
+    if problem is not None:
+        return None, problem
+    results = []
+    for key, graph in graphs.items():
+        own = [name for name in host if key in name]
+        results.append((ON_HOST if own else RIGHT, graph.operators(), ", ".join(own)))
+    return results, ""
+
+
 def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | None) -> Result:
     started = time.monotonic()
     outcome, operators, detail = TRACEBACK, "", ""
@@ -236,9 +262,32 @@ def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | Non
     except ChildTimeoutError as timeout:
         outcome, detail = OVER_TIME, str(timeout)
     if not operators:
-        _, _, is_special, dtypes = WAYS[way]
-        operators = case(seed, number, special=is_special, dtypes=dtypes).operators()
+        operators = graph_of(seed, number, way).operators()
     return Result(number, way, outcome, operators, detail, time.monotonic() - started)
+
+
+def _run_several(child: ChildProcess, seed: int, numbers: list[int], way: str, keep: Path | None) -> list[Result]:
+    """Run graphs as one model, or each alone if that has a fault. One of them gets a fault that none has alone."""
+    started = time.monotonic()
+    fault = ""
+    if len(numbers) > 1:
+        try:
+            found, fault = child.call(
+                f"fuzz_graphs:{run_together.__name__}", seed, numbers, way, timeout_s=WALL_LIMIT_S * len(numbers)
+            )
+        except (ChildBugError, ChildCrashError, ChildTimeoutError) as error:
+            found, fault = None, str(error)
+        if found is not None:
+            seconds = (time.monotonic() - started) / len(numbers)
+            return [
+                Result(number, way, outcome, operators, detail, seconds)
+                for number, (outcome, operators, detail) in zip(numbers, found, strict=True)
+            ]
+    alone = [_run(child, seed, number, way, keep) for number in numbers]
+    if fault and all(result.outcome in (RIGHT, ON_HOST) for result in alone):
+        others = ", ".join(map(str, numbers[1:]))
+        alone[0] = replace(alone[0], outcome=WRONG, detail=f"only together with the graphs {others}: {fault}")
+    return alone
 
 
 def fuzz(
@@ -247,18 +296,29 @@ def fuzz(
     seed: int,
     ways: tuple[str, ...] = USUAL_WAYS,
     jobs: int = 1,
+    several: int = SEVERAL,
     keep: Path | None = None,
     verbose: bool = False,
+    child: ChildProcess | None = None,
 ) -> list[Result]:
-    """Return the outcome of each graph, each in one of the ways, by `jobs` child processes."""
+    """Return the outcome of each graph, each in one of the ways, by `jobs` new processes, or by `child`.
 
-    def run(child: ChildProcess, number: int) -> Result:
-        result = _run(child, seed, number, ways[number % len(ways)], keep)
-        if verbose and (result.outcome in FAULTS or result.outcome == REFUSED):
-            print(f"graph {number} ({result.way}), {result.operators}: {result.outcome}\n{result.detail}\n", flush=True)
-        return result
+    several: graphs compiled as one model
+    """
+    of_way = [[number for number in numbers if number % len(ways) == place] for place in range(len(ways))]
+    groups = [own[at : at + several] for own in of_way for at in range(0, len(own), several)]
 
-    return in_children("graph", run, numbers, jobs=jobs)
+    def run(child: ChildProcess, group: list[int]) -> list[Result]:
+        results = _run_several(child, seed, group, ways[group[0] % len(ways)], keep)
+        for result in results:
+            if verbose and (result.outcome in FAULTS or result.outcome == REFUSED):
+                where = f"graph {result.number} ({result.way}), {result.operators}"
+                print(f"{where}: {result.outcome}\n{result.detail}\n", flush=True)
+        return results
+
+    groups.sort()
+    found = in_children("graph", run, groups, jobs=jobs) if child is None else [run(child, group) for group in groups]
+    return sorted((result for results in found for result in results), key=lambda result: result.number)
 
 
 @click.command()
@@ -270,17 +330,24 @@ def fuzz(
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Child processes at a time.")
 @click.option(
+    "--several", type=click.IntRange(min=1), default=SEVERAL, show_default=True, help="Graphs compiled as one model."
+)
+@click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     help="Folder for wrong graphs and their inputs.",
 )
-def main(cases: int, first: int, seed: int | None, ways: tuple[str, ...], jobs: int, keep: Path | None) -> None:
+def main(
+    cases: int, first: int, seed: int | None, ways: tuple[str, ...], jobs: int, several: int, keep: Path | None
+) -> None:
     """Print each graph at fault, and the number of graphs for each outcome."""
     started = time.monotonic()
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     print(f"seed {seed}", flush=True)
-    results = fuzz(range(first, first + cases), seed=seed, ways=ways, jobs=jobs, keep=keep, verbose=True)
+    results = fuzz(
+        range(first, first + cases), seed=seed, ways=ways, jobs=jobs, several=several, keep=keep, verbose=True
+    )
     for way in ways:
         counts = Counter(result.outcome for result in results if result.way == way)
         print(f"{way}: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))

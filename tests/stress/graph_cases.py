@@ -7,7 +7,7 @@ known result.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,6 +104,31 @@ class Case:
             constants=tuple(n for n in self.constants if n in read),
             outputs=(*outputs, *unread),
         )
+
+
+def together(cases: Mapping[str, Case]) -> Case:
+    """Return the graphs as one. Names of tensors and nodes begin with the graph's key."""
+    nodes = []
+    for key, case in cases.items():
+        for node in case.nodes:
+            renamed = onnx.NodeProto()
+            renamed.CopyFrom(node)
+            renamed.name = key + node.name
+            renamed.input[:] = [name and key + name for name in node.input]
+            renamed.output[:] = [name and key + name for name in node.output]
+            nodes.append(renamed)
+
+    def names(part: str) -> tuple[str, ...]:
+        return tuple(key + name for key, case in cases.items() for name in getattr(case, part))
+
+    return Case(
+        tuple(nodes),
+        names("inputs"),
+        names("constants"),
+        names("outputs"),
+        {key + name: value for key, case in cases.items() for name, value in case.values.items()},
+        frozenset(names("exact")),
+    )
 
 
 def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -315,7 +340,7 @@ def reference(
             return array
         own = max(epsilon, 4 * float(np.finfo(array.dtype).eps))
         with np.errstate(all="ignore"):
-            return (array * (1 + own * noise(array.shape))).astype(array.dtype)
+            return np.asarray(array * (1 + own * noise(array.shape)), array.dtype)
 
     def computed(node: onnx.NodeProto, given: list[np.ndarray]) -> list[np.ndarray]:
         arrays = compute(node, given)

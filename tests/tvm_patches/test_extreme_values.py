@@ -9,7 +9,7 @@ import pytest
 
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
-from support.models.nodes import model_of
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 INFINITE = np.array([[-np.inf] * 4, [-np.inf, -3e38, -np.inf, 2], [np.inf] * 4, [1, 7, 7, -1]], np.float32)
 WHOLE = {
@@ -46,3 +46,11 @@ def test_signs(x: np.ndarray) -> None:
     expected = run_onnxruntime(model, {"x": x})
     assert expected is not None
     np.testing.assert_array_equal(compiled.run({"x": x})[0], expected[0])
+
+
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceL2", "ReduceLogSum"])
+def test_results_of_integers_fit_even_if_their_sum_does_not(operator: str) -> None:
+    x = np.array([[2**30, 2**30 + 3, 5], [2**21, 2**20, 2**22], [1, 2, 4]], np.int32)
+    inputs = {"x": x, "wide": x.astype("int64") << 32}
+    nodes = {f"{name}_{operator}": (operator, f"{name} axes") for name in inputs}
+    assert_as_onnxruntime(model_of(nodes, inputs, {"axes": np.array([1])}), inputs, 0)

@@ -133,7 +133,7 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
-  /// Compile the kernels with the same build options as one program. If the driver refuses it, `kernel_on` compiles them and names the one at fault.
+  /// Compile all kernels as one program. If the driver refuses it, `kernel_on` compiles each, and names the one at fault.
   void compile_as_one(Device& device);
   /// Write a kernel that had to be compiled to the cache. False if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) {
@@ -247,19 +247,17 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
 }
 
 void OpenCLModule::compile_as_one(Device& device) {
-  std::map<std::string, std::vector<std::string>> names_of;  // by build options
+  std::vector<std::string> names, sources;
   for (const auto& [name, source] : parts_) {
-    if (!name.empty()) names_of[build_options(device, source)].push_back(name);
+    if (name.empty()) continue;
+    names.push_back(name);
+    sources.push_back(source);
   }
-  for (const auto& [options, names] : names_of) {
-    std::vector<std::string> sources;
-    for (const std::string& name : names) sources.push_back(parts_.at(name));
-    const auto program = names.size() > 1 ? compile_together(device, sources) : nullptr;
-    for (const std::string& name : names) {
-      Kernel& kernel = slot_of(device, name);
-      std::lock_guard<std::mutex> lock(kernel.mutex);
-      if (!kernel.program) kernel.program = program;
-    }
+  const auto program = names.size() > 1 ? compile_together(device, sources) : nullptr;
+  for (const std::string& name : names) {
+    Kernel& kernel = slot_of(device, name);
+    std::lock_guard<std::mutex> lock(kernel.mutex);
+    if (!kernel.program) kernel.program = program;
   }
 }
 

@@ -17,7 +17,9 @@
 #endif
 
 namespace romou::opencl {
-// romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
+namespace {
+
+/// Build options of the user and of the source: romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
 std::string build_options(const Device& device, const std::string& source) {
   const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
   std::string options = given == nullptr ? "" : given;
@@ -26,6 +28,8 @@ std::string build_options(const Device& device, const std::string& source) {
   }
   return options;
 }
+
+}  // namespace
 
 std::string program_key(const Device& device, const std::string& name, const std::string& source) {
   const DeviceFacts& facts = device.facts();
@@ -88,8 +92,9 @@ std::string joined(const std::vector<std::string>& sources) {
 }  // namespace
 
 std::shared_ptr<const Program> compile_together(Device& device, const std::vector<std::string>& sources) {
+  const std::string source = joined(sources);
   Program made;
-  const cl_int code = compile_source(device, "", joined(sources), build_options(device, sources.front()), made);
+  const cl_int code = compile_source(device, "", source, build_options(device, source), made);
   return code == CL_SUCCESS ? std::make_shared<const Program>(std::move(made)) : nullptr;
 }
 

@@ -20,10 +20,7 @@ namespace romou::opencl {
 /// source, it is the key of the device.
 std::string program_key(const Device& device, const std::string& name = {}, const std::string& source = {});
 
-/// Return the build options of the user and of a source.
-std::string build_options(const Device& device, const std::string& source);
-
-/// Compile the sources of several kernels, which have the same build options, as one program. Null if the driver refuses it.
+/// Compile the sources of several kernels as one program, with the build options of all. Null if the driver refuses it.
 std::shared_ptr<const Program> compile_together(Device& device, const std::vector<std::string>& sources);
 
 /// The kernel object of one function on one device. OpenCL keeps arguments in the kernel object, so setting arguments and launching happen under one
