@@ -18,6 +18,7 @@ from tvm import s_tir, te, tirx
 from romou.base.errors import BuildError
 from romou.devices.backends.vulkan import BACKEND, glslang
 from romou.devices.backends.vulkan.glsl import Kernel
+from romou.devices.backends.vulkan.glslang_library import library_in
 from romou.devices.targets import Target
 from support.kernels.operators import conv, small_tasks, task_of
 from support.kernels.shaders import shaders_of, validate
@@ -149,13 +150,11 @@ def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets a word for each start of glslang from now on, with an empty cache."""
+    """Return a list that gets a word for each shader that glslang compiles from now on, with an empty cache."""
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     asked: list[str] = []
-    real = glslang._run
-    monkeypatch.setattr(glslang, "_run", lambda *arguments: asked.append("compiled") or real(*arguments))
-    glslang.version()
-    asked.clear()
+    real = glslang.compile_shader
+    monkeypatch.setattr(glslang, "compile_shader", lambda source: asked.append("compiled") or real(source))
     return asked
 
 
@@ -213,9 +212,33 @@ def test_spirv_in_a_folder_of_everybody_is_not_used(
     assert f"others may write to {entry.parent}" in caplog.text
 
 
-def test_a_refused_text_comes_with_the_compilers_words() -> None:
+@pytest.fixture(params=["library", "process"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "process":
+        monkeypatch.setattr(glslang, "_library", lambda tool: None)
+    elif glslang._library(glslang.glslang()) is None:
+        pytest.skip("glslang is installed without a library of the known release")
+    return str(request.param)
+
+
+def test_a_refused_text_comes_with_the_compilers_words(way: str) -> None:
     with pytest.raises(BuildError, match="glslang refused a kernel: ERROR: kernel:2: 'x' : undeclared identifier"):
         glslang.compile_shader("#version 450\nvoid main() { x = 1; }\n")
+
+
+def test_the_library_gives_what_the_process_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several threads, too."""
+    texts = [CONSTANT, *(kernel_of(function, "float32").text for function in (tirx.abs, tirx.erf, tirx.sin))]
+    found = [glslang.compile_shaders(texts * 20) for _ in range(3)]
+    monkeypatch.setattr(glslang, "_library", lambda tool: None)
+    assert found == [glslang.compile_shaders(texts) * 20] * 3
+
+
+def test_a_folder_without_the_known_release_has_no_library(tmp_path: Path) -> None:
+    assert library_in(tmp_path) is None
+    for name in ("libglslang", "libSPIRV", "libglslang-default-resource-limits"):
+        (tmp_path / f"{name}.so.13").write_bytes(b"of another machine")
+    assert library_in(tmp_path) is None
 
 
 def test_limits_come_from_the_device_or_are_the_least_that_vulkan_promises() -> None:

@@ -1,4 +1,7 @@
-"""GLSL to SPIR-V by glslang: a process for each shader, several in parallel. A model's shaders are kept on disk."""
+"""GLSL to SPIR-V by glslang, by its library or a process for each shader, several in parallel.
+
+A model's shaders are kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from pathlib import Path
 from romou.base.errors import BuildError
 from romou.base.interpreter import child_environment
 from romou.devices.backends.programs import is_keeping, kept
+from romou.devices.backends.vulkan.glslang_library import Library, library_in
 
 INSTALL = "Install it: pip install 'romou[vulkan]' (x86-64), or apt-get install glslang-tools (Debian, Ubuntu)."
 _NAMES = ("glslangValidator", "glslang")
@@ -67,20 +71,31 @@ def kept_shader(source: str) -> bytes:
 def compile_shader(source: str) -> bytes:
     """Return the SPIR-V of one compute shader. It raises the errors of `compile_shaders`."""
     tool = glslang()
+    library = _library(tool)
+    code, log = _by_process(tool, source) if library is None else library.compile(source)
+    if code is None:
+        said = "\n".join(line for line in log.splitlines() if "ERROR" in line) or log
+        raise BuildError(
+            f"glslang refused a kernel: {said[:2000]}", hint="Report it; other configs may do.", log=said, source=source
+        )
+    return code
+
+
+@functools.cache
+def _library(tool: Path) -> Library | None:
+    """Return the wheel's library. None for an installed program, whose libraries may be of any release."""
+    return library_in(tool.parent.parent / "lib") if tool.parent.parent.name == _FOLDER else None
+
+
+def _by_process(tool: Path, source: str) -> tuple[bytes | None, str]:
+    """Return (the SPIR-V of a compute shader, ""), or (None, the log of a refused one)."""
     with tempfile.TemporaryDirectory(prefix="romou-glslang-") as folder:
         shader, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
         shader.write_text(source, encoding="utf-8")
         done = _run(tool, *_OPTIONS, "-o", str(result), str(shader))
-        if done.returncode != 0 or not result.exists():
-            said = [line for line in done.stdout.splitlines() if "ERROR" in line]
-            log = "\n".join(said).replace(str(shader), "kernel") or done.stderr or f"exit code {done.returncode}"
-            raise BuildError(
-                f"glslang refused a kernel: {log[:2000]}",
-                hint="Report it; other configs may do.",
-                log=log,
-                source=source,
-            )
-        return result.read_bytes()
+        if done.returncode == 0 and result.exists():
+            return result.read_bytes(), ""
+        return None, done.stdout.replace(str(shader), "kernel") or done.stderr or f"exit code {done.returncode}"
 
 
 @functools.cache
