@@ -90,6 +90,28 @@ class TensorCores:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Cycles in the count that chooses the default tiles of attention.
+
+    partitions: parts of a core that issue at the same time.
+    local_load: a load of local memory.
+    staged_vector: loads of local memory that staging a vector takes as long as.
+    barriers: the barriers of a tile of keys.
+    memory_wait: a wait for memory.
+    exponential: an exponential, in multiply-adds.
+    groups: groups of the largest size that a core holds.
+    """
+
+    partitions: int
+    local_load: float
+    staged_vector: int
+    barriers: int
+    memory_wait: int
+    exponential: int
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Streaming:
     """Default configs of families that read their inputs once.
 
@@ -184,4 +206,5 @@ class Preset:
     mixed_sums: MixedSums
     tensor_cores: TensorCores
     streaming: Streaming
+    attention: Attention
     recurrent: Recurrent

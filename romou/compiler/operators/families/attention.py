@@ -62,11 +62,6 @@ KNOBS = (
 )
 # Registers of a work-item for its tiles, which leave some for addresses.
 _MOST_REGISTERS = 160
-# Cycles of the default config's count, rough ones of an NVIDIA GPU: partitions of a core, which issue at the same time,
-# a load of local memory, the loads that staging a vector takes, the barriers of a tile of keys, a wait for memory; then
-# an exponential in multiply-adds, and the largest groups that a core holds.
-_PARTITIONS, _LOCAL_LOAD, _STAGED, _BARRIERS, _MEMORY = 4, 2.0, 4, 200, 500
-_EXPONENTIAL, _GROUPS = 12, 2
 
 
 class AttentionTemplate(Template):
@@ -173,22 +168,22 @@ class AttentionTemplate(Template):
 
     def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
-        tiles = self.tiles(config)
+        tiles, costs = self.tiles(config), limits.preset.attention
         cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
         warps = -(-tiles.threads // limits.warp_size)
         exponentials = config["item_queries"] * (config["item_keys"] + 1)
-        products = self.multiply_adds(config) + _EXPONENTIAL * exponentials
+        products = self.multiply_adds(config) + costs.exponential * exponentials
         staged = -(-tiles.keys * (tiles.depth_vectors + tiles.column_vectors) // tiles.threads)
-        loads = self.local_vectors(config) + _STAGED * staged
-        issued = max(products / _PARTITIONS, _LOCAL_LOAD * loads)
+        loads = self.local_vectors(config) + costs.staged_vector * staged
+        issued = max(products / costs.partitions, costs.local_load * loads)
         in_flight = min(
-            limits.max_work_group_size * _GROUPS // tiles.threads,
-            limits.local_memory_bytes * _GROUPS // tiles.local_memory_bytes,
+            limits.max_work_group_size * costs.groups // tiles.threads,
+            limits.local_memory_bytes * costs.groups // tiles.local_memory_bytes,
         )
         busy = -(-tiles.groups // cores) * warps * issued
         rounds = -(-tiles.groups // (cores * max(in_flight, 1)))
         waits = 1 if config["value_tile"] == OWN else 2
-        waiting = rounds * (_BARRIERS + waits * _MEMORY + products + loads)
+        waiting = rounds * (costs.barriers + waits * costs.memory_wait + products + loads)
         return tiles.key_tiles * (busy + waiting), tiles.local_memory_bytes
 
     def is_faster(self, limits: Limits) -> bool:
