@@ -140,6 +140,7 @@ def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarra
     graph = helper.make_graph([node], "node", infos, [helper.make_empty_tensor_value_info(n) for n in node.output if n])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
