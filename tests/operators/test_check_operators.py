@@ -91,7 +91,8 @@ def test_sub_groups_take_the_size_that_they_have_there_and_what_is_left_out_is_c
     task = next(
         t
         for t in typical_tasks(targets[0], "float32")
-        if all(len(t.space(one).knobs.get("sub_group", ())) == 2 for one in targets)
+        # All configs of an attention's sample fit both.
+        if t.family != "attention" and all(len(t.space(one).knobs.get("sub_group", ())) == 2 for one in targets)
     )
     left_out: Counter[str] = Counter()
     found = cross_backends.common_configs(task, targets, 24, np.random.default_rng(0), left_out)
