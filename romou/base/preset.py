@@ -55,7 +55,7 @@ class Algorithms:
     long_fp16_product: a multiply-add if the sum over a texel's window is in fp16.
     transformed_number: a number that a transform reads or writes.
     launches: the launches of the two transforms.
-    per_byte: slots while the memory delivers a byte, if the device's rates are not known.
+    per_byte: slots while the memory delivers a byte, if the device's rates are not known: a ratio of its family.
     """
 
     product: float

@@ -294,8 +294,12 @@ def test_which_convolutions_have_the_knob() -> None:
         (256, 14, "adreno640", "winograd2"),
         (256, 14, "mali_g76", "winograd4"),
         (512, 7, "adreno640", "direct"),
-        # Nothing is known of its memory.
+        # Nothing is known of its memory, so the ratio is its family's.
         (512, 7, "adreno750", "direct"),
+        (64, 56, "adreno750", "winograd4"),
+        (512, 7, "mali_g78", "winograd2"),
+        # Its cores issue 22 multiply-adds for each byte of memory.
+        (64, 56, "adreno730", "direct"),
     ],
 )
 def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(

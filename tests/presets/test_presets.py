@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 import romou.compiler.operators
 from romou.base.errors import UsageError
-from romou.devices.hardware import known_devices
+from romou.devices.hardware import known_devices, load_device
 from romou.devices.presets import known_presets, load_preset
 from romou.devices.presets.files import numbers_of, preset_from_dict
 from romou.devices.targets import Target
@@ -46,6 +47,17 @@ def test_a_mobile_gpu_of_no_family_has_the_preset_of_mobile_gpus(
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
     limits = Target("opencl -device=mine").limits
     assert (limits.preset.name, limits.is_mobile, limits.family) == ("mobile", True, None)
+
+
+@pytest.mark.parametrize(
+    ("preset", "family"), [("adreno", "adreno"), ("mali_bifrost", "mali"), ("mali_valhall", "mali")]
+)
+def test_an_unknown_ratio_of_memory_is_the_median_of_the_family(preset: str, family: str) -> None:
+    specs = [spec for spec in map(load_device, known_devices()) if (spec.family or "").startswith(family)]
+    ratios = [spec.instructions_per_byte for spec in specs if spec.instructions_per_byte is not None]
+    algorithms = load_preset(preset).algorithms
+    assert algorithms is not None
+    assert algorithms.per_byte == pytest.approx(median(ratios), abs=0.5)
 
 
 def test_an_unknown_preset_fails_with_the_nearest_name() -> None:
