@@ -22,7 +22,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from tvm_patches import host_nodes
 from tvm_patches.errors import ImporterError
-from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, shape_of, type_name
+from tvm_patches.onnx_converters.node import CONVERTERS, MICROSOFT, Node, attributes_of, key_of, shape_of, type_name
 from tvm_patches.short_types import STORAGE, stored
 
 for _module in pkgutil.iter_modules(__path__):
@@ -57,13 +57,12 @@ def can_import(node: onnx.NodeProto) -> bool:
     """Return whether there is a converter for the node's operator and domain."""
     if node.op_type == host_nodes.OPERATOR:
         return True
-    if node.domain == "com.microsoft":
+    if key_of(node.op_type, node.domain) in CONVERTERS:
+        return True
+    if node.domain == MICROSOFT:
         return node.op_type in _MICROSOFT
-    if node.domain not in ("", "ai.onnx"):
-        return False
-    return node.op_type in CONVERTERS or (
-        node.op_type in onnx_frontend._get_convert_map() and node.op_type not in _MICROSOFT
-    )
+    is_standard = node.domain in ("", "ai.onnx")
+    return is_standard and node.op_type in onnx_frontend._get_convert_map() and node.op_type not in _MICROSOFT
 
 
 def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Expr]]:
@@ -164,7 +163,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             if op_name == host_nodes.OPERATOR:
                 expr: relax.Expr = host_nodes.HostNodes._impl_v1(self.bb, inputs, attrs, None)
                 return self.bb.normalize(expr)
-            if op_name in CONVERTERS and node.domain != "com.microsoft":
+            if key_of(op_name, node.domain) in CONVERTERS:
                 return self._converted(node, inputs, attrs, opset)
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:  # converters raise by many types for one cause: a node that they cannot express
@@ -174,11 +173,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             ) from error
 
     def _converted(self, proto: onnx.NodeProto, inputs: list[Any], attrs: dict[str, Any], opset: int) -> relax.Expr:
+        key = key_of(proto.op_type, proto.domain)
         node = Node(
             operator=proto.op_type,
             inputs=tuple(self._tensor(value) for value in inputs),
             attributes=attributes_of(
-                proto.op_type, opset, {name: value for name, value in attrs.items() if name != "tvm_custom"}
+                key, opset, {name: value for name, value in attrs.items() if name != "tvm_custom"}
             ),
             opset=opset,
             outputs=tuple(self.declared.get(name) if name else None for name in proto.output),
@@ -186,7 +186,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             builder=self.bb,
             kinds=tuple(self.kinds.get(name) for name in proto.input),
         )
-        result = CONVERTERS[proto.op_type](node)
+        result = CONVERTERS[key](node)
         return self.bb.normalize(
             relax.Tuple([self.bb.normalize(value) for value in result]) if isinstance(result, Sequence) else result
         )

@@ -16,7 +16,10 @@ from tvm.relax.frontend.onnx import onnx_frontend
 Result: TypeAlias = "relax.Expr | Sequence[relax.Expr]"
 Converter = Callable[["Node"], Result]
 
+# Operator, with its domain in front if that is not the standard's -> converter.
 CONVERTERS: dict[str, Converter] = {}
+# onnxruntime's domain.
+MICROSOFT = "com.microsoft"
 
 
 def type_name(element: int) -> str:
@@ -24,16 +27,21 @@ def type_name(element: int) -> str:
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).name
 
 
-def converter(*operators: str, is_single: bool = False) -> Callable[[Converter], Converter]:
-    """Enter a function in the table, for ONNX operators of the standard domain. It replaces the wheel's converter.
+def key_of(operator: str, domain: str) -> str:
+    """Return an operator's key in the table."""
+    return operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
+
+
+def converter(*operators: str, domain: str = "", is_single: bool = False) -> Callable[[Converter], Converter]:
+    """Enter a function in the table, for ONNX operators of a domain. It replaces the wheel's converter.
 
     is_single: see `in_single`.
     """
 
     def enter(function: Converter) -> Converter:
-        for operator in operators:
-            assert operator not in CONVERTERS, operator
-            CONVERTERS[operator] = in_single(function) if is_single else function
+        for key in (key_of(operator, domain) for operator in operators):
+            assert key not in CONVERTERS, key
+            CONVERTERS[key] = in_single(function) if is_single else function
         return function
 
     return enter
@@ -67,7 +75,7 @@ class Node:
     """An ONNX node of static shapes, with Relax expressions as inputs.
 
     inputs: None for an optional one that is left out.
-    attributes: with the operator's defaults, texts as str and lists as tuples.
+    attributes: texts as str and lists as tuples. With the operator's defaults, if ONNX has the operator.
     outputs: the shape of each, None if the model does not give it.
     is_wanted: whether the output has a name, that is, a reader.
     kinds: the type of each input in ONNX, by NumPy's name. None if the model does not give it.
@@ -158,11 +166,11 @@ def shape_of(value: relax.Expr) -> tuple[int, ...]:
     return tuple(int(d) for d in value.ty.shape.values)
 
 
-def attributes_of(operator: str, opset: int, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a node's attributes with the operator's defaults and decoded texts."""
+def attributes_of(key: str, opset: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return a node's attributes with the operator's defaults and decoded texts. key: see `key_of`."""
     defaults = {}
-    if onnx.defs.has(operator, opset):
-        for name, attribute in onnx.defs.get_schema(operator, opset).attributes.items():
+    if onnx.defs.has(key, opset):
+        for name, attribute in onnx.defs.get_schema(key, opset).attributes.items():
             if attribute.default_value.type:
                 defaults[name] = onnx.helper.get_attribute_value(attribute.default_value)
     return {name: _plain(value) for name, value in {**defaults, **given}.items()}

@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.microsoft import ONE_FLOAT_TYPE
 from romou.compiler.frontend.onnx_graph import (
     add_constant,
     captured,
@@ -29,6 +30,7 @@ from romou.compiler.frontend.onnx_graph import (
     types_of,
 )
 from romou.compiler.frontend.wide_nodes import wide_nodes
+from tvm_patches.onnx_converters.node import MICROSOFT
 
 FP16_MAX = float(np.finfo(np.float16).max)
 _BOTH = frozenset({"tensor(float)", "tensor(float16)"})
@@ -85,6 +87,8 @@ class Fp16Plan:
             # A Cast reads both types.
             return none[0], made
         domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain == MICROSOFT and node.op_type in ONE_FLOAT_TYPE:
+            return read, made
         try:
             schema = onnx.defs.get_schema(
                 node.op_type, max_inclusive_version=self._opsets.get(domain, 1), domain=domain

@@ -3,8 +3,8 @@
     x: float[8, 64] -> com.microsoft.FusedMatMul -> s: ? -> Relu -> ?
     ->      s: float[8, 64], so that inference continues behind it
 
-onnxruntime runs a node that ONNX cannot infer on zeros. The shapes of its results are used if other inputs give the
-same shapes.
+Some operators have rules (`microsoft.py`). onnxruntime runs any other node that ONNX cannot infer, on zeros. The shapes
+of its results are used if other inputs give the same shapes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError, first_line
+from romou.compiler.frontend.microsoft import result_types
 from romou.compiler.frontend.onnx_graph import constant_tensors, opset_of, replace_nodes, shapes_of, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 
@@ -103,6 +104,12 @@ def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx
         ready = [node for node in waiting if all(name in shapes for name in node.input if name)]
         waiting = [node for node in waiting if not any(node is ready_node for ready_node in ready)]
         for node in ready:
+            known = result_types(node, types, constants)
+            if known is not None:
+                for name, result in zip(node.output, known, strict=False):
+                    if name:
+                        _declare(graph, name, result)
+                continue
             names = [name for name in node.output if name]
             elements = sum(math.prod(shapes[name]) for name in node.input if name)
             if (

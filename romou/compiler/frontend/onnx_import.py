@@ -31,6 +31,7 @@ from romou.compiler.frontend.host_groups import CARRIED, SHORT
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
+from romou.compiler.frontend.microsoft import with_microsoft_domain
 from romou.compiler.frontend.onnx_graph import check, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.compiler.frontend.scaled_sums import scale_factors
@@ -221,6 +222,7 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
                 f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again"
             ) from error
     try:
+        model = with_microsoft_domain(model)
         check(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error

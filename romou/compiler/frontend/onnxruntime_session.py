@@ -6,6 +6,8 @@ from typing import Any
 
 import onnx
 
+from romou.compiler.frontend.microsoft import for_onnxruntime
+
 
 def cpu_session(model: onnx.ModelProto, *, is_optimized: bool = True, log_severity: int = 4) -> Any:
     """Return an onnxruntime session of a model. Raises exceptions that share no base class.
@@ -21,4 +23,6 @@ def cpu_session(model: onnx.ModelProto, *, is_optimized: bool = True, log_severi
     options.log_severity_level = log_severity
     if not is_optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        for_onnxruntime(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )

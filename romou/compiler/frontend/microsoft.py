@@ -1,0 +1,133 @@
+"""Operators of onnxruntime's domain com.microsoft: where models write them, and the types of their results.
+
+onnxruntime has two of its own operators in the standard's domain, where ONNX does not know them:
+
+    SimplifiedLayerNormalization, LayerNormalization before opset 17      in a file, and for onnxruntime
+    com.microsoft.SimplifiedLayerNormalization, ...                       in the compiler
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from romou.compiler.frontend.onnx_graph import opset_of
+from tvm_patches.onnx_converters.node import MICROSOFT
+
+# Operator -> first opset that has it as a standard operator, if there is one.
+_STRAYS: Mapping[str, int | None] = {"SimplifiedLayerNormalization": None, "LayerNormalization": 17}
+# Operators whose float tensors have one type, and whose first result has the type and the shape of the first input.
+UNIFORM = frozenset(
+    {
+        "BiasGelu",
+        "FastGelu",
+        "Gelu",
+        "LayerNormalization",
+        "QuickGelu",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    }
+)
+# Other operators whose float tensors have one type.
+ONE_FLOAT_TYPE = UNIFORM | {"GatherBlockQuantized"}
+
+Types = Mapping[str, onnx.TypeProto]
+Constants = Mapping[str, onnx.TensorProto]
+
+
+def with_microsoft_domain(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with onnxruntime's operators in its domain, or `model` itself if all of them are."""
+    opset = opset_of(model)
+    strays = [
+        i
+        for i, node in enumerate(model.graph.node)
+        if node.op_type in _STRAYS
+        and node.domain in ("", "ai.onnx")
+        and ((first := _STRAYS[node.op_type]) is None or opset < first)
+    ]
+    if not strays:
+        return model
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    for i in strays:
+        moved.graph.node[i].domain = MICROSOFT
+    if all(entry.domain != MICROSOFT for entry in moved.opset_import):
+        moved.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    return moved
+
+
+def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the operators in the domains in which onnxruntime has them."""
+    if not any(_is_moved(node) for node in model.graph.node):
+        return model
+    given = onnx.ModelProto()
+    given.CopyFrom(model)
+    for node in given.graph.node:
+        if _is_moved(node):
+            node.domain = ""
+    return given
+
+
+def _is_moved(node: onnx.NodeProto) -> bool:
+    return node.op_type in _STRAYS and node.domain == MICROSOFT
+
+
+def result_types(node: onnx.NodeProto, types: Types, constants: Constants) -> list[onnx.TypeProto] | None:
+    """Return the types of a node's results, or None if there is no rule.
+
+    types: of all tensors that the node reads.
+    """
+    if node.domain != MICROSOFT:
+        return None
+    if node.op_type in UNIFORM:
+        return _uniform(node, types)
+    rule = _RULES.get(node.op_type)
+    return None if rule is None else rule(_Reader(node, types, constants))
+
+
+class _Reader:
+    """A node with the shapes and types of its inputs."""
+
+    def __init__(self, node: onnx.NodeProto, types: Types, constants: Constants) -> None:
+        self.node, self._types, self._constants = node, types, constants
+
+    def _name(self, index: int) -> str:
+        return self.node.input[index] if index < len(self.node.input) else ""
+
+    def shape(self, index: int) -> tuple[int, ...] | None:
+        """Return the shape of an input, or None if it is left out."""
+        name = self._name(index)
+        return tuple(d.dim_value for d in self._types[name].tensor_type.shape.dim) if name else None
+
+    def element(self, index: int = 0) -> int:
+        return int(self._types[self._name(index)].tensor_type.elem_type)
+
+    def integer(self, index: int) -> int | None:
+        """Return the value of a constant input, or None if it is computed or left out."""
+        tensor = self._constants.get(self._name(index))
+        return None if tensor is None else int(numpy_helper.to_array(tensor).reshape(-1)[0])
+
+    def attribute(self, name: str, default: int = 0) -> int:
+        return next((int(a.i) for a in self.node.attribute if a.name == name), default)
+
+
+def _uniform(node: onnx.NodeProto, types: Types) -> list[onnx.TypeProto]:
+    first = types[node.input[0]]
+    shape = [d.dim_value for d in first.tensor_type.shape.dim]
+    statistics = helper.make_tensor_type_proto(TensorProto.FLOAT, [*shape[:-1], 1])
+    return [first, statistics, statistics, first]
+
+
+def _gathered(node: _Reader) -> list[onnx.TypeProto]:
+    data, indices = list(node.shape(0) or ()), node.shape(1) or ()
+    axis = node.attribute("gather_axis") % len(data)
+    if node.element() == TensorProto.UINT8:
+        data[-1] *= 8 // node.attribute("bits", 4)
+    return [helper.make_tensor_type_proto(node.element(2), [*data[:axis], *indices, *data[axis + 1 :]])]
+
+
+_RULES: Mapping[str, Callable[[_Reader], list[onnx.TypeProto]]] = {"GatherBlockQuantized": _gathered}

@@ -1,0 +1,169 @@
+"""Operators of com.microsoft are device graphs with the numbers of onnxruntime's own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
+
+import romou
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.reference import run_onnxruntime
+
+RNG = np.random.default_rng(0)
+
+
+def model_of(
+    operator: str,
+    inputs: dict[str, np.ndarray | None],
+    outputs: int = 1,
+    constants: dict[str, np.ndarray | None] | None = None,
+    wanted: tuple[int, ...] | None = None,
+    opset: int = 21,
+    domain: str = "com.microsoft",
+    **attributes: object,
+) -> onnx.ModelProto:
+    """Return a model of one node. None is an input that is left out. wanted: positions of the outputs with a name."""
+    given = {**inputs, **(constants or {})}
+    order = sorted(given, key=lambda name: int(name[1:]))
+    names = [f"y{i}" if wanted is None or i in wanted else "" for i in range(outputs)]
+    node = helper.make_node(
+        operator, [name if given[name] is not None else "" for name in order], names, domain=domain, **attributes
+    )
+
+    def info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+    first = next(array for array in given.values() if array is not None and array.dtype.kind == "f")
+    element = helper.np_dtype_to_tensor_dtype(first.dtype)
+    results = [helper.make_tensor_value_info(name, element, None) for name in names if name]
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [info(name, array) for name, array in inputs.items() if array is not None],
+        results,
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items() if array is not None],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def on_cpu(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs of the imported graph, without fusion and schedules. No node may be left to the host."""
+    imported = import_onnx(model)
+    assert not imported.on_host
+    executable = tvm.compile(imported.mod, target="llvm")
+    arrays = [tvm.runtime.tensor(inputs[name]) for name in imported.inputs]
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*arrays)
+    return [array.numpy() for array in (result if len(imported.outputs) > 1 else [result])]
+
+
+def check(model: onnx.ModelProto, inputs: dict[str, np.ndarray | None], tolerance: float = 1e-5) -> None:
+    given = {name: array for name, array in inputs.items() if array is not None}
+    expected = run_onnxruntime(model, given)
+    assert expected is not None
+    for array, right in zip(on_cpu(model, given), expected, strict=True):
+        assert (array.shape, array.dtype) == (right.shape, right.dtype)
+        np.testing.assert_allclose(array, right, atol=tolerance, rtol=tolerance)
+
+
+def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("operator", ["Gelu", "BiasGelu", "FastGelu", "QuickGelu"])
+def test_gelu(operator: str) -> None:
+    inputs = {"x0": normal(3, 5, 8), "x1": normal(8) if operator in ("BiasGelu", "FastGelu") else None}
+    if operator in ("Gelu", "QuickGelu"):
+        del inputs["x1"]
+    check(model_of(operator, inputs), inputs)
+
+
+@pytest.mark.parametrize("skip", [(2, 3, 16), (1, 3, 16), (3, 16)], ids=str)
+@pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_skip_layer_normalization(operator: str, skip: tuple[int, ...]) -> None:
+    inputs: dict[str, np.ndarray | None] = {"x0": normal(2, 3, 16), "x1": normal(*skip), "x2": normal(16)}
+    inputs |= {"x3": normal(16), "x4": normal(16)} if operator == "SkipLayerNormalization" else {"x3": normal(16)}
+    check(model_of(operator, inputs, outputs=4, wanted=(0, 3), epsilon=1e-3), inputs)
+
+
+def test_a_simplified_norm_in_the_domain_of_onnx() -> None:
+    inputs = {"x0": normal(2, 3, 16), "x1": normal(16)}
+    check(model_of("SimplifiedLayerNormalization", inputs, domain="", axis=-1, epsilon=1e-3), inputs)
+
+
+def test_a_layer_normalization_before_onnx_had_one() -> None:
+    inputs = {"x0": normal(2, 3, 16), "x1": normal(16), "x2": normal(16)}
+    check(model_of("LayerNormalization", inputs, domain="", opset=12, axis=-1), inputs)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("form", ["rows", "heads", "offset", "part"])
+def test_rotary_embedding(form: str, interleaved: int) -> None:
+    shape = (2, 4, 3, 8) if form == "heads" else (2, 3, 4 * 8)
+    half = 2 if form == "part" else 4
+    positions = np.array([5]) if form == "offset" else np.array([[0, 1, 2], [7, 3, 8]])
+    inputs = {"x0": normal(*shape), "x1": positions}
+    caches = {"x2": normal(10, half), "x3": normal(10, half)}
+    attributes = {"num_heads": 4, "rotary_embedding_dim": 4} if form == "part" else {}
+    check(model_of("RotaryEmbedding", inputs, constants=caches, interleaved=interleaved, **attributes), inputs)
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize(("kind", "bits"), [("uint8", 4), ("uint8", 8), ("uint4", 4), ("int4", 4)])
+def test_gather_block_quantized(kind: str, bits: int, has_zeros: bool) -> None:
+    """Rows of 80 numbers in blocks of 32, the last of which is not full."""
+    packed = 2 if (kind, bits) == ("uint8", 4) else 1
+    low, high = (-8, 8) if kind == "int4" else (0, 256 if kind == "uint8" else 16)
+    table, zeros = (RNG.integers(low, high, shape) for shape in ((11, 80 // packed), (11, -(-3 // packed))))
+    scales = normal(11, 3)
+    indices = np.array([[0, 10, 3], [-1, 7, 7]])
+    element = getattr(TensorProto, kind.upper())
+    model = model_of(
+        "GatherBlockQuantized",
+        {"x1": indices},
+        constants={"x0": table.astype("uint8"), "x2": scales, "x3": zeros.astype("uint8") if has_zeros else None},
+        block_size=32,
+        bits=bits,
+        quantize_axis=1,
+    )
+    if not has_zeros:
+        del model.graph.node[0].input[3:]
+    for name, values in (("x0", table), ("x3", zeros)) if kind != "uint8" else ():
+        for tensor in model.graph.initializer:
+            if tensor.name == name:
+                tensor.CopyFrom(helper.make_tensor(name, element, values.shape, values.reshape(-1).tolist()))
+    check(model, {"x1": indices})
+
+
+CHAIN = """
+<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+graph (int64[1, 5] ids, int64[1, 5] positions) => (float[1, 5, 32] y, float[1, 5, 32] sum)
+<uint8[11, 16] table, float[11, 2] scales, float[32] gamma, float[32] bias, float[9, 4] cos, float[9, 4] sin>
+{
+    x = com.microsoft.GatherBlockQuantized <block_size = 16, quantize_axis = 1> (table, ids, scales)
+    n = SimplifiedLayerNormalization <axis = -1, epsilon = 0.00001> (x, gamma)
+    r = com.microsoft.RotaryEmbedding (n, positions, cos, sin)
+    g = com.microsoft.BiasGelu (r, bias)
+    q = com.microsoft.QuickGelu (g)
+    y, , , sum = com.microsoft.SkipSimplifiedLayerNormalization (q, x, gamma, bias)
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_chain_runs_in_kernels(dtype: str) -> None:
+    model = onnx.parser.parse_model(CHAIN)
+    weights = {"table": RNG.integers(0, 256, (11, 16)).astype("uint8"), "scales": normal(11, 2)}
+    weights |= {"gamma": normal(32), "bias": normal(32), "cos": normal(9, 4), "sin": normal(9, 4)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    compiled = romou.compile(model, target="opencl -device=host", precision=dtype)
+    assert (compiled.host_nodes, compiled.summary().by_tvm, compiled.summary().moved) == ((), (), ())
+    given = {"ids": np.array([[0, 10, 3, 7, 7]]), "positions": np.array([[0, 1, 2, 8, 4]])}
+    expected = run_onnxruntime(model, given)
+    assert expected is not None
+    for array, right in zip(compiled.run(given), expected, strict=True):
+        np.testing.assert_allclose(array, right, atol=1e-5 if dtype == "float32" else 3e-2)

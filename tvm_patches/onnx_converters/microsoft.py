@@ -1,0 +1,192 @@
+"""Operators of onnxruntime's domain com.microsoft that exporters of language models write. The wheel lacks them.
+
+It converts some others, but without optional inputs and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter, shape_of
+
+op = relax.op
+
+
+@converter("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
+def gelu(node: Node) -> relax.Expr:
+    """Convert to the exact form, and FastGelu to the form with a hyperbolic tangent. A bias is added before."""
+    x = op.add(node.input(0), node.input(1)) if node.has(1) else node.input(0)
+    return (op.nn.gelu_tanh if node.operator == "FastGelu" else op.nn.gelu)(x)
+
+
+@converter("QuickGelu", domain=MICROSOFT, is_single=True)
+def quick_gelu(node: Node) -> relax.Expr:
+    x = node.input(0)
+    alpha = relax.const(node.attributes.get("alpha", 1.702), str(x.ty.dtype))
+    return op.multiply(x, op.sigmoid(op.multiply(x, alpha)))
+
+
+@converter("SimplifiedLayerNormalization", "LayerNormalization", domain=MICROSOFT)
+def layer_normalization(node: Node) -> Sequence[relax.Expr]:
+    """Normalize over the last axis. onnxruntime writes these names into the standard's domain."""
+    axis = node.attributes.get("axis", -1) % len(node.shape())
+    if axis != len(node.shape()) - 1:
+        raise ValueError(f"axis={axis} of a tensor of {len(node.shape())} axes: only the last axis is supported")
+    results = _normalized(node, node.input(0), 1, 2)
+    # The first statistic of a SimplifiedLayerNormalization is the inverse deviation.
+    return [results[0], *results[2:]] if node.operator.startswith("Simplified") else results
+
+
+@converter("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(node: Node) -> Sequence[relax.Expr]:
+    """Normalize input + skip + bias over the last axis. The sum is the fourth output."""
+    bias = 3 if "Simplified" in node.operator else 4
+    total = op.add(node.input(0), node.input(1))
+    total = node.emit(op.add(total, node.input(bias)) if node.has(bias) else total)
+    return [*_normalized(node, total, 2, 3), total]
+
+
+def _normalized(node: Node, data: relax.Expr, scale: int, shift: int) -> list[relax.Expr]:
+    """Return the normalized rows, the mean and the inverse deviation, which readers rarely want.
+
+    scale, shift: positions of these inputs. "Simplified" operators neither subtract a mean nor add a shift.
+    """
+    is_simplified = "Simplified" in node.operator
+    epsilon, dtype = node.attributes.get("epsilon", 1e-5 if "Skip" not in node.operator else 1e-12), str(data.ty.dtype)
+    gamma = node.input(scale)
+    if is_simplified:
+        result = op.nn.rms_norm(data, gamma, [-1], epsilon)
+    else:
+        zeros = relax.const(np.zeros(shape_of(gamma), dtype), dtype)
+        result = op.nn.layer_norm(data, gamma, node.input(shift) if node.has(shift) else zeros, [-1], epsilon)
+    if not any(node.is_wanted[1:3]):
+        return [result, data, data]
+    wide = op.astype(data, "float32")
+    mean = node.emit(op.mean(wide, [-1], keepdims=True))
+    centred = wide if is_simplified else op.subtract(wide, mean)
+    variance = op.mean(op.multiply(centred, centred), [-1], keepdims=True)
+    return [result, mean, op.rsqrt(op.add(variance, relax.const(epsilon, "float32")))]
+
+
+@converter("RotaryEmbedding", domain=MICROSOFT)
+def rotary_embedding(node: Node) -> relax.Expr:
+    """Rotate pairs of each head by the angles of its position. Data is (B, S, N * D) or (B, N, S, D)."""
+    if node.attributes.get("scale", 1.0) != 1.0:
+        raise ValueError("a scale other than 1 is not supported")
+    shape, rotated = node.shape(), node.attributes.get("rotary_embedding_dim", 0)
+    data, axis = node.input(0), 2
+    if len(shape) == 3:
+        heads = node.attributes.get("num_heads", 0)
+        head = shape[2] // heads if heads and rotated else 2 * node.shape(2)[1]
+        data, axis = node.emit(op.reshape(data, [*shape[:2], shape[2] // head, head])), 1
+    positions = node.input(1)
+    is_offset = len(shape_of(positions)) == 1 or shape_of(positions) == (1, 1) != (shape[0], shape_of(data)[axis])
+
+    def position(given: te.Tensor, b: tirx.Expr, s: tirx.Expr) -> tirx.Expr:
+        if len(given.shape) == 1:
+            return tirx.Cast("int64", given[0]) + tirx.Cast("int64", s)
+        return tirx.Cast("int64", given[b, s]) if not is_offset else tirx.Cast("int64", given[0, 0] + s)
+
+    result = rotary(
+        node,
+        data,
+        (node.input(2), node.input(3)),
+        positions,
+        position,
+        axis=axis,
+        is_interleaved=bool(node.attributes.get("interleaved", 0)),
+    )
+    return op.reshape(result, list(shape))
+
+
+def rotary(
+    node: Node,
+    data: relax.Expr,
+    caches: tuple[relax.Expr, relax.Expr],
+    positions: relax.Expr,
+    position: Callable[[te.Tensor, tirx.Expr, tirx.Expr], tirx.Expr],
+    *,
+    axis: int,
+    is_interleaved: bool,
+) -> relax.Expr:
+    """Return data of four axes with the first 2 * R lanes of its last axis rotated.
+
+        pair of angle i    lanes i and i + R, or 2 * i and 2 * i + 1 if they are interleaved
+        first              first * cos - second * sin
+        second             second * cos + first * sin
+
+    caches: cosines and sines, (positions, R).
+    position: (positions, batch, index along `axis`) -> row of the caches.
+    """
+    rows, half = shape_of(caches[0])
+
+    def rotated(x: te.Tensor, cos: te.Tensor, sin: te.Tensor, given: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            *at, lane = i
+            row = tirx.max(tirx.min(position(given, i[0], i[axis]), tirx.const(rows - 1, "int64")), 0)
+            if is_interleaved:
+                angle, partner, is_first = lane // 2, lane + 1 - lane % 2 * 2, lane % 2 < 1
+            else:
+                angle, partner, is_first = lane % half, (lane + half) % (2 * half), lane < half
+            own, other = (x[(*at, index)].astype("float32") for index in (lane, partner))
+            side = other * sin[row, angle].astype("float32")
+            turned = own * cos[row, angle].astype("float32") + tirx.Select(is_first, -side, side)
+            turned = turned.astype(str(x.dtype))
+            return turned if 2 * half == x.shape[-1] else tirx.if_then_else(lane < 2 * half, turned, x[i])
+
+        return te.compute(x.shape, element, name="rotary")
+
+    return node.compute(rotated, data, *caches, positions)
+
+
+@converter("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(node: Node) -> relax.Expr:
+    """Gather rows of a table of quantized blocks, and dequantize them.
+
+    Bytes hold 8 / bits numbers along the last axis, the lowest bits first.
+    """
+    shape, kind = list(node.shape()), node.kind(0)
+    rank, bits, block = len(shape), node.attributes.get("bits", 4), node.attributes.get("block_size", 128)
+    axis, along = (
+        node.attributes.get(name, value) % rank for name, value in (("gather_axis", 0), ("quantize_axis", 1))
+    )
+    if kind not in ("uint8", "int4", "uint4"):
+        raise ValueError(f"a table of {kind} is not supported; uint8, int4 and uint4 are")
+    packed = 8 // bits if kind == "uint8" else 1
+    if packed > 1 and (along != rank - 1 or axis == along):
+        raise ValueError(f"packed bytes need blocks along the last axis and rows along another, not {along} and {axis}")
+    if axis == along:
+        raise ValueError("rows along the axis of the blocks are not supported")
+    indices = node.input(1)
+    rows, places = shape[axis], len(shape_of(indices))
+    shape[-1] *= packed
+    blocks = node.shape(2)[along]
+    if blocks != -(-shape[along] // block):
+        raise ValueError(f"{blocks} scales along an axis of {shape[along]} elements in blocks of {block}")
+    default = 1 << bits - 1 if kind == "uint8" else 0
+
+    def number(table: te.Tensor, at: Sequence[tirx.Expr]) -> tirx.Expr:
+        if packed == 1:
+            return table[tuple(at)].astype("int32")
+        *outer, last = at
+        byte = table[(*outer, last // packed)].astype("int32")
+        return (byte >> (last % packed * bits).astype("int32")) & tirx.const((1 << bits) - 1, "int32")
+
+    def gathered(table: te.Tensor, chosen: te.Tensor, scales: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            row = tirx.Cast("int64", chosen[tuple(i[axis : axis + places])])
+            row = tirx.Select(row < 0, row + rows, row)
+            row = tirx.max(tirx.min(row, tirx.const(rows - 1, "int64")), 0)
+            at = [*i[:axis], row, *i[axis + places :]]
+            of_block = [index // block if k == along else index for k, index in enumerate(at)]
+            zero = number(zeros[0], of_block) if zeros else tirx.const(default, "int32")
+            scale = scales[tuple(of_block)].astype("float32")
+            return ((number(table, at) - zero).astype("float32") * scale).astype(str(scales.dtype))
+
+        return te.compute([*shape[:axis], *chosen.shape, *shape[axis + 1 :]], element, name="gathered")
+
+    zeros = [node.input(3)] if node.has(3) else []
+    return node.compute(gathered, node.input(0), indices, node.input(2), *zeros)
