@@ -33,7 +33,7 @@ UNIFORM = frozenset(
     }
 )
 # Other operators whose float tensors have one type.
-ONE_FLOAT_TYPE = UNIFORM | {"GatherBlockQuantized"}
+ONE_FLOAT_TYPE = UNIFORM | {"GatherBlockQuantized", "MatMulNBits"}
 
 Types = Mapping[str, onnx.TypeProto]
 Constants = Mapping[str, onnx.TensorProto]
@@ -130,4 +130,12 @@ def _gathered(node: _Reader) -> list[onnx.TypeProto]:
     return [helper.make_tensor_type_proto(node.element(2), [*data[:axis], *indices, *data[axis + 1 :]])]
 
 
-_RULES: Mapping[str, Callable[[_Reader], list[onnx.TypeProto]]] = {"GatherBlockQuantized": _gathered}
+def _multiplied(node: _Reader) -> list[onnx.TypeProto]:
+    rows = (node.shape(0) or ())[:-1]
+    return [helper.make_tensor_type_proto(node.element(), [*rows, node.attribute("N")])]
+
+
+_RULES: Mapping[str, Callable[[_Reader], list[onnx.TypeProto]]] = {
+    "GatherBlockQuantized": _gathered,
+    "MatMulNBits": _multiplied,
+}

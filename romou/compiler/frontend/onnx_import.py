@@ -34,6 +34,7 @@ from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, with
 from romou.compiler.frontend.microsoft import with_microsoft_domain
 from romou.compiler.frontend.onnx_graph import check, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
+from romou.compiler.frontend.quantized import check_products, with_packed_weights
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.sizes import check_ranges, check_sizes
 from romou.compiler.frontend.to_host import with_more_on_host
@@ -70,10 +71,11 @@ def import_onnx(
     check_ranges(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     check_sizes(proto)
+    check_products(proto)
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
-    simple, settled = simplify(proto)
+    simple, settled = simplify(with_packed_weights(proto))
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
     folded = scale_factors(
         widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT

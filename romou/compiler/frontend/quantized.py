@@ -1,0 +1,213 @@
+"""Products with quantized weights: refused forms, and blocked weights as MatMulNBits.
+
+    DequantizeLinear(int4 [N, K], axis=1, block_size) -> Transpose -> MatMul
+        ->      MatMulNBits, whose weight stays packed on the device
+
+It has to happen before constants are folded, which would make floats of the weight.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from romou.base.errors import ModelError
+from romou.compiler.frontend.onnx_graph import (
+    captured,
+    constant_tensors,
+    drop_unread_weights,
+    free_name,
+    replace_nodes,
+)
+from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.onnx_converters.quantized_matmul import is_identity
+from tvm_patches.quantized_matrix import BITS
+
+PRODUCT = "MatMulNBits"
+# Fewest elements of a block. ONNX Runtime's kernels have the same limit.
+LEAST_BLOCK = 16
+_BITS_OF = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def check_products(model: onnx.ModelProto) -> None:
+    """Raise ModelError for a MatMulNBits of a form that no kernel has."""
+    constants = constant_tensors(model.graph)
+    for node in model.graph.node:
+        if node.op_type == PRODUCT and node.domain == MICROSOFT:
+            reason = _refusal(node, constants)
+            if reason is not None:
+                where = f"{PRODUCT} (node {node.name!r})" if node.name else PRODUCT
+                raise ModelError(f"{where}: {reason}", operator=PRODUCT, node=node.name)
+
+
+def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> str | None:
+    """Return the reason to refuse a product, or None."""
+    attributes = _attributes(node)
+    missing = [name for name in ("K", "N", "block_size") if name not in attributes]
+    if missing:
+        return f"it has no attribute {', '.join(missing)}; export the model again"
+    n, k, block = (int(attributes[name]) for name in ("N", "K", "block_size"))
+    bits = int(attributes.get("bits", 4))
+    if bits not in BITS:
+        return f"bits={bits}; kernels exist for {', '.join(map(str, BITS))}; quantize the model again"
+    if block < LEAST_BLOCK or block & (block - 1):
+        return f"block_size={block} is no power of two from {LEAST_BLOCK} on; quantize the model again"
+    if attributes.get("weight_prepacked", 0):
+        return "weight_prepacked: its weight has the layout of one CUDA kernel of onnxruntime; export it without"
+    names = dict(enumerate(node.input))
+    if names.get(4) and not (
+        names[4] in constants and is_identity(numpy_helper.to_array(constants[names[4]]), k, block)
+    ):
+        return "g_idx reorders the blocks; quantize the model without act-order (desc_act=False)"
+    blocks = -(-k // block)
+    is_packed = names.get(3) in constants and constants[names[3]].data_type == onnx.TensorProto.UINT8
+    zero_points = n * -(-blocks * bits // 8) if is_packed else n * blocks
+    for index, role, wanted in (
+        (1, "the weight", n * blocks * (block * bits // 8)),
+        (2, "scales", n * blocks),
+        (3, "zero points", zero_points),
+    ):
+        tensor = constants.get(names.get(index, ""))
+        count = None if tensor is None else int(np.prod(tensor.dims))
+        if count is not None and count != wanted:
+            return f"{role}: {count} elements, but N={n}, K={k}, block_size={block}, bits={bits} need {wanted}"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Weight:
+    """A dequantized weight as rows of outputs.
+
+    codes: (n, k) without sign.
+    scales, zeros: (n, blocks). Zeros are codes, None for 2^(bits - 1).
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None
+    bits: int
+    block: int
+
+
+def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with products of blocked, dequantized weights as MatMulNBits."""
+    packer = _Packer(model)
+    nodes = list(itertools.chain.from_iterable(map(packer.packed, model.graph.node)))
+    if not packer.tensors:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    if not any(entry.domain == MICROSOFT for entry in result.opset_import):
+        result.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    result.graph.initializer.extend(packer.tensors)
+    replace_nodes(result.graph, _without_unread(nodes, {value.name for value in result.graph.output}))
+    drop_unread_weights(result.graph)
+    return result
+
+
+def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+    """Return the nodes without dequantizations and transposes that nothing reads."""
+    while True:
+        read = outputs | {name for node in nodes for name in (*node.input, *captured(node))}
+        live = [n for n in nodes if n.op_type not in ("DequantizeLinear", "Transpose") or read & set(n.output)]
+        if len(live) == len(nodes):
+            return live
+        nodes = live
+
+
+class _Packer:
+    """The products of a model, one after the other, and the constants that they need."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._graph = model.graph
+        self._constants = constant_tensors(model.graph)
+        self._made_by = {name: node for node in model.graph.node for name in node.output}
+        self.tensors: list[onnx.TensorProto] = []
+        # Name of the dequantized matrix -> inputs 1 to 3 and attributes of its products.
+        self._weights: dict[tuple[str, bool], tuple[list[str], dict[str, int]] | None] = {}
+
+    def packed(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the product in place of a node, or the node."""
+        attributes = _attributes(node)
+        is_gemm = node.op_type == "Gemm" and not attributes.get("transA", 0)
+        is_plain = node.domain in ("", "ai.onnx") and (is_gemm or node.op_type == "MatMul")
+        if not is_plain or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+            yield node
+            return
+        key = node.input[1], bool(attributes.get("transB", 0))
+        if key not in self._weights:
+            self._weights[key] = self._packed_weight(*key)
+        weight = self._weights[key]
+        if weight is None:
+            yield node
+            return
+        inputs, numbers = weight
+        bias = [*[""] * (4 - len(inputs)), node.input[2]] if len(node.input) > 2 else []
+        yield helper.make_node(
+            PRODUCT, [node.input[0], *inputs, *bias], node.output, name=node.name, domain=MICROSOFT, **numbers
+        )
+
+    def _packed_weight(self, name: str, is_rows: bool) -> tuple[list[str], dict[str, int]] | None:
+        weight = self._weight(name, is_rows)
+        if weight is None:
+            return None
+        n, k = weight.codes.shape
+        arrays = {
+            "packed": _bytes_of(weight.codes, weight.bits, weight.block * weight.bits // 8),
+            "scales": weight.scales,
+        }
+        if weight.zeros is not None:
+            arrays["zeros"] = _bytes_of(weight.zeros, weight.bits, 1)
+        inputs = []
+        for role, values in arrays.items():
+            inputs.append(free_name(self._graph, f"{name}/{role}" + ("/rows" if is_rows else "")))
+            self.tensors.append(numpy_helper.from_array(values, inputs[-1]))
+        return inputs, {"K": k, "N": n, "bits": weight.bits, "block_size": weight.block}
+
+    def _weight(self, name: str, is_rows: bool) -> _Weight | None:
+        """Return the weight that a name holds. is_rows: whether its rows are outputs, not its columns."""
+        node = self._made_by.get(name)
+        while (
+            node is not None and node.op_type == "Transpose" and list(_attributes(node).get("perm", (1, 0))) == [1, 0]
+        ):
+            is_rows, node = not is_rows, self._made_by.get(node.input[0])
+        if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
+            return None
+        attributes = _attributes(node)
+        block, axis = int(attributes.get("block_size", 0)), int(attributes.get("axis", 1)) % 2
+        constants = [self._constants.get(input_name) for input_name in node.input if input_name]
+        if block < LEAST_BLOCK or block & (block - 1) or any(tensor is None for tensor in constants):
+            return None
+        codes, scales, *zeros = (numpy_helper.to_array(tensor) for tensor in constants)
+        if codes.dtype.name not in _BITS_OF or codes.ndim != 2 or axis != (1 if is_rows else 0):
+            return None
+        if scales.dtype.name not in ("float32", "float16") or attributes.get("output_dtype", 0):
+            return None
+        bits, is_signed = _BITS_OF[codes.dtype.name], codes.dtype.name.startswith("int")
+        offset = 1 << bits - 1 if is_signed else 0
+        arrays = [codes, *zeros] if zeros else [codes, np.zeros(scales.shape, np.int8)]
+        unsigned = [(values.astype(np.int16) + offset).astype(np.uint8) for values in arrays]
+        rows = [values if is_rows else values.T for values in (unsigned[0], scales, unsigned[1])]
+        is_symmetric = is_signed and bool(np.all(rows[2] == offset))
+        return _Weight(codes=rows[0], scales=rows[1], zeros=None if is_symmetric else rows[2], bits=bits, block=block)
+
+
+def _bytes_of(codes: np.ndarray, bits: int, multiple: int) -> np.ndarray:
+    """Return codes (n, count) packed into rows of bytes, a multiple of `multiple`. The first code has the low bits."""
+    per_byte = 8 // bits
+    full = np.pad(codes, ((0, 0), (0, -codes.shape[1] % (per_byte * multiple))))
+    split = full.reshape(len(codes), -1, per_byte)
+    packed = np.zeros(split.shape[:2], np.uint8)
+    for position in range(per_byte):
+        packed |= split[:, :, position] << np.uint8(bits * position)
+    return packed

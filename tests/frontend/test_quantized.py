@@ -1,0 +1,105 @@
+"""Quantized weights: imported packed, refused with one clear error, equal to the definition."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import helper
+from tvm import relax
+
+from romou.base.errors import ModelError
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.reference import relative_l2_error
+from support.models.quantized import QuantizedCase, model_of
+
+CASE = QuantizedCase(m=2, k=70, n=9)
+
+
+def on_the_host(model: onnx.ModelProto, data: np.ndarray) -> np.ndarray:
+    """Return the result of the plain definition, and check that the graph holds no weight in floats."""
+    imported = import_onnx(model)
+    assert not imported.on_host
+    executable = tvm.compile(imported.mod, target="llvm")
+    result: np.ndarray = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy()
+    return result
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASE,
+        QuantizedCase(m=1, k=64, n=7, block=16, zero="uint8", has_bias=True),
+        QuantizedCase(m=3, k=300, n=5, block=128, zero="float"),
+        QuantizedCase(m=3, k=100, n=5, bits=8, zero="uint8"),
+        QuantizedCase(m=1, k=100, n=5, bits=2, block=16, zero="uint8"),
+        QuantizedCase(m=2, k=64, n=6, dtype="float16", has_bias=True),
+    ],
+    ids=str,
+)
+def test_the_definition(case: QuantizedCase) -> None:
+    model, data, expected = case.model()
+    assert relative_l2_error(on_the_host(model, data), expected) < (1e-6 if case.dtype == "float32" else 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "inputs", "message"),
+    [
+        ({"bits": 3}, {}, "bits=3; kernels exist for 2, 4, 8; quantize the model again"),
+        ({"block_size": 24}, {}, "block_size=24 is no power of two from 16 on; quantize the model again"),
+        ({"weight_prepacked": 1}, {}, "weight_prepacked: its weight has the layout of one CUDA kernel"),
+        ({}, {"groups": np.zeros(70, np.int32)}, r"g_idx reorders the blocks; quantize the model without act-order"),
+        ({}, {"scales": np.ones(26, np.float32)}, "scales: 26 elements, but N=9, K=70, block_size=32, bits=4 need 27"),
+    ],
+)
+def test_refused_forms(attributes: dict[str, int], inputs: dict[str, np.ndarray], message: str) -> None:
+    model, _, _ = CASE.model(**attributes)
+    for name, array in inputs.items():
+        kept = [tensor for tensor in model.graph.initializer if tensor.name != name]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(array, name)])
+        if name not in model.graph.node[0].input:
+            model.graph.node[0].input.extend(["", name])
+    with pytest.raises(ModelError, match=message):
+        import_onnx(model)
+
+
+def test_an_identical_g_idx_is_no_order() -> None:
+    model, data, expected = CASE.model()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(70, dtype=np.int32) // 32, "groups"))
+    model.graph.node[0].input.extend(["", "groups"])
+    assert relative_l2_error(on_the_host(model, data), expected) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4", "int8", "uint8"])
+@pytest.mark.parametrize("form", ["transposed", "columns", "gemm"])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_blocked_weights_stay_packed(kind: str, form: str, has_zeros: bool) -> None:
+    """A blocked DequantizeLinear before a product is a MatMulNBits. Its weight is not folded to floats."""
+    n, k, block, rng = 6, 64, 32, np.random.default_rng(0)
+    info = ml_dtypes.iinfo(getattr(ml_dtypes, kind, kind))
+    codes = rng.integers(info.min, info.max + 1, (n, k))
+    scales = rng.uniform(-1, 1, (n, k // block)).astype(np.float32)
+    zeros = rng.integers(info.min, info.max + 1, scales.shape) if has_zeros else np.zeros_like(scales)
+    weight = (codes - np.repeat(zeros, block, axis=1)) * np.repeat(scales, block, axis=1)
+    stored, bias = getattr(ml_dtypes, kind, kind), rng.standard_normal(n).astype(np.float32)
+    is_rows = form != "columns"
+    arrays = {name: array if is_rows else array.T for name, array in (("q", codes), ("s", scales), ("z", zeros))}
+    arrays = {"q": arrays["q"].astype(stored), "s": arrays["s"], "z": arrays["z"].astype(stored), "bias": bias}
+    names = ["q", "s", "z"] if has_zeros else ["q", "s"]
+    nodes = [helper.make_node("DequantizeLinear", names, ["w"], axis=1 if is_rows else 0, block_size=block)]
+    if form == "transposed":
+        nodes.append(helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]))
+    if form == "gemm":
+        nodes.append(helper.make_node("Gemm", ["x", "w", "bias"], ["y"], transB=1))
+    else:
+        nodes.append(helper.make_node("MatMul", ["x", "t" if form == "transposed" else "w"], ["y"]))
+    ends = [helper.make_tensor_value_info(name, 1, [3, size]) for name, size in (("x", k), ("y", n))]
+    model = model_of(nodes, ends[:1], ends[1:], arrays)
+    imported = import_onnx(model)
+    assert [node.op_type for node in imported.folded.graph.node] == ["MatMulNBits"]
+    data = rng.standard_normal((3, k)).astype(np.float32)
+    expected = data.astype(np.float64) @ weight.T + (bias if form == "gemm" else 0)
+    assert relative_l2_error(on_the_host(model, data), expected) < 1e-6
