@@ -134,7 +134,7 @@ class _Packer:
         self._made_by = {name: node for node in model.graph.node for name in node.output}
         self.tensors: list[onnx.TensorProto] = []
         # Name of the dequantized matrix -> inputs 1 to 3 and attributes of its products.
-        self._weights: dict[tuple[str, bool], tuple[list[str], dict[str, int]] | None] = {}
+        self._weights: dict[tuple[str, bool], tuple[list[str], dict[str, Any]] | None] = {}
 
     def packed(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the product in place of a node, or the node."""
@@ -157,7 +157,7 @@ class _Packer:
             PRODUCT, [node.input[0], *inputs, *bias], node.output, name=node.name, domain=MICROSOFT, **numbers
         )
 
-    def _packed_weight(self, name: str, is_rows: bool) -> tuple[list[str], dict[str, int]] | None:
+    def _packed_weight(self, name: str, is_rows: bool) -> tuple[list[str], dict[str, Any]] | None:
         weight = self._weight(name, is_rows)
         if weight is None:
             return None
@@ -185,8 +185,9 @@ class _Packer:
             return None
         attributes = _attributes(node)
         block, axis = int(attributes.get("block_size", 0)), int(attributes.get("axis", 1)) % 2
-        constants = [self._constants.get(input_name) for input_name in node.input if input_name]
-        if block < LEAST_BLOCK or block & (block - 1) or any(tensor is None for tensor in constants):
+        names = [input_name for input_name in node.input if input_name]
+        constants = [self._constants[input_name] for input_name in names if input_name in self._constants]
+        if block < LEAST_BLOCK or block & (block - 1) or len(constants) < len(names):
             return None
         codes, scales, *zeros = (numpy_helper.to_array(tensor) for tensor in constants)
         if codes.dtype.name not in _BITS_OF or codes.ndim != 2 or axis != (1 if is_rows else 0):
