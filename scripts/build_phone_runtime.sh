@@ -95,7 +95,7 @@ COMPILER_VERSION=$("${CXX[@]}" --version | head -n 1) || fail "${CXX[0]} does no
 
 # build NAME LINK-FLAGS... -- COMPILE-FLAGS... -- SOURCE...      starts to compile, unless the cache has NAME; `link` comes last
 names=()
-declare -A keys links pids
+declare -A keys links
 build() {
   local name=$1 flags=() more=() key
   shift
@@ -111,26 +111,28 @@ build() {
     for source in "$@"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
   } | sha256sum | cut -c1-24)
   names+=("$name") keys[$name]=$key links[$name]=${flags[*]@Q}
-  [ ! -f "$CACHE/$key/$name" ] || return 0
+  if [ -f "$CACHE/$key/$name" ] || [ -f "$CACHE/$key/$name.o" ]; then return 0; fi
   while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do sleep 0.1; done
   say "compiling $name for $TARGET, files: $#"
   # All sources in one: the compiler reads TVM's headers once, which is most of its work.
   printf '#include "%s"\n' "$@" > "$WORK/$name.cc"
-  "${CXX[@]}" "${COMPILE[@]}" "${DEFINES[@]}" "${more[@]}" "${INCLUDES[@]}" -c "$WORK/$name.cc" -o "$WORK/$name.o" &
-  pids[$name]=$!
+  mkdir -p "$CACHE/$key"
+  # The object says by its name that it is whole: bash forgets how a job ended if many processes end after it.
+  { "${CXX[@]}" "${COMPILE[@]}" "${DEFINES[@]}" "${more[@]}" "${INCLUDES[@]}" -c "$WORK/$name.cc" -o "$WORK/$name.o" && mv "$WORK/$name.o" "$CACHE/$key/"; } &
 }
 
-# Links what was compiled, in the order of the calls of `build`, and puts all into $NEW.
+# Links what was compiled, in the order of the calls of `build`, and puts all into $NEW. Objects stay in the cache until they are linked.
 link() {
   local name kept
+  wait
   for name in "${names[@]}"; do
     kept=$CACHE/${keys[$name]}
-    if [ -n "${pids[$name]:-}" ]; then
-      wait "${pids[$name]}" || { wait; fail "compiling $name; the compiler's message stands above"; }
+    if [ ! -f "$kept/$name" ]; then
+      [ -f "$kept/$name.o" ] || fail "compiling $name; the compiler's message stands above"
       eval "local flags=(${links[$name]})"
-      "${CXX[@]}" -o "$WORK/$name" "$WORK/$name.o" "${flags[@]}" -Wl,-rpath,'$ORIGIN' "${LINK[@]}" || { wait; fail "linking $name; the linker's message stands above"; }
-      mkdir -p "$kept"
+      "${CXX[@]}" -o "$WORK/$name" "$kept/$name.o" "${flags[@]}" -Wl,-rpath,'$ORIGIN' "${LINK[@]}" || fail "linking $name; the linker's message stands above"
       mv "$WORK/$name" "$kept/$name"
+      rm -f "$kept/$name.o"
     fi
     cp "$kept/$name" "$NEW/"
   done

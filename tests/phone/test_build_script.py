@@ -122,6 +122,27 @@ def test_a_failing_compiler_leaves_nothing(ndk: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / ".cache/romou/phone_runtime/android-arm64").glob("work.*"))
 
 
+def test_a_failing_compiler_costs_only_its_own_library(ndk: Path, tmp_path: Path) -> None:
+    compiler, environment = ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++", {"HOME": str(tmp_path)}
+    environment |= {"ANDROID_NDK_HOME": str(ndk), "PYTHON": sys.executable}
+    compiler.write_text(COMPILER + '\nif "libtvm_runtime.so.cc" in " ".join(sys.argv): sys.exit(1)\n')
+    assert run("--out", str(tmp_path / "out"), **environment).returncode == 1
+    compiler.write_text(COMPILER)
+    done = run("--out", str(tmp_path / "out"), **environment)
+    assert [line for line in done.stdout.splitlines() if "compiling" in line] == [
+        "==> compiling libtvm_runtime.so for android-arm64, files: 25"
+    ]
+
+
+def test_a_job_that_bash_forgot_is_not_a_failure(ndk: Path, tmp_path: Path) -> None:
+    # Bash forgets the status of a job as soon as another process gets its number: minutes, on a busy machine.
+    forgetful = tmp_path / "forgetful.sh"
+    forgetful.write_text('wait() { builtin wait; [ $# = 0 ] || { echo "$1 is not a child of this shell"; return 127; }; }')
+    environment = {"ANDROID_NDK_HOME": str(ndk), "HOME": str(tmp_path), "PYTHON": sys.executable}
+    done = run("--out", str(tmp_path / "out"), BASH_ENV=str(forgetful), **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_without_an_ndk(tmp_path: Path) -> None:
     done = run("--out", str(tmp_path / "out"))
     assert done.returncode == 1
