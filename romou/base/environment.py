@@ -54,7 +54,11 @@ VARIABLES = {
         "0",
     ),
     "ROMOU_OPENCL_BUILD_OPTIONS": Variable("options for the OpenCL driver's compiler"),
-    "ROMOU_OPENCL_DEVICE": Variable("part of an OpenCL device's name: only devices that match it are used", "all"),
+    "ROMOU_OPENCL_DEVICE": Variable(
+        "part of an OpenCL device's or platform's name, or its number: devices that match come first; an error if none"
+        " does",
+        "all, GPUs first",
+    ),
     "ROMOU_OPENCL_DUMP_DIR": Variable(
         "folder for the sources of kernels that the OpenCL driver refuses",
         "a new private folder romou-opencl-* in TMPDIR",
@@ -70,7 +74,8 @@ VARIABLES = {
         "key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"
     ),
     "ROMOU_VULKAN_DEVICE": Variable(
-        "part of a Vulkan device's name, or its number: devices that match come first", "all"
+        "part of a Vulkan device's name, or its number: devices that match come first; an error if none does",
+        "all, GPUs first",
     ),
     "ROMOU_VULKAN_LIBRARY": Variable("Vulkan loader to load, without a fallback", "the system's loader"),
     "ROMOU_VULKAN_VALIDATE": Variable(

@@ -90,7 +90,7 @@ def _environment() -> list[Finding]:
             Finding(
                 name="environment",
                 is_ok=True,
-                detail=f"ROMOU_OPENCL_DEVICE={settings.opencl_device}: other devices are hidden",
+                detail=f"ROMOU_OPENCL_DEVICE={settings.opencl_device}: devices that match it come first",
             )
         )
     return findings

@@ -26,7 +26,7 @@ from romou.base.errors import (
     RomouError,
     UsageError,
 )
-from romou.base.fault import own_fault
+from romou.base.fault import mistake, own_fault
 from romou.base.rung import Rung
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.fp16 import first_output
@@ -239,16 +239,22 @@ class Fallbacks:
         return ModelError(text, nodes=names)
 
     def _without_faults_of_ours(self, error: Exception) -> Fallbacks:
-        """Log faults of Romou's code, and return the state. Raise `error` if faults must not be ignored."""
+        """Log faults of Romou's code, and return the state. Raise `error` if faults must not be ignored.
+
+        A programmer's mistake, such as a missing import in a pass, is raised as itself.
+        """
         if variable("ROMOU_NO_FALLBACK") == "1":
             raise error
         causes = list(error.functions.values()) if isinstance(error, BrokenFunctionsError) else [error]
+        for cause in causes:
+            if (slip := mistake(cause)) is not None:
+                raise slip
         faults = {fault for cause in causes if (fault := own_fault(cause)) is not None}
         if faults and self.is_strict:
             raise error
         text = "a fault at %s, which is no limit of the model: %s; the nodes that it hits get other kernels."
         for fault in faults - self.reported_faults:
-            logger.error(f"{text} Please report it", fault, _reason(error))
+            logger.error(f"{text} Please report it; ROMOU_NO_FALLBACK=1 raises it", fault, _reason(error))
         return replace(self, reported_faults=self.reported_faults | faults)
 
     def _first_failing(self, error: Exception, builds: Callable[[Fallbacks], object]) -> frozenset[str]:

@@ -106,7 +106,7 @@ def test_a_family_that_fails_at_recognising_a_function(fallbacks: None, monkeypa
     def planted(func: tvm.tirx.PrimFunc, operator: Any) -> Any:
         found = take(func, operator)
         if found is not None and found.workload.out_channels == 16:
-            raise AttributeError("no such field")
+            raise ValueError("no such layout")
         return found
 
     monkeypatch.setattr(ContractionTemplate, "of", planted)
@@ -174,26 +174,46 @@ def softmax() -> onnx.ModelProto:
     return g.model(g.add("Exp", g.add("Relu", "image")))
 
 
-def test_a_fault_of_our_own_is_an_error_in_tests_and_under_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_our_own_is_an_error_in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_a_missing_import(monkeypatch)
     with pytest.raises(BuildError, match="'forgotten' is not defined"):
         romou.compile(softmax(), target=HOST)
-    monkeypatch.delenv("ROMOU_NO_FALLBACK")
-    with pytest.raises(BuildError, match="'forgotten' is not defined"):
-        romou.compile(softmax(), target=HOST, strict=True)
 
 
 def test_a_fault_of_our_own_is_one_loud_line_with_its_place(
     fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plant_a_missing_import(monkeypatch)
+    def keeping(value: Any) -> Any:
+        raise AssertionError("this value was never thought of")
+
+    monkeypatch.setattr("romou.compiler.passes.nan._keeping", keeping)
     model = romou.compile(softmax(), target=HOST)
     faults = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(faults) == 1
     assert "a fault at " in faults[0]
     assert "test_ladder.py:" in faults[0]
-    assert "'forgotten' is not defined" in faults[0]
+    assert "this value was never thought of" in faults[0]
     assert [name.split()[0] for name in model.host_nodes] == ["Relu"]
+
+
+def test_a_programmers_mistake_comes_out_as_itself(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node goes to the host for a mistake in a pass, in a family, in knobs or in a schedule."""
+
+    def in_a_family(*_: object) -> Any:
+        return Tanh().missing  # type: ignore[attr-defined]
+
+    class Tanh:
+        pass
+
+    with monkeypatch.context() as planted:
+        plant_a_missing_import(planted)
+        with pytest.raises(RuntimeError, match="^name 'forgotten' is not defined"):  # TVM has no NameError
+            romou.compile(softmax(), target=HOST)
+    for place in ("elementwise.ElementwiseFamily.template_of", "elementwise.Elementwise.space", "elementwise.Elementwise.schedule"):
+        with monkeypatch.context() as planted:
+            planted.setattr(f"romou.compiler.operators.families.{place}", in_a_family)
+            with pytest.raises(AttributeError, match="no attribute 'missing'"):
+                romou.compile(softmax(), target=HOST)
 
 
 def test_a_refusal_is_no_fault_of_our_own(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from romou.base.errors import DeviceError
+from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.devices.backends.command_buffer import CommandBuffer
@@ -38,6 +39,23 @@ class ComputeApi(Backend):
     missing: str
     has_images = True
     is_served = True
+
+    def attached(self) -> list[dict[str, Any]] | None:
+        """Return the runtime's answer to `list_devices`. None if the runtime is not loaded.
+
+        UsageError if the kind's variable (ROMOU_OPENCL_DEVICE, ROMOU_VULKAN_DEVICE) matches no device.
+        """
+        import tvm
+
+        ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
+        if ask is None:
+            return None
+        try:
+            return list(json.loads(str(ask())))
+        except ValueError as error:
+            message, *devices, hint = str(error).strip().splitlines()
+            listed = ", ".join(line.strip() for line in devices)
+            raise UsageError(f"{message} {listed}", hint=hint, variable=self.device_variable.partition("=")[0]) from error
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return fields of `HardwareSpec` that only drivers of this kind state."""

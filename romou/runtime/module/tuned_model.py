@@ -195,11 +195,7 @@ class TunedModel:
         check_process()
         with self._lock:
             if self._local is None:
-                if not self.device.exist:
-                    where = f"{self.target.kind}:{self.device_index}"
-                    raise DeviceError(
-                        f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing."
-                    )
+                self.target.backend.facts(self.device_index)  # a clear error if the device is missing
                 with quiet_stderr():
                     how: dict[str, Any] = {
                         "kind": self.target.kind,

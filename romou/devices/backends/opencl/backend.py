@@ -6,7 +6,6 @@ Facts come from a packed function of the runtime, so they belong to the device t
 from __future__ import annotations
 
 import ctypes.util
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -137,10 +136,8 @@ class OpenCL(ComputeApi):
         return super().tvm_config(options, limits)
 
     def list_devices(self) -> list[dict[str, Any]]:
-        import tvm
-
-        ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
-        if ask is None:
+        devices = self.attached()
+        if devices is None:
             raise DeviceError(
                 f"Romou's OpenCL runtime is not loaded: TVM has no function {self.function('devices')}",
                 hint=(
@@ -148,7 +145,7 @@ class OpenCL(ComputeApi):
                     " (needs g++)."
                 ),
             )
-        return list(json.loads(str(ask())))
+        return devices
 
     def diagnose(self) -> RomouError:
         if ctypes.util.find_library("OpenCL") is None:

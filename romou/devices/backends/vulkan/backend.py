@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes.util
-import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -148,10 +147,7 @@ class Vulkan(ComputeApi):
 
         The entries also have `has_robust_image_access`, `has_fp16_arithmetic` and limits.
         """
-        import tvm
-
-        ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
-        return [] if ask is None else list(json.loads(str(ask())))
+        return self.attached() or []
 
     def diagnose(self) -> RomouError:
         import tvm
