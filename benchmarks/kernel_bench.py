@@ -43,7 +43,7 @@ from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, RecordStore
-from romou.tuner.search import PriorKnowledge, TaskResult, TuningOptions, TuningSession, terminal_progress
+from romou.tuner.search import PriorKnowledge, TaskResult, TuningOptions, TuningSession, progress_of
 from romou.tuner.search.pretrained import pretrained_for
 from torch_peer import Torch, gpu_clocks, repeats_of
 from tvm_peer import Tvm
@@ -98,7 +98,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
             runner=runner,
             options=budget,
             prior=PriorKnowledge(pretrained=pretrained),
-        ).run(terminal_progress)
+        ).run(lambda: progress_of(True))
 
 
 def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:

@@ -50,8 +50,8 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
     Parameters
     ----------
     sources
-        Files and folders, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file of `romou
-        bench`, a report of `archprobe run`.
+        Files and folders of one model, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file
+        of `romou bench`, a report of `archprobe run`.
 
     Raises
     ------
@@ -88,6 +88,7 @@ def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path
     If no source is a folder of records, use the folder that a saved model was made from, if it still exists.
     """
     evidence, target, folder = Evidence(title=", ".join(source.stem for source in sources)), None, None
+    _check_one_of_each(sources)
     for source in sources:
         if _is_records(source):
             folder = source
@@ -105,6 +106,19 @@ def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path
     texts = [record.target for record in evidence.records if record.target]
     texts += [evidence.bench.target] if evidence.bench else []
     return evidence, target or (_target_of(texts[-1]) if texts else None), folder
+
+
+def _check_one_of_each(sources: Sequence[Path]) -> None:
+    """Raise UsageError if two sources are of one kind: a page is of one model, and would mix them."""
+    kinds = {
+        "saved models": [source for source in sources if (source / META).is_file()],
+        "folders of records": [source for source in sources if _is_records(source)],
+    }
+    for kind, same in kinds.items():
+        if len(same) > 1:
+            names = " and ".join(map(str, same))
+            hint = "Draw a page for each, or compare models by `romou bench` and `romou compare`."
+            raise UsageError(f"{names} are {len(same)} {kind}; a report is of one model", hint=hint)
 
 
 def _target_of(text: str) -> Target:

@@ -18,7 +18,9 @@ _LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("p
 _MISTAKES = (NameError, ImportError, SyntaxError)
 _USERS_MISTAKES = (AttributeError, TypeError, LookupError, ArithmeticError, NotImplementedError)
 # TVM passes an exception of a type that it does not know on as a RuntimeError with the same text.
-_MISTAKES_IN_TEXT = re.compile(r"^(name '\w+' is not defined|No module named |cannot import name |cannot access local )")
+_MISTAKES_IN_TEXT = re.compile(
+    r"^(name '\w+' is not defined|No module named |cannot import name |cannot access local )"
+)
 
 
 def own_fault(error: BaseException) -> str | None:

@@ -22,7 +22,7 @@ from romou.driver.options import ReportOptions
 def command(sources: tuple[Path, ...], is_json: bool, **options: Any) -> None:
     """Draw SOURCES as one HTML page that needs no network.
 
-    SOURCES are, in any number and order, folders and files: the records of `romou tune` (--work-dir), a tuned model
+    SOURCES are folders and files of one model, in any order: the records of `romou tune` (--work-dir), a tuned model
     (.romou), a file of `romou bench`, a report of `archprobe run`. A figure without its data says which data it lacks.
     """
     import romou

@@ -69,7 +69,7 @@ class TuneKeywords(ModelKeywords, total=False):
     no_progress: int | None
     work_dir: str | Path | Literal[False] | None
     seed: int
-    progress: bool
+    progress: bool | None
     prune: bool
     l1: str
     database: bool
@@ -315,7 +315,9 @@ class TuneOptions(ModelOptions):
         "Seed of the search and of the inputs that candidates are checked with.",
         help_text="Seed of the search; the same seed tries the same candidates first.",
     )
-    progress: bool = option(False, "Show a progress bar on stderr.")
+    progress: bool | None = option(
+        None, "Show a progress bar on stderr. None: if stderr is a terminal, or in a notebook."
+    )
     database: bool = option(
         True,
         """
@@ -366,9 +368,10 @@ class TuneOptions(ModelOptions):
     explorer: str = option(
         "evolution",
         """
-        How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
+        How configs are chosen: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by
+        the cost model, "random" or "exhaustive".
         """,
-        help_text="evolution, annealing, random or exhaustive: how candidates are chosen.",
+        help_text="evolution, annealing, ranking, random or exhaustive: how candidates are chosen.",
     )
     rpc: str | None = option(
         None,

@@ -20,13 +20,12 @@ from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records.database import ScheduleDatabase
 from romou.tuner.records.task_files import keep_tasks, other_tasks
 from romou.tuner.search import (
-    NoProgress,
     PriorKnowledge,
     SessionHooks,
     TaskResult,
     TrialCallback,
     TuningSession,
-    terminal_progress,
+    progress_of,
 )
 from romou.tuner.search.pretrained import pretrained_for
 
@@ -120,7 +119,7 @@ class ModelSearch:
                 ),
                 hooks=SessionHooks(callback=callback, meanwhile=self._later.start),
             )
-            return session.run(terminal_progress if options.progress else NoProgress), folder
+            return session.run(lambda: progress_of(options.progress)), folder
 
 
 def _other_models(folder: Path | None) -> Callable[[Counter[str]], Sequence[TunableTask]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from romou.base.errors import DeviceError, UsageError
 from romou.base.linking import compiler_for, is_here
-from romou.devices.hardware import device_called, known_devices
+from romou.devices.hardware import known_devices
 from romou.devices.targets import Target
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
@@ -86,20 +86,8 @@ def local_site(target: Target) -> TimingSite:
         device=device,
         index=index,
         compile_for=compile_for,
-        stands_in_for=_missing_device(target, facts),
+        stands_in_for=target.missing_on(facts),
     )
-
-
-def _missing_device(target: Target, facts: Mapping[str, Any]) -> str:
-    """Return the name of the device that a target names, if the described device is another one, else "".
-
-    A GPU whose driver says no known name may be any GPU.
-    """
-    if target.device_name is None:
-        return ""
-    spec, called = target.spec, target.backend.device_of(facts)
-    is_other = (facts["type"] == "cpu") != spec.is_cpu or called not in (None, spec.name, device_called(spec.title))
-    return spec.name if is_other else ""
 
 
 @contextlib.contextmanager
@@ -117,7 +105,7 @@ def remote_runner(target: Target, options: MeasureOptions, address: Address) -> 
         named = for_server(target, facts, runner.host, str(address))
         remote = RemoteDevice(address, named.device_name, kind=target.kind, wanted=str(facts["name"]))
         limited, device = named.limited_to(facts), runner.fingerprint()
-        missing = _missing_device(named, facts)
+        missing = named.missing_on(facts)
         yield TimingSite(named=named, target=limited, device=device, remote=remote, stands_in_for=missing), runner
 
 

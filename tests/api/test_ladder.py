@@ -209,7 +209,11 @@ def test_a_programmers_mistake_comes_out_as_itself(fallbacks: None, monkeypatch:
         plant_a_missing_import(planted)
         with pytest.raises(RuntimeError, match="^name 'forgotten' is not defined"):  # TVM has no NameError
             romou.compile(softmax(), target=HOST)
-    for place in ("elementwise.ElementwiseFamily.template_of", "elementwise.Elementwise.space", "elementwise.Elementwise.schedule"):
+    for place in (
+        "elementwise.ElementwiseFamily.template_of",
+        "elementwise.Elementwise.space",
+        "elementwise.Elementwise.schedule",
+    ):
         with monkeypatch.context() as planted:
             planted.setattr(f"romou.compiler.operators.families.{place}", in_a_family)
             with pytest.raises(AttributeError, match="no attribute 'missing'"):

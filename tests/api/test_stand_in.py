@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from rich.console import Console
@@ -15,7 +16,6 @@ import romou
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
-from romou.driver.site import _missing_device
 from romou.runtime.module import Summary
 from romou.tools.report.table import print_summary
 from romou.tuner.pruning.estimate import estimate_seconds
@@ -76,7 +76,7 @@ def facts(kind: str, name: str) -> dict[str, Any]:
     ],
 )
 def test_which_device_is_another_one(target: str, attached: dict[str, Any], missing: str) -> None:
-    assert _missing_device(romou.Target(target), attached) == missing
+    assert romou.Target(target).missing_on(attached) == missing
 
 
 def test_without_an_estimate_the_text_names_whose_times_chose() -> None:
@@ -85,3 +85,12 @@ def test_without_an_estimate_the_text_names_whose_times_chose() -> None:
     assert summary.stand_in == (
         "No adreno740 is attached: times are those of EPYC; configs are chosen by these times, not adreno740's."
     )
+
+
+def test_a_saved_model_says_that_it_runs_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for target, texts in (("opencl -device=adreno640", ["no adreno640 is attached"]), ("opencl -device=host", [])):
+        path = romou.compile(one_convolution(), target=target, verify=False).save(tmp_path / "m.romou")
+        caplog.clear()
+        loaded = romou.load(path)
+        loaded.run({name: np.zeros(shape, dtype) for name, (shape, dtype) in loaded.inputs.items()})
+        assert [record.getMessage()[:24] for record in caplog.records] == texts

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import romou
+from romou.base.environment import VARIABLES
 from romou.base.errors import DeviceError, UsageError
 from romou.cli import COMMANDS, main
 from romou.devices.backends import backend
 from romou.devices.hardware import known_devices
+from support.models.small_networks import NetworkBuilder
 from support.servers import forked
 
 
@@ -258,3 +261,34 @@ def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
     assert {name: (value.shape, str(value.dtype)) for name, value in values.items()} == signature
     assert set(np.unique(values["ids"])) <= {0, 1}
     np.testing.assert_array_equal(values["x"], random_inputs(signature, seed=0)["x"])
+
+
+def test_a_variable_that_names_no_device_is_one_error(tmp_path: Path) -> None:
+    """It is the same one in each command."""
+    saved = tmp_path / "m.romou"
+    g = NetworkBuilder({"x": (1, 4)})
+    romou.compile(g.model(g.add("Exp", "x")), target="opencl -device=host", verify=False).save(saved)
+    for kind, title, command in (
+        ("OPENCL", "OpenCL", ["devices"]),
+        ("OPENCL", "OpenCL", ["run", str(saved)]),
+        ("VULKAN", "Vulkan", ["devices"]),
+    ):
+        done = run_process(*command, **{f"ROMOU_{kind}_DEVICE": "foo"})
+        assert (done.returncode, done.stdout) == (2, ""), command
+        assert done.stderr.startswith(f"romou: ROMOU_{kind}_DEVICE='foo' matches no {title} device; found are: ")
+        assert len(done.stderr.splitlines()) == 2, command
+
+
+def test_the_meaning_of_the_variable_is_what_happens(tmp_path: Path) -> None:
+    """Devices that match come first. No device is hidden."""
+    both = [json.loads(run_process("devices", "--json", ROMOU_OPENCL_DEVICE=number).stdout) for number in ("", "1")]
+    names = [[entry["name"] for entry in found["attached"] if entry["backend"] == "opencl"] for found in both]
+    assert sorted(names[0]) == sorted(names[1])
+    assert len(names[0]) < 2 or names[0][1] == names[1][0]
+    assert "come first" in VARIABLES["ROMOU_OPENCL_DEVICE"].help
+    assert "come first" in VARIABLES["ROMOU_VULKAN_DEVICE"].help
+
+
+def test_the_cpu_is_named_by_no_other_kind() -> None:
+    known = {entry["target"]: entry["title"] for entry in json.loads(invoke("devices", "--json").stdout)["known"]}
+    assert "OpenCL" not in known["vulkan -device=host"]

@@ -137,7 +137,9 @@ def test_a_failing_compiler_costs_only_its_own_library(ndk: Path, tmp_path: Path
 def test_a_job_that_bash_forgot_is_not_a_failure(ndk: Path, tmp_path: Path) -> None:
     # Bash forgets the status of a job as soon as another process gets its number: minutes, on a busy machine.
     forgetful = tmp_path / "forgetful.sh"
-    forgetful.write_text('wait() { builtin wait; [ $# = 0 ] || { echo "$1 is not a child of this shell"; return 127; }; }')
+    forgetful.write_text(
+        'wait() { builtin wait; [ $# = 0 ] || { echo "$1 is not a child of this shell"; return 127; }; }'
+    )
     environment = {"ANDROID_NDK_HOME": str(ndk), "HOME": str(tmp_path), "PYTHON": sys.executable}
     done = run("--out", str(tmp_path / "out"), BASH_ENV=str(forgetful), **environment)
     assert done.returncode == 0, done.stdout + done.stderr

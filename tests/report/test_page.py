@@ -178,3 +178,10 @@ def test_no_source_and_no_target_are_said(tmp_path: Path) -> None:
     path = path.rename(path.with_name("adreno640.json"))
     with pytest.raises(UsageError, match="do not say the target"):
         romou.write_report(path, output=tmp_path / "report.html", model="none.onnx")
+
+
+def test_a_report_mixes_no_two_models(tmp_path: Path) -> None:
+    model = romou.compile(residual_net(), target="null", verify=False)
+    paths = [model.save(tmp_path / name) for name in ("a.romou", "b.romou")]
+    with pytest.raises(UsageError, match=r"a.romou and .*b.romou are 2 saved models; a report is of one model"):
+        romou.write_report(*paths, output=tmp_path / "r.html")

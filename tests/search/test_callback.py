@@ -64,6 +64,12 @@ def test_it_sees_every_trial(tmp_path: Path) -> None:
         if trial.time_s is not None:
             best[record.task_key] = min(trial.time_s, best.get(record.task_key, trial.time_s))
         assert trial.best_s == best.get(record.task_key)
+    # Each task is called once here: the model's time is the sum of their best ones, once all have one.
+    tasks = {task.key for task in small_tasks()}
+    assert {task.calls for task in small_tasks()} == {1}
+    assert seen[0].model_s is None
+    assert best.keys() == tasks
+    assert seen[-1].model_s == pytest.approx(sum(best.values()))
     with pytest.raises(dataclasses.FrozenInstanceError):
         seen[0].number = 2  # type: ignore[misc]
 

@@ -4,6 +4,8 @@ differences of the loss.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +13,7 @@ from onnx import helper
 
 import romou
 from romou.base.errors import ModelError, UsageError
+from support.docs.documents import blocks
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
 from training_reference import by_numpy, relative_error, squeezenet_head
@@ -133,3 +136,31 @@ def test_what_cannot_be_differentiated_is_said() -> None:
     model.graph.output.append(helper.make_tensor_value_info("t0", onnx.TensorProto.FLOAT, None))
     with pytest.raises(ModelError, match="2 outputs"):
         romou.training.gradients(onnx.shape_inference.infer_shapes(model))
+
+
+def test_the_pages_example_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = NetworkBuilder({"image": ("batch", 3, "height", "width")}, seed=SEED)
+    x = g.add("Flatten", g.add("GlobalAveragePool", "image"))
+    onnx.save(g.model(g.add("Gemm", x, g.weight(10, 3), g.weight(10), transB=1)), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    (example,) = [
+        block.text for block in blocks("python") if block.path.name == "training.md" and "import" in block.text
+    ]
+    exec(
+        example.replace("trials=200", "trials=0").replace("(32, 3, 64, 64)", "(2, 3, 8, 8)").replace("10, 32", "10, 2"),
+        {},
+    )
+    losses = [float(line) for line in capsys.readouterr().out.split()]
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("ends_in", ["Softmax", "LogSoftmax", ""])
+def test_a_second_softmax_has_a_warning(ends_in: str, caplog: pytest.LogCaptureFixture) -> None:
+    g = NetworkBuilder({"x": (2, 8)}, seed=SEED)
+    x = g.add("Gemm", "x", g.weight(5, 8), transB=1)
+    x = g.add("Identity", g.add(ends_in, x, axis=-1)) if ends_in else x
+    romou.training.gradients(g.model(x))
+    assert ["ends in a Softmax" in record.getMessage() for record in caplog.records] == [True] * (ends_in == "Softmax")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -23,9 +24,12 @@ from romou.compiler.graph.relax_rewriter import with_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import static_shape
 
+logger = logging.getLogger("romou")
+
 # Operators whose constants are a model's weights.
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+_SHAPE_ONLY = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Dropout")
 _MAIN, _ADJOINT = "main", "main_adjoint"
 
 
@@ -88,6 +92,8 @@ def gradients(
             f"the model has {len(proto.graph.output)} outputs ({', '.join(o.name for o in proto.graph.output)}); a loss"
             " is made of one"
         )
+    if loss == "cross_entropy":
+        _warn_of_softmax(proto)
     names = _chosen(proto, wrt)
     proto, parameters = _with_inputs(proto, names)
     imported = import_onnx(proto, shapes, Precision.checked(precision, None, None))
@@ -106,6 +112,20 @@ def gradients(
         },
         parameters=parameters,
     )
+
+
+def _warn_of_softmax(proto: onnx.ModelProto) -> None:
+    """Log a warning if the output is that of a Softmax, which the loss would apply a second time."""
+    node_of = {name: node for node in proto.graph.node for name in node.output}
+    node = node_of.get(proto.graph.output[0].name)
+    while node is not None and node.op_type in _SHAPE_ONLY:
+        node = node_of.get(node.input[0])
+    if node is not None and node.op_type == "Softmax":
+        text = (
+            "the model ends in a Softmax (%s), and cross_entropy has one of its own: gradients are small and training"
+            " is slow; take the model without it, or another loss"
+        )
+        logger.warning(text, node.name or node.output[0])
 
 
 def _chosen(proto: onnx.ModelProto, wrt: Sequence[str] | None) -> list[str]:

@@ -55,7 +55,9 @@ class ComputeApi(Backend):
         except ValueError as error:
             message, *devices, hint = str(error).strip().splitlines()
             listed = ", ".join(line.strip() for line in devices)
-            raise UsageError(f"{message} {listed}", hint=hint, variable=self.device_variable.partition("=")[0]) from error
+            raise UsageError(
+                f"{message} {listed}", hint=hint, variable=self.device_variable.partition("=")[0]
+            ) from error
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return fields of `HardwareSpec` that only drivers of this kind state."""

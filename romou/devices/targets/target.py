@@ -11,7 +11,7 @@ from romou.base.limits import LOCAL_MEMORY_ALPHA, Limits
 from romou.base.variants import VARIANTS
 from romou.devices.backends import DEFAULT_KIND
 from romou.devices.backends.base import BUFFER_BYTES, Backend
-from romou.devices.hardware import HardwareSpec, load_device
+from romou.devices.hardware import HardwareSpec, device_called, load_device
 from romou.devices.hardware.quirks import rules_for
 from romou.devices.presets import preset_for
 from romou.devices.targets.text import ATTACHED, checked_options, parse, parse_json
@@ -217,6 +217,19 @@ class Target:
         if left_out - {*self._options.get("without", "").split("+")}:
             lower["without"] = "+".join(sorted(left_out))
         return self.with_options(**lower) if lower else self
+
+    def missing_on(self, facts: Mapping[str, Any]) -> str:
+        """Return the name of the device that this target names, if the described device is another one, else "".
+
+        A GPU whose driver says no known name may be any GPU.
+
+        facts    the device's entry of `Backend.list_devices`
+        """
+        if self.device_name is None:
+            return ""
+        spec, called = self.spec, self.backend.device_of(facts)
+        is_other = (facts["type"] == "cpu") != spec.is_cpu or called not in (None, spec.name, device_called(spec.title))
+        return spec.name if is_other else ""
 
     def to_json(self) -> str:
         """Return canonical JSON text. ``Target.from_json`` makes an equal target of it."""

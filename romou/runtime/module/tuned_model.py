@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -33,6 +34,8 @@ from romou.runtime.module.summary import HostRow, Summary
 from tvm_patches.libraries import load_library
 from tvm_patches.quiet import quiet_stderr
 from tvm_patches.short_types import restored, stored
+
+logger = logging.getLogger("romou")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,7 +198,12 @@ class TunedModel:
         check_process()
         with self._lock:
             if self._local is None:
-                self.target.backend.facts(self.device_index)  # a clear error if the device is missing
+                facts = self.target.backend.facts(self.device_index)  # a clear error if the device is missing
+                if isinstance(self._given, Path) and (missing := self.target.missing_on(facts)):
+                    text = (
+                        "no %s is attached: the model, which was compiled for it, runs on %s, whose times are not its"
+                    )
+                    logger.warning(text, missing, facts["name"])
                 with quiet_stderr():
                     how: dict[str, Any] = {
                         "kind": self.target.kind,

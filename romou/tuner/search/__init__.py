@@ -1,7 +1,7 @@
 """The search: chooses the configs to measure next within a budget, and shows its progress."""
 
 from romou.tuner.search.options import TuningOptions
-from romou.tuner.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, terminal_progress
+from romou.tuner.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, progress_of
 from romou.tuner.search.session import PriorKnowledge, SessionHooks, TuningSession
 from romou.tuner.search.task_search import TaskResult
 from romou.tuner.search.trial import Trial, TrialCallback
@@ -18,5 +18,5 @@ __all__ = [
     "TrialCallback",
     "TuningOptions",
     "TuningSession",
-    "terminal_progress",
+    "progress_of",
 ]

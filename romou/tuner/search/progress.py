@@ -106,9 +106,12 @@ class PlainProgress:
     def stop(self) -> None: ...
 
 
-def terminal_progress() -> Progress:
-    """Return a bar if stderr is a terminal, else lines."""
-    return TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+def progress_of(is_wanted: bool | None) -> Progress:
+    """Return a bar on a terminal or in a notebook, lines elsewhere. None wants no lines, False wants nothing."""
+    has_bar = sys.stderr.isatty() or Console(stderr=True).is_jupyter
+    if is_wanted is False or (is_wanted is None and not has_bar):
+        return NoProgress()
+    return TerminalProgress() if has_bar else PlainProgress()
 
 
 MakeProgress = Callable[[], Progress]

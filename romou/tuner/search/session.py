@@ -380,6 +380,7 @@ class TuningSession:
             outcome=record.outcome,
             time_s=record.time_s,
             best_s=best_s,
+            model_s=self._total_s(),
             error=record.error,
         )
         try:
@@ -391,15 +392,16 @@ class TuningSession:
         expected_s = self._by_key[task.key].explorer.expected_s(result.candidate.config)
         return record_of(task, result, self._device, self._target, build_s=build_s, expected_s=expected_s)
 
-    def _status(self, state: TaskSearch, record: Record) -> Status:
-        best_s = state.progression.best_s
+    def _total_s(self) -> float | None:
+        """Return the best times of all tasks, over all their calls. None until each task has a working kernel."""
         single = [s for s in self._states if s.task.key not in self._prior.alternatives]
         bests = [s.progression.best_s for s in single]
-        total_s = (
-            None
-            if None in bests
-            else sum(b * s.task.calls for b, s in zip(bests, single, strict=True) if b is not None)
-        )
+        if None in bests:
+            return None
+        return sum(b * s.task.calls for b, s in zip(bests, single, strict=True) if b is not None)
+
+    def _status(self, state: TaskSearch, record: Record) -> Status:
+        best_s, total_s = state.progression.best_s, self._total_s()
         return Status(
             task=state.task.name,
             outcome=record.outcome,

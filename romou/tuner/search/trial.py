@@ -20,6 +20,8 @@ class Trial:
     outcome   how the trial ended. Equal to its text, "ok"
     time_s    median of one call in seconds. None unless the outcome is OK
     best_s    the task's best time so far in seconds, this trial included. None if none worked yet
+    model_s   the best times of all tasks so far, over all their calls, in seconds. None until each task has a kernel.
+              Tasks that keep their default schedule without a trial are not in it
     error     why the trial failed. None if the outcome is OK
     """
 
@@ -29,6 +31,7 @@ class Trial:
     outcome: Outcome
     time_s: float | None
     best_s: float | None
+    model_s: float | None = None
     error: str | None = None
 
 
