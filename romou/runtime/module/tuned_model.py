@@ -198,12 +198,7 @@ class TunedModel:
         check_process()
         with self._lock:
             if self._local is None:
-                facts = self.target.backend.facts(self.device_index)  # a clear error if the device is missing
-                if isinstance(self._given, Path) and (missing := self.target.missing_on(facts)):
-                    text = (
-                        "no %s is attached: the model, which was compiled for it, runs on %s, whose times are not its"
-                    )
-                    logger.warning(text, missing, facts["name"])
+                self._check_device()
                 with quiet_stderr():
                     how: dict[str, Any] = {
                         "kind": self.target.kind,
@@ -228,6 +223,17 @@ class TunedModel:
                     # The weights are on the device and in the file. `release` and exports read the file again.
                     self.target.backend.drop_weights(executable_of(self._executable))
             return self._local
+
+    def _check_device(self) -> None:
+        """Raise an error if the device is missing. Log a warning if a loaded model was compiled for another one."""
+        devices = self.target.backend.list_devices()
+        if not self.device.exist:
+            raise self.target.backend.no_device_error(self.device_index, devices)
+        # A backend on top of another one's runtime may list no devices.
+        for facts in devices[self.device_index :][:1]:
+            if isinstance(self._given, Path) and (missing := self.target.missing_on(facts)):
+                text = "no %s is attached: the model was compiled for it and runs on %s, whose times are not its"
+                logger.warning(text, missing, facts["name"])
 
     @property
     def programs(self) -> ProgramReport | None:
