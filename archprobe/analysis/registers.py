@@ -196,13 +196,14 @@ def _stays_over(excess: np.ndarray, limit: float) -> int | None:
     return None
 
 
-def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> Answer:
+def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]], refused: Mapping[int, float]) -> Answer:
     """Find the registers that a core's work-items share.
 
     `sweeps[size]` is (registers of a work-item, time) of one work group of that size (paper, figure 5).
+    `refused[size]` is the fewest registers with which the driver does not run a group of that size.
 
-    With a shared pool, a group of twice the size leaves its line of arithmetic at half the registers. The answer is
-    declined if the product of size and registers is not about the same for three sizes.
+    With a shared pool, a group of twice the size leaves its line of arithmetic, or is refused, at half the registers.
+    The answer is declined if the product of size and registers is not about the same for three sizes.
     """
     unit = "32-bit registers"
     products = []
@@ -210,10 +211,15 @@ def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> Answer
         step = np.flatnonzero(time[1:] / time[:-1] * count[:-1] / count[1:] > _POOL_JUMP)
         if step.size:
             products.append((size, float(count[step[0]]), float(count[step[0] + 1])))
+        elif size in refused:
+            products.append((size, float(count[-1]), refused[size]))
     low, high = (np.array([size * ends[at] for size, *ends in products]) for at in (0, 1))
     if len(products) < 3 or low.max(initial=0) > high.min(initial=np.inf):
         seen = ", ".join(f"{size} work-items at {above:g}" for size, _, above in products) or "none"
-        return declined(unit, f"jumps of time over the registers: {seen}; a pool shows three whose products agree")
+        return declined(
+            unit, f"groups that need more time or are refused: {seen}; a pool shows three whose products agree"
+        )
     value = float(np.sqrt(low.max() * high.min()))
-    reason = f"groups of {', '.join(str(size) for size, *_ in products)} work-items jump at like products"
+    sizes = ", ".join(str(size) for size, *_ in products)
+    reason = f"groups of {sizes} work-items take longer or are refused at like products"
     return answered(round(value), unit, 0.8, reason, low=float(low.max()), high=float(high.min()))

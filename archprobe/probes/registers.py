@@ -11,6 +11,7 @@ import numpy as np
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.registers import concurrent_groups, register_count, register_file, register_pool
 from archprobe.curve import Curve, Findings
+from archprobe.errors import KernelError
 from archprobe.meter import Meter, Run
 from archprobe.probes.probe import probe
 
@@ -126,17 +127,33 @@ def register_sweep(meter: Meter) -> Findings:
     counts = range(_VALUES[0], _VALUES[1] + 1, 24 if meter.is_quick else 8)
     # The kernel of a count serves all group sizes.
     kernels = {count: device.kernel(source(count, group=""), "registers") for count in counts}
-    curves = []
+    curves, refused = {}, {}
     for i, size in enumerate(sizes):
 
         def make(count: int, size: int = size) -> Run:
             return lambda n: device.launch(kernels[count], size, size, np.int32(n), out, seed)
 
+        # Some drivers refuse a group whose registers exceed the pool.
+        refusal = next((count for count in counts if not _is_run(make(count))), None)
+        accepted = [count for count in counts if refusal is None or count < refusal]
+        if len(accepted) < 2:
+            continue
+        if refusal is not None:
+            refused[size] = float(refusal)
         part = meter.part(i / len(sizes), (i + 1) / len(sizes))
-        curve = part.sweep(f"{size} work-items", counts, make, x_label="registers of a work-item")
-        curves.append(dataclasses.replace(curve, picture="time by registers and work-items"))
-    pool = register_pool({size: (curve.xs, curve.ys) for size, curve in zip(sizes, curves, strict=True)})
-    return Findings(answers={"PoolByGroups": pool}, curves=tuple(curves))
+        curve = part.sweep(f"{size} work-items", accepted, make, x_label="registers of a work-item")
+        curves[size] = dataclasses.replace(curve, picture="time by registers and work-items")
+    pool = register_pool({size: (curve.xs, curve.ys) for size, curve in curves.items()}, refused)
+    return Findings(answers={"PoolByGroups": pool}, curves=tuple(curves.values()))
+
+
+def _is_run(run: Run) -> bool:
+    """Return whether the device runs a kernel, in its shortest form."""
+    try:
+        run(1)
+    except KernelError:
+        return False
+    return True
 
 
 def _groups_curve(meter: Meter, name: str, run: Callable[[int], Run]) -> Curve:

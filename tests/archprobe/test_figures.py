@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from archprobe.analysis.registers import register_pool
 from archprobe.analysis.warp import parallel_work_items
 from archprobe.curve import Curve, Findings
 from archprobe.devices import open_device
+from archprobe.errors import KernelError
 from archprobe.meter import Meter
 from archprobe.plots.page import write_page
 from archprobe.probes import registers
@@ -62,16 +65,45 @@ def figure_5(pool: int, sizes: tuple[int, ...], *, is_shared: bool) -> dict[int,
 
 
 def test_a_pool_is_seen_in_groups_of_several_sizes() -> None:
-    found = register_pool(figure_5(384 * 181, (64, 128, 384, 512, 768, 1024), is_shared=True))
+    found = register_pool(figure_5(384 * 181, (64, 128, 384, 512, 768, 1024), is_shared=True), {})
     low, high = found.interval
     assert low <= 384 * 181 <= high
     assert high < 1.3 * low
 
 
 def test_registers_of_a_work_item_s_own_are_no_pool() -> None:
-    found = register_pool(figure_5(64, (64, 128, 256), is_shared=False))
+    found = register_pool(figure_5(64, (64, 128, 256), is_shared=False), {})
     assert found.is_declined
     assert "64 work-items at 72" in found.reason
+
+
+class PoolOf65536Registers:
+    """A device that refuses groups with more registers, as NVIDIA's driver does. All its kernels take equally long."""
+
+    def __init__(self) -> None:
+        self.facts = SimpleNamespace(max_work_group_size=1024, timer_step_ns=1.0)
+
+    def kernel(self, source: str, _name: str) -> int:
+        return source.count("  float r")
+
+    def buffer(self, _data: object) -> None:
+        return None
+
+    def launch(self, count: int, size: int, _local: int, n: int, *_buffers: object) -> float:
+        if count * size > 65536:
+            raise KernelError("OUT_OF_RESOURCES")
+        return 1e-9 * count * int(n)
+
+
+def test_a_group_that_the_driver_refuses_ends_its_curve() -> None:
+    device: Any = PoolOf65536Registers()
+    findings = register_sweep.measure(Meter(device=device, is_quick=False, least_s=1e-6, budget_s=0.1, max_repeats=2))
+    last = {curve.name: curve.x[-1] for curve in findings.curves}
+    assert last["256 work-items"] == 256
+    assert last["512 work-items"] == 128
+    assert last["1024 work-items"] == 64
+    low, high = findings.answers["PoolByGroups"].interval
+    assert low <= 65536 <= high < 1.2 * low
 
 
 def test_curves_of_one_picture_are_drawn_together(tmp_path: Path) -> None:
