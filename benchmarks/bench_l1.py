@@ -75,7 +75,7 @@ def shown(ratio: float) -> str:
 def phone_table(path: Path, least: int) -> Table:
     """Return a table of real phones: geometric means of the fastest fitting config over the fastest, by operator.
 
-    The number in brackets counts tasks of which no config fits. These are left out of the mean.
+    The number in brackets counts tasks without a config that fits. These are left out of the mean.
     """
     title = "Fastest config that fits, over the fastest of all, measured on phones"
     table = table_of_numbers("operator", ("tasks", "l1", *(f"{budget} B" for budget in BUDGETS)), title=title)

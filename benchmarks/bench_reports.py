@@ -45,7 +45,7 @@ OPERATORS: Mapping[str, Workload] = {
     "3x3, 64x56x56 -> 64": conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)),
     "depthwise 3x3, 32x113x113": conv(32, (113, 113), 32, (3, 3), groups=32, padding=(1, 1, 1, 1)),
 }
-# Recordings of which pruning leaves fewer configs have nothing to search.
+# A recording with fewer configs after pruning has nothing to search.
 FEWEST_CONFIGS = 10
 
 

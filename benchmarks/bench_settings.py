@@ -177,7 +177,7 @@ def rates_of(recorded: RecordedSpace) -> list[tuple[Config, float]]:
 def heat_map(rates: Sequence[tuple[Config, float]], title: str, row: str, column: str) -> Table:
     """Return the best rate for each pair of values, as a share of the best of all. A dash: no config worked.
 
-    row, column: names of knobs, with * between those that are multiplied.
+    row, column: names of knobs. The values of knobs with * between them are multiplied.
     """
     best: dict[tuple[int, int], float] = {}
     for config, rate in rates:

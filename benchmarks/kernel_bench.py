@@ -27,6 +27,7 @@ import tvm
 from kernel_references import FOLDER, prepare_references, reference_of
 from kernel_table import print_table
 from operator_lists import alexnet, conv43, paper_operators, square_products
+from romou.base.clock import timestamp
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
@@ -299,7 +300,7 @@ def compare(
         "bandwidth_gbps": spec.dram_bandwidth_gbps if spec else None,
         "tuning": time_to_tune(options.work_dir, list(tasks.values()), _fingerprint(asked.kind, facts)),
         "rounds": options.rounds,
-        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "time": timestamp(),
         "clocks": clocks,
     }
     rows: list[dict[str, Any]] = []

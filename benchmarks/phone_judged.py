@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -21,6 +21,30 @@ from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
 NEAR = 1.02
 # The recordings have one place for each tensor, so this criterion excludes all configs of a task or none.
 OF_PLACES = "buffers"
+
+
+class Judgement(NamedTuple):
+    """How well scores order the kernels that ran.
+
+    correlation: rank correlation with the times
+    first, ten: time of the first pick, and of the best of the first ten, over the best
+    trials: picks until one is as good as the best
+    """
+
+    correlation: float
+    first: float
+    ten: float
+    trials: int
+
+    @classmethod
+    def of(cls, scores: np.ndarray, times_s: np.ndarray) -> Judgement:
+        """Return the judgement of scores, higher for faster kernels."""
+        order = np.argsort(-scores, kind="stable")
+        slower = times_s[order] / times_s.min()
+        # Equal scores are no information: any order of them is as good.
+        correlation = 0.0 if np.ptp(scores) == 0 else float(stats.spearmanr(-scores, times_s).statistic)
+        trials = int(np.argmax(slower <= NEAR)) + 1
+        return cls(correlation, first=float(slower[0]), ten=float(slower[:10].min()), trials=trials)
 
 
 @dataclass(frozen=True)
@@ -76,14 +100,10 @@ class Judged:
         masks = [mask for name, mask in self.excluded[is_guessed].items() if name != OF_PLACES]
         return np.logical_or.reduce(masks) if masks else np.zeros(len(self.task.time_s), dtype=bool)
 
-    def quality(self, scores: np.ndarray) -> tuple[float, float, float]:
-        """Return the rank correlation of scores with times, and times over the best of the first, and of ten picks."""
+    def quality(self, scores: np.ndarray) -> Judgement:
+        """Return the judgement of scores, lower for faster kernels."""
         is_timed = self.task.is_timed
-        times, scores = self.task.time_s[is_timed], scores[is_timed]
-        # Equal scores are no information: any order of them is as good.
-        correlation = 0.0 if np.ptp(scores) == 0 else float(stats.spearmanr(scores, times).statistic)
-        picked = times[np.argsort(scores, kind="stable")] / times.min()
-        return correlation, float(picked[0]), float(picked[:10].min())
+        return Judgement.of(-scores[is_timed], self.task.time_s[is_timed])
 
 
 def start_of(task: PhoneTask) -> Config:

@@ -106,7 +106,7 @@ def ablated(tasks: Sequence[Judged], out: Console) -> None:
 
     def medians(score: Callable[[Judged], np.ndarray]) -> list[str]:
         middle = np.median([j.quality(score(j)) for j in tasks], axis=0)
-        return [f"{middle[0]:.2f}", *(f"{slowdown:.2f}x" for slowdown in middle[1:])]
+        return [f"{middle[0]:.2f}", *(f"{slowdown:.2f}x" for slowdown in middle[1:3])]
 
     for name in names:
         others = [other for other in names if other != name]
@@ -122,7 +122,7 @@ def _norm(judged: Judged, names: Iterable[str]) -> np.ndarray:
 
 
 def pruned(tasks: Sequence[Judged], out: Console, is_guessed: bool) -> None:
-    """Print which configs the criteria exclude: of the best, of all that ran, and of those that failed."""
+    """Print the shares of the best, the timed and the failed configs that the criteria exclude."""
     facts = "unknown facts from the nearest GPU" if is_guessed else "facts of the GPU's file"
     columns = ("tasks", "a best config is kept", "ran", "rejected", "resource errors", "rejected", "other", "rejected")
     title = f"Criteria against recorded outcomes, without the place of tensors ({facts})"
@@ -275,7 +275,7 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
     tasks = [Judged(task) for task in loaded]
     tasks = [j for j in tasks if j.task.is_timed.sum() >= _LEAST_TIMED and can_estimate(j.task.target.spec)]
     if not tasks:
-        text = f"{file}: no task has {least} configs, of which {_LEAST_TIMED} ran, of a GPU with an estimate"
+        text = f"{file}: no task of a GPU with an estimate has {least} configs, {_LEAST_TIMED} of them timed"
         raise UsageError(text)
     out.print(f"{len(tasks)} tasks of at least {least} configs, {sum(len(j.task.time_s) for j in tasks)} configs")
     for target in sorted({str(j.task.target) for j in tasks}):

@@ -22,7 +22,7 @@ from romou.compiler.operators.base import Template
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.estimate import missing_facts
+from romou.tuner.pruning.estimate import estimable
 from romou.tuner.pruning.form import Form, columns_of
 from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
@@ -245,5 +245,4 @@ def task_of(recorded: AutotvmTask) -> PhoneTask | None:
 
 def target_of(gpu: str) -> Target:
     """Return the target of a GPU. Facts without which nothing is estimated are taken from the nearest known GPU."""
-    target = Target(f"opencl -device={gpu}")
-    return target.with_options(facts="nearest") if missing_facts(target.spec) and target.spec.nearest else target
+    return estimable(Target(f"opencl -device={gpu}"))

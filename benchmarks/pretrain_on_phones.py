@@ -18,17 +18,21 @@ from pathlib import Path
 
 import click
 import numpy as np
+from rich.console import Console
 
+from phone_judged import Judgement
 from phone_tasks import PhoneTask, load_tasks
 from romou.base.errors import RecordError
+from romou.tools.report.table import table_of_numbers
 from romou.tuner.search.cost_model import Trees, train_on
 from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, model_path
 from romou.tuner.search.transfer import TransferData, is_enough
 
-# A pick within this factor of the best is as good as the best: the noise of a measurement.
-_BEST = 1.02
-_FEW = 10
+# Fewest timed configs of a layer, so that ranks mean something.
+_LEAST_TIMED = 10
+# Field of a judgement -> decimals in the table.
+_DIGITS = {"correlation": 2, "first": 2, "ten": 3, "trials": 0}
 
 
 @dataclass(frozen=True)
@@ -57,35 +61,6 @@ class Layer:
         return int(hashlib.sha256(layer.encode()).hexdigest(), 16) % folds
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """How well scores order the kernels that ran.
-
-    correlation: rank correlation with the times
-    first, ten: time of the first pick, and of the best of the first ten, over the best
-    trials: picks until one is within 2% of the best
-    """
-
-    correlation: float
-    first: float
-    ten: float
-    trials: int
-
-    @classmethod
-    def of(cls, scores: np.ndarray, times_s: np.ndarray) -> Judgement:
-        """Return the judgement of scores, higher for faster kernels."""
-        from scipy.stats import spearmanr
-
-        order = np.argsort(-scores, kind="stable")
-        slower = times_s[order] / times_s.min()
-        return cls(
-            correlation=float(spearmanr(-scores, times_s).statistic),
-            first=float(slower[0]),
-            ten=float(slower[:_FEW].min()),
-            trials=int(np.argmax(slower <= _BEST)) + 1,
-        )
-
-
 def train(layers: Sequence[Layer]) -> Trees:
     """Return trees that correct the estimate of the layers' kernels. RecordError if there are too few."""
     data = TransferData()
@@ -106,7 +81,7 @@ def judged(layers: Sequence[Layer], folds: int) -> dict[str, list[tuple[Judgemen
         trees = train([layer for layer in layers if layer.fold(folds) != fold]) if held else None
         for layer in held:
             ran = layer.task.is_timed
-            if trees is None or ran.sum() < _FEW:
+            if trees is None or ran.sum() < _LEAST_TIMED:
                 continue
             learned = trees(layer.rows, layer.columns, layer.expected)
             times = layer.task.time_s[ran]
@@ -118,15 +93,12 @@ def judged(layers: Sequence[Layer], folds: int) -> dict[str, list[tuple[Judgemen
 
 
 def _print(tables: dict[str, list[tuple[Judgement, Judgement]]]) -> None:
-    click.echo(
-        f"{'medians: estimate -> model':<46}{'layers':>7}{'correlation':>16}{'first':>16}{'ten':>16}{'trials':>12}"
-    )
+    table = table_of_numbers("GPU, template, type", ("layers", *_DIGITS), title="Medians: estimate -> model")
     for name, pairs in tables.items():
-        cells = []
-        for key, digits in (("correlation", 2), ("first", 2), ("ten", 3), ("trials", 0)):
-            before, after = (float(np.median([getattr(pair[side], key) for pair in pairs])) for side in (0, 1))
-            cells.append(f"{before:.{digits}f} -> {after:.{digits}f}")
-        click.echo(f"{name:<46}{len(pairs):>7}{cells[0]:>16}{cells[1]:>16}{cells[2]:>16}{cells[3]:>16}")
+        before, after = (np.median([pair[side] for pair in pairs], axis=0) for side in (0, 1))
+        cells = [f"{a:.{n}f} -> {b:.{n}f}" for a, b, n in zip(before, after, _DIGITS.values(), strict=True)]
+        table.add_row(name, str(len(pairs)), *cells)
+    Console().print(table)
 
 
 @click.command()

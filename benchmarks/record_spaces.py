@@ -12,7 +12,6 @@ docs/benchmarks.md describes the method and the output.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import math
 import os
 import signal
@@ -31,6 +30,7 @@ import numpy as np
 import tvm
 
 import romou
+from romou.base.clock import timestamp
 from romou.base.errors import RomouError, UsageError, unknown_name
 from romou.base.space import Config, Space
 from romou.compiler.operators.families.dense import Dense
@@ -123,7 +123,7 @@ class Recorder:
                 "seed": seed,
                 "measure": dataclasses.asdict(MEASURE),
                 "again": dataclasses.asdict(AGAIN),
-                "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "time": timestamp(),
                 "romou": romou.__version__,
                 "tvm": tvm.__version__,
             },

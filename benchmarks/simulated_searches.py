@@ -167,7 +167,7 @@ def romou_run(
 
     source: recordings that a pretrained search has seen, or None for those beside it.
     facts: the device whose facts prune and estimate.
-    goal_s: the time in seconds of which it ends within 2%. None: the best recorded time.
+    goal_s: the search ends within 2% of this time in seconds. None: the best recorded time.
     """
     task = task_of(path, facts if method.startswith("pruned") else None)
     goal_s = best_of(task.recorded) if goal_s is None else goal_s

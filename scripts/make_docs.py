@@ -53,7 +53,7 @@ of the data again, and the budget acts. The H200's cache holds 256 KB, so these 
 
 On phones `reread` is right. `python benchmarks/bench_l1.py --phones FILE` reads AutoTVM's measurements, described in
 [Validation](validation.md). Geometric means of the fastest config that fits over the fastest of all; in brackets, the
-tasks of which no config fits:
+tasks without a config that fits:
 
 | GPU, operator | tasks | `l1` | 256 B | 1 KB | 4 KB | 16 KB | 64 KB |
 | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |

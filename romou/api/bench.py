@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tvm
 
+from romou.base.clock import timestamp
 from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.base.space import Config
@@ -93,7 +93,7 @@ def bench_of(
         device=site.device.to_dict() if site.device is not None else None,
         romou=__version__,
         tvm=tvm.__version__,
-        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        time=timestamp(),
         operators=operators_of(
             compilation.scheduled_functions(), count_calls(compilation.functions.fused), site.target
         ),

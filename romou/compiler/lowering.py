@@ -87,7 +87,7 @@ class LoweredModel:
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
         """Return a copy with a joined kernel for every chain that is faster as one kernel than as several.
 
-        A chain of which too little was measured stays as it is.
+        A chain with a part that has no time stays as it is.
 
         seconds: task key -> time of its fastest kernel. Tasks without a working kernel are missing.
         """

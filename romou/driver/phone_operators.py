@@ -68,7 +68,7 @@ class ChosenConfig:
     """A config to measure.
 
     chosen_by: "default", "estimate" or "random"
-    expected_s: the estimate in seconds, of which only ratios are meaningful. None if there is no estimate
+    expected_s: the estimate in seconds. Only its ratios are meaningful. None if there is no estimate
     """
 
     config: Config

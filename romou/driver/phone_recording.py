@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import json
 import subprocess
 import tempfile
@@ -14,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from romou.base.clock import timestamp
 from romou.base.interpreter import child_environment, python_command
 from romou.base.outcome import Outcome
 from romou.driver.options import PhoneRecordOptions
@@ -31,7 +31,7 @@ from romou.tuner.measure import (
     RpcRunner,
     Runner,
 )
-from romou.tuner.pruning.estimate import missing_facts
+from romou.tuner.pruning.estimate import estimable
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin
 from romou.tuner.records.recording import RecordedTrial, Recording, recordable_task
@@ -89,7 +89,7 @@ def record_phone(
         Recording.load(path)
     address = options.address()
     with remote_runner(options.parsed_target(), measure, address) as (site, runner):
-        target = _estimable(site.target)
+        target = estimable(site.target)
         origin = Origin.here(runner.fingerprint().to_dict())
         recording = Recording.begin(path, origin, _header(target, runner, measure, options.seed))
         if options.archprobe and not (recording.archprobe or {}).get("ArchProbe", {}).get("IsComplete"):
@@ -100,12 +100,6 @@ def record_phone(
     return recording
 
 
-def _estimable(target: Target) -> Target:
-    """Return the target with facts of the nearest known device, if nothing can be estimated without."""
-    is_guessed = missing_facts(target.spec) and target.spec.nearest
-    return target.with_options(facts="nearest") if is_guessed else target
-
-
 def _header(target: Target, runner: RpcRunner, measure: MeasureOptions, seed: int) -> dict[str, Any]:
     return {
         "target": str(target),
@@ -113,12 +107,8 @@ def _header(target: Target, runner: RpcRunner, measure: MeasureOptions, seed: in
         "host": runner.host,
         "seed": seed,
         "timing": {"method": _METHOD, **dataclasses.asdict(measure)},
-        "time": _now(),
+        "time": timestamp(),
     }
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def _add_archprobe(
@@ -301,7 +291,7 @@ class PhoneRecorder:
         values = self._sensors()
         self._sensed_at = now
         if any(values.values()):
-            self._recording.append(json.dumps({"time": _now(), **values}))
+            self._recording.append(json.dumps({"time": timestamp(), **values}))
         else:
             self._sensors = None
 

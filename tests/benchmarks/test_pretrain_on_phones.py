@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretrain_on_phones import Judgement, Layer, judged
+from phone_judged import Judgement
+from pretrain_on_phones import Layer, judged
 
 KERNELS = 64
 

@@ -31,7 +31,7 @@ _MOST_FUNCTIONS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Functions of a fused module, each of which is the only reader of the result of the one before.
+    """Functions of a fused module. Each is the only reader of the result of the one before.
 
     functions: their names.
     positions: for each function but the first, index of the parameter that receives the result of the one before.
@@ -79,12 +79,10 @@ def find_chains(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Chai
     chains: dict[tuple[tuple[str, ...], tuple[int, ...]], Chain] = {}
     for calls in _Graph(mod).chains():
         functions, positions = key = calls.key
-        chain = chains.get(key)
-        task = (
-            TunableTask.of(_joined(mod, functions, positions))
-            if chain is None
-            else replace(chain.task, calls=chain.task.calls + 1)
-        )
+        if (chain := chains.get(key)) is not None:
+            chains[key] = replace(chain, task=replace(chain.task, calls=chain.task.calls + 1))
+            continue
+        task = TunableTask.of(_joined(mod, functions, positions))
         # None if the epilogue of a later function reads an intermediate result as well.
         if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):
             keys = tuple(key_of(plain_form(mod[name])) for name in functions if template_of(mod[name]) is not None)

@@ -64,9 +64,9 @@ class Template(ABC):
         return set()
 
     @property
-    @abstractmethod
     def element_bytes(self) -> int:
         """Return the bytes of one number of the output in memory."""
+        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
 
     @abstractmethod
     def space(self, limits: Limits) -> Space:

@@ -273,10 +273,6 @@ class OwnTemplate(Template):
         """None: the schedule decides, not the graph."""
         return set()
 
-    @property
-    def element_bytes(self) -> int:
-        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
-
     @cached_property
     def output_bytes(self) -> int:
         """Bytes of the output."""

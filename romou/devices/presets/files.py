@@ -28,6 +28,7 @@ Sections: TypeAlias = dict[str, dict[str, Mapping[str, Any]]]
 _HEADER, _NUMBER = ("name", "title", "numbers", "like"), ("value", "unit", "fitted_to", "source")
 
 
+@functools.cache
 def known_presets() -> tuple[str, ...]:
     """Return the names of all presets, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))

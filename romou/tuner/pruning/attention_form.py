@@ -19,15 +19,13 @@ from romou.tuner.pruning.form import Form, form_of, loads_of_one
 
 # Registers for addresses and loop counters.
 _ADDRESSES = 16
-# An exponential in multiply-adds.
-_EXPONENTIAL = 12
 
 
 class AttentionForm(Form):
     """The formulas of one attention, over arrays of knobs."""
 
-    def __init__(self, template: AttentionTemplate) -> None:
-        self._template = template
+    def __init__(self, template: AttentionTemplate, limits: Limits) -> None:
+        self._template, self._exponential = template, limits.preset.attention.exponential
         attention = template.attention
         _, _, depth, columns = attention.extents
         self._row_bytes = depth * _bytes_of(attention.key_value) + columns * _bytes_of(attention.value)
@@ -41,7 +39,6 @@ class AttentionForm(Form):
         template = self._template
         tiles, registers = template.tiles(columns), template.registers(columns) + _ADDRESSES
         staged = tiles.keys * self._row_bytes
-        exponentials = columns["item_queries"] * (columns["item_keys"] + 1)
         rows, keys, _, _ = template.attention.extents
         of_rows = -(-rows // tiles.queries) * tiles.queries / rows
         return KernelUsage(
@@ -54,7 +51,7 @@ class AttentionForm(Form):
             access_width=self._width,
             output_bytes=self._outputs * template.element_bytes,
             iterations=tiles.key_tiles,
-            multiply_adds=template.multiply_adds(columns) + _EXPONENTIAL * exponentials,
+            multiply_adds=template.multiply_adds(columns) + self._exponential * template.exponentials(columns),
             local_loads=template.local_vectors(columns) * LANES * 4,
             work_group_size=tiles.threads,
             work_groups=tiles.groups,
@@ -82,5 +79,5 @@ def _bytes_of(operand: Any) -> int:
 
 
 @form_of.register
-def _(template: AttentionTemplate, _limits: Limits) -> Form:
-    return AttentionForm(template)
+def _(template: AttentionTemplate, limits: Limits) -> Form:
+    return AttentionForm(template, limits)

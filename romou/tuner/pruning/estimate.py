@@ -16,6 +16,7 @@ from romou.base.preset import Estimate
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import HardwareSpec
 from romou.devices.presets import preset_for
+from romou.devices.targets import Target
 from romou.tuner.analysis.usage import KernelUsage
 
 # Multiply-adds of a tensor core relative to an ALU: mma.sync.m16n8k16 on Hopper, 1024 in a cycle of a core.
@@ -38,6 +39,11 @@ def missing_facts(spec: HardwareSpec) -> tuple[str, ...]:
     """Return the facts without which nothing can be estimated. Empty if none is missing, and for a CPU."""
     is_cpu = spec.warp_sizes == (1,)
     return () if is_cpu else tuple(key for key in _NEEDED if getattr(spec, key) is None)
+
+
+def estimable(target: Target) -> Target:
+    """Return the target, with facts of the nearest known device if nothing can be estimated without them."""
+    return target.with_options(facts="nearest") if missing_facts(target.spec) and target.spec.nearest else target
 
 
 def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:

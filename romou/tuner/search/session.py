@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
 import itertools
 import logging
@@ -12,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from romou.base.clock import timestamp
 from romou.base.errors import SpaceEmptyError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
@@ -455,7 +455,7 @@ def record_of(
         expected_s=expected_s,
         l1=task.l1,
         target=str(target),
-        time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        time=timestamp(),
         romou=__version__,
         tvm=tvm.__version__,
     )

@@ -30,7 +30,7 @@ from romou.compiler.operators.attention.blocks import Attention, with_score
 from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
-from romou.compiler.tir.primitives import AUTOBROADCAST, LANES, ignore_nan
+from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 
 _KIND, _BYTES = "float32", 4
@@ -160,8 +160,7 @@ class AttentionKernel:
             body = substitute(body, {self.x: item % across, self.y: item // across})
             threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, tiles.threads)}
         # Numbers of a row times vectors of columns.
-        body = tirx.AttrStmt(tirx.const(0, "int32"), AUTOBROADCAST, tirx.const(1, "int32"), body)
-        return launch(self.func, threads, body, self.buffers)
+        return launch(self.func, threads, broadcast_scalars(body), self.buffers)
 
     # Places
 

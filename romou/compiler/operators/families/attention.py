@@ -109,10 +109,6 @@ class AttentionTemplate(Template):
     def activations(self) -> set[str]:
         return set()
 
-    @property
-    def element_bytes(self) -> int:
-        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
-
     def tiles(self, columns: Columns) -> Tiles:
         """Return the tiles of a config, or of many."""
         return Tiles(self.attention, columns)
@@ -126,6 +122,10 @@ class AttentionTemplate(Template):
         """Return the multiply-adds of a work-item in a tile of keys."""
         tiles, queries = self.tiles(columns), columns["item_queries"]
         return queries * LANES * (columns["item_keys"] * tiles.depth_vectors + tiles.keys * tiles.columns)
+
+    def exponentials(self, columns: Columns) -> Any:
+        """Return the exponentials of a work-item in a tile of keys."""
+        return columns["item_queries"] * (columns["item_keys"] + 1)
 
     def local_vectors(self, columns: Columns) -> Any:
         """Return the vectors that a work-item reads from local memory in a tile of keys."""
@@ -171,8 +171,7 @@ class AttentionTemplate(Template):
         tiles, costs = self.tiles(config), limits.preset.attention
         cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
         warps = -(-tiles.threads // limits.warp_size)
-        exponentials = config["item_queries"] * (config["item_keys"] + 1)
-        products = self.multiply_adds(config) + costs.exponential * exponentials
+        products = self.multiply_adds(config) + costs.exponential * self.exponentials(config)
         staged = -(-tiles.keys * (tiles.depth_vectors + tiles.column_vectors) // tiles.threads)
         loads = self.local_vectors(config) + costs.staged_vector * staged
         issued = max(products / costs.partitions, costs.local_load * loads)

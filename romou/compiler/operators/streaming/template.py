@@ -80,10 +80,6 @@ class StreamingTemplate(Template):
         return math.prod(self.shape)
 
     @property
-    def element_bytes(self) -> int:
-        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
-
-    @property
     def works_in_texels(self) -> bool:
         """True if the output may be stored in an image."""
         return len(self.shape) > 2 and self.shape[-1] == LANES
