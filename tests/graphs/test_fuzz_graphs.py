@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import romou
-from fuzz_graphs import FAULTS, ON_HOST, RIGHT, USUAL_WAYS, bounds, differs, fuzz, shrunk, wrong_output
-from graph_cases import Case, compute, reference
+from fuzz_graphs import FAULTS, ON_HOST, RIGHT, USUAL_WAYS, WRONG, bounds, differs, fuzz, shrunk, wrong_output
+from graph_cases import Case, by_definition, compute, reference, together
 from random_graphs import case
 from romou.runtime.workers.child import ChildProcess
 from support.suite.exhaustive import exhaustive
@@ -91,6 +91,61 @@ def test_what_differs() -> None:
     t4 = right["t4"]
     for wrong in (t4 * np.float32(1.01), np.full_like(t4, np.nan), np.zeros_like(t4), t4.astype("float64"), t4[:1]):
         assert differs(wrong, expected)
+
+
+def test_where_two_references_differ_either_is_right() -> None:
+    """Onnxruntime gives the nearest number for a sum that overflows, ONNX's reference wraps around."""
+    node = onnx.helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)
+    x = np.array([2**31 - 1, 5], "int32")
+    graph = Case((node,), ("x",), (), ("y",), {"x": x, "y": compute(node, [x])[0]})
+    defined, wrapped = by_definition(graph)["y"], np.array(-(2**31) + 4, "int32")
+    assert (int(graph.values["y"]), int(defined)) == (2**31 - 1, int(wrapped))
+    assert differs(wrapped, [graph.values["y"]])
+    assert differs(wrapped, [graph.values["y"]], defined) is None
+    assert differs(wrapped - 1, [graph.values["y"]], defined)
+    floats = [np.array(values, "float32") for values in ([1, np.nan], [1, 2], [1, 3])]
+    assert differs(floats[1], floats[:1], floats[1]) is None
+    assert differs(floats[2], floats[:1], floats[1])
+    assert differs(floats[2], floats[:1], may_lose_nan=True) is None
+
+
+def test_a_number_at_a_border_falls_to_both_sides() -> None:
+    """Eight random movements have the same sign once in 128 times."""
+    nodes = (
+        onnx.helper.make_node("Mul", ["x", "x"], ["z"]),
+        onnx.helper.make_node("Floor", ["z"], ["y"]),
+        onnx.helper.make_node("ReduceLogSumExp", ["n"], ["w"]),
+    )
+    values = {"x": np.full(500, 2, "float32"), "n": np.zeros(1, "int32")}
+    for node in nodes:
+        values[node.output[0]] = compute(node, [values[name] for name in dict.fromkeys(node.input)])[0]
+    right, spread = bounds(Case(nodes, ("x", "n"), (), ("y", "w"), values), 0.0)
+    for name, whole in (("y", 4), ("w", 0)):
+        assert (right[name] == whole).all()
+    assert (np.min([one["y"] for one in spread], axis=0) < 4).all()
+    assert (np.max([one["y"] for one in spread], axis=0) >= 4).all()
+
+
+def test_graphs_of_one_model_are_told_apart() -> None:
+    """A fault among them belongs to the graph that has it alone, or to all of them."""
+    one = together({"a_": _chain(), "b_": _chain()})
+    assert one.outputs == ("a_t4", "b_t4")
+    assert wrong_output(one, "buffers") == (None, ())
+
+    class Child:
+        def __init__(self, alone: list[str]) -> None:
+            self.alone = iter(alone)
+
+        def call(self, function: str, *arguments: Any, timeout_s: float) -> Any:
+            is_alone = function.endswith("run_case")
+            return (next(self.alone), "Neg", "") if is_alone else (None, "a fault of all")
+
+    def outcomes(alone: list[str]) -> list[str]:
+        child: Any = Child(alone)
+        return [result.outcome for result in fuzz(range(3), seed=1, ways=("buffers",), child=child)]
+
+    assert outcomes([RIGHT, WRONG, RIGHT]) == [RIGHT, WRONG, RIGHT]
+    assert outcomes([RIGHT, RIGHT, RIGHT]) == [WRONG, RIGHT, RIGHT]
 
 
 def test_perturbed_values_show_what_rounding_decides() -> None:

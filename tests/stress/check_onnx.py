@@ -79,7 +79,16 @@ DIFFERENCES = """## Differences to onnxruntime that are kept
 | GlobalMaxPool, ReduceMax of NaN | NaN is the maximum | as in NumPy; onnxruntime drops NaN by its position |
 | Cast of NaN and of numbers out of range to integers | NaN is 0, others the nearest integer | ONNX leaves it undefined; onnxruntime's is the processor's |
 | Resize with align_corners and scales | places by the scale times the extent | what ONNX's own tests expect; onnxruntime takes the whole number of elements |
-| Resize of integers | an element may be one less or more | a sum of fp32 that is whole but for its rounding is cut off to the number below or above |"""  # noqa: E501
+| integers computed in floats: Resize, ReduceL2, ReduceLogSum, ReduceLogSumExp, Cast | an element may be one less or more | a number that is whole but for its rounding is cut off to the one below or above |
+| Resize of infinities | an element that no position is between does not count | onnxruntime multiplies it by zero, which is NaN |
+| Resize to the nearest element | positions in double precision, as in ONNX's reference | onnxruntime's fp32 may be on the other side of a half |
+| ReduceSum, ReduceProd, ReduceL1, ReduceSumSquare of integers that overflow | wraps around, as in ONNX's reference | ONNX does not say; onnxruntime gives the nearest number of the type |
+| MeanVarianceNormalization with a deviation far below the mean, or zero | the mean of squared differences, ONNX's formula | onnxruntime subtracts the squared mean from the mean of squares, which leaves rounding, or NaN |
+| InstanceNormalization with a deviation far below the mean, or zero | (x - mean) / deviation * scale + bias, as in ONNX's reference | onnxruntime adds two large terms, which leaves rounding |
+| LRN of numbers of other magnitude | a sum for each window, as in ONNX's reference | onnxruntime moves one sum along the channels, with the rounding of all before |
+| LogSoftmax in double precision of a row with NaN or infinity | NaN for the row, as in ONNX's reference | onnxruntime computes the other numbers without it |
+| DynamicQuantizeLinear of zeros, of nothing, or of infinities | the formula: a scale of 0 or infinity | onnxruntime replaces 0 by 1; the quotients are not defined |
+| 0 / 0 and inf / inf on Vulkan | NaN, unless the driver folds the division | Vulkan need not keep NaN without further extensions |"""  # noqa: E501
 # The introductions of a run that executed, and of one that only compiled.
 RAN = ", run, and compared with the outputs that\nthe test expects."
 COMPILED = (
