@@ -290,6 +290,7 @@ def compare(
         prepare_references(list(tasks.values()), options.work_dir, (MEASURE.seed, OTHER_SEED))
     clocks = [gpu_clocks()]
     results = tune(list(tasks.values()), target, index, options)
+    asked.backend.hold_clocks(index)
     spec = facts_for_roofline(target, facts)
     head = {
         "device": {key: facts[key] for key in ("name", "platform", "driver")},
