@@ -51,7 +51,15 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True, help="Timed runs.")
-@click.option("--profile", is_flag=True, help="Also print the time of every layer.")
+@click.option(
+    "--profile", is_flag=True, help="Also time every call of a run, by its ONNX nodes and by Romou's name of the layer."
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Profile, and write the calls to this file for chrome://tracing or ui.perfetto.dev.",
+)
 @click.option(
     "--save-outputs",
     type=click.Path(file_okay=False, path_type=Path),
@@ -67,6 +75,7 @@ def command(
     seed: int,
     repeat: int,
     profile: bool,
+    trace: Path | None,
     save_outputs: Path | None,
     rpc: str | None,
     is_json: bool,
@@ -88,6 +97,9 @@ def command(
     values = random_inputs(model.inputs, seed) | model.settled | read_inputs(inputs, model.inputs)
     outputs = model.run(values)
     time_ms = model.time(repeat=repeat)
+    profiled = model.profile(values, repeat=repeat) if profile or trace is not None else None
+    if profiled is not None and trace is not None:
+        profiled.save_trace(trace)
     if save_outputs is not None:
         save_outputs.mkdir(parents=True, exist_ok=True)
         for i, array in enumerate(outputs):
@@ -101,21 +113,25 @@ def command(
             "launching": model.launching,
         }
         data["programs"] = None if model.programs is None else dataclasses.asdict(model.programs)
-        if profile:
-            data["summary"] = model.summary().to_dict()
+        data["profile"] = None if profiled is None else profiled.to_dict()
         print_json(data)
         return
     out = console(is_json=False)
     for i, entry in enumerate(described):
         out.print(f"output {i} {entry['name']}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
-    out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs)", markup=False)
+    clock = "the host's clock" if model.host_nodes else "the device's clock"
+    out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs, {clock})", markup=False)
     if model.programs is not None:
         out.print(f"programs: {model.programs}", markup=False)
     out.print(f"launched: {model.launching}", markup=False)
-    if profile:
-        from romou.tools.report.table import print_summary
+    if profiled is not None:
+        from romou.tools.report.table import print_table, profile_table
 
-        print_summary(model.summary(), out)
+        print_table(profile_table(profiled), out)
+        share = f"{profiled.total_ms / profiled.whole_ms:.0%} of a whole run ({profiled.whole_ms:.3f} ms)"
+        out.print(f"The calls add up to {share}: each is repeated at its place, with warm caches.", markup=False)
+    if trace is not None:
+        out.print(f"Trace: {trace} (chrome://tracing, ui.perfetto.dev)", markup=False)
 
 
 def _describe(array: np.ndarray) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from romou.compiler.frontend.work import flops_by_node
 from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.recurrent import is_time_loop
 from romou.compiler.scheduling.blocks import is_scheduled, is_view
+from romou.compiler.tir.calls import called_function
+from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.devices.targets import Target
 from romou.driver.site import TimingSite
-from romou.runtime.module import HostRow, LayerRow, MovedRow, Summary
+from romou.runtime.module import CallRow, HostRow, LayerRow, MovedRow, Summary
 from romou.runtime.module.summary import stand_in_text
 from romou.tuner.pruning.estimate import can_estimate
 from romou.tuner.search import TaskResult
@@ -47,6 +49,17 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
         return tuple(name for output, name in name_of.items() if output in outputs)
 
     origins = function_origins(compilation.functions.fused)
+    main = compilation.functions.fused["main"]
+    origin_of = origins_of(main)
+    calls = [
+        CallRow(
+            function=function,
+            layer=compilation.task_of[function].name if function in compilation.task_of else "",
+            nodes=tuple(sorted(names(origin_of[binding.var]), key=lambda name: -flops_of.get(name, 0))),
+        )
+        for binding in bindings_of(main)
+        if (function := called_function(binding.value)) is not None
+    ]
     by_tvm = {output for name, outputs in origins.items() if is_by_tvm(compilation, name) for output in outputs}
     return {
         "host": tuple(
@@ -60,6 +73,7 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
         "nodes": len(folded.graph.node),
         "flops": sum(flops.values()),
         "by_tvm": names(by_tvm),
+        "calls": tuple(calls),
     }
 
 
@@ -104,6 +118,10 @@ def layer_rows(
         times = [results[k].default_ms if k in results else None for k in keys]
         return None if None in times else sum(times)  # type: ignore[arg-type]
 
+    nodes_of: dict[str, dict[str, None]] = {}
+    for call in where_nodes_run(compilation)["calls"]:
+        if call.layer:
+            nodes_of.setdefault(compilation.task_of[call.function].key, {}).update(dict.fromkeys(call.nodes))
     rows = []
     for task in compilation.tasks:
         result = results.get(task.key)
@@ -117,6 +135,7 @@ def layer_rows(
                 tuned_ms=result.best_ms if result else None,
                 config=dict(result.config) if result and result.config else {},
                 key=task.key,
+                nodes=tuple(nodes_of.get(task.key, ())),
             )
         )
     return tuple(rows)

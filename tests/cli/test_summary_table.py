@@ -21,6 +21,7 @@ class FakeRow:
     speedup: float | None = None
     trials: int = 3
     noise: float | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -47,7 +48,7 @@ def text_of(summary: FakeSummary) -> str:
 def test_memory_is_told_where_it_is_known() -> None:
     use = MemoryUse(weights=3 << 20, inputs=0, tensors=1 << 19, least=1, workspaces=0)
     text = text_of(FakeSummary([], None, None, 1e-6, is_right=True, memory=use))
-    assert "3.0 MiB of weights, 0.5 MiB of tensors between kernels" in text
+    assert "3.50 MiB of memory on the device: 3.00 weights, 0.00 inputs, 0.50 activations, workspaces and out" in text
 
 
 def test_sums_and_order() -> None:
@@ -69,6 +70,8 @@ def test_sums_and_order() -> None:
         "",
         "6",
     ]
+    # 3.5 ms of 4: the two times are not the same.
+    assert "The calls add up to 88% of the whole model: each kernel was repeated by itself" in text
     assert "Whole model: 8.000 ms with default schedules, 4.000 ms tuned: 2.00x." in text
     assert "Against onnxruntime: relative L2 error 1.50e-06." in text
 

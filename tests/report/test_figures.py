@@ -220,7 +220,8 @@ def test_passes_take_operations_away(evidence: Evidence) -> None:
 def test_memory_names_its_peak(evidence: Evidence) -> None:
     assert memory.rows(evidence) == (
         [{"call": 1, "function": "conv", "mib": 3.0}],
-        "At most 3.00 MiB, in conv; 4.00 MiB are allocated for them, 1.00 MiB for weights.",
+        "At most 3.00 MiB are live, in conv. 5.00 MiB of memory on the device: 1.00 weights, 0.00 inputs, 4.00"
+        " activations, workspaces and outputs.",
     )
 
 

@@ -11,12 +11,14 @@ from romou.compiler.assembly.assemble import (
 from romou.compiler.assembly.build import Kept
 from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.outputs import Outputs
+from romou.runtime.module.profile import Profile
 from romou.runtime.module.saved import load
-from romou.runtime.module.summary import HostRow, LayerRow, MovedRow, Summary
+from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, Summary
 from romou.runtime.module.tuned_model import Argument, TunedModel
 
 __all__ = [
     "Argument",
+    "CallRow",
     "CompiledModel",
     "HostRow",
     "Kept",
@@ -26,6 +28,7 @@ __all__ = [
     "MovedRow",
     "Outputs",
     "PlannedTensor",
+    "Profile",
     "ScheduledFunction",
     "Summary",
     "TunedModel",

@@ -18,6 +18,7 @@ class LayerRow:
     default_ms, tuned_ms: medians of one call in milliseconds, or None if not measured. Measured alternately, in
         the model with default configs and in the tuned one.
     key: the task's key, empty in models saved by older versions.
+    nodes: names of the ONNX nodes that its calls compute, call by call.
     noise: half the range of the measurements over their median, of the noisier side. None if there is one only.
     """
 
@@ -30,6 +31,7 @@ class LayerRow:
     config: dict[str, Any]
     key: str = ""
     noise: float | None = None
+    nodes: tuple[str, ...] = ()
 
     @property
     def gflops(self) -> float | None:
@@ -40,6 +42,20 @@ class LayerRow:
     def speedup(self) -> float | None:
         """Speedup by tuning, default_ms / tuned_ms, or None if not measured."""
         return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallRow:
+    """A call of a kernel's function in a run.
+
+    function: its name in the compiled module.
+    layer: name of its task, "" without a task.
+    nodes: names of the ONNX nodes that the call computes, those with the most operations first.
+    """
+
+    function: str
+    layer: str
+    nodes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +109,7 @@ class Summary:
     moved: nodes that have another kernel than intended, or none.
     nodes, flops: number of nodes of the model, and operations of one run, estimated from shapes.
     by_tvm: nodes with one of TVM's schedules.
+    calls: calls of kernels in a run, in order. Empty in models saved by older versions.
     precision: the requested precision, "float32", "float16" or "mixed".
     fp32_layers: first outputs of the nodes that stayed fp32 in fp16 and mixed models.
     memory: memory on the device, or None in models saved by older versions.
@@ -117,6 +134,7 @@ class Summary:
     nodes: int = 0
     flops: int = 0
     by_tvm: tuple[str, ...] = ()
+    calls: tuple[CallRow, ...] = ()
     precision: str = "float32"
     fp32_layers: tuple[str, ...] = ()
     memory: MemoryUse | None = None
@@ -187,7 +205,11 @@ class Summary:
     def from_dict(cls, data: dict[str, Any]) -> Summary:
         """Return the inverse of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(LayerRow)}
-        rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
+        rows = tuple(
+            LayerRow(**{**{k: v for k, v in row.items() if k in fields}, "nodes": tuple(row.get("nodes", ()))})
+            for row in data["rows"]
+        )
+        calls = tuple(CallRow(**{**row, "nodes": tuple(row["nodes"])}) for row in data.get("calls", ()))
         host = tuple(
             HostRow(nodes=tuple(row["nodes"]), ms=row["ms"], flops=row.get("flops", 0)) for row in data.get("host", ())
         )
@@ -200,6 +222,7 @@ class Summary:
                 "rows": rows,
                 "host": host,
                 "moved": moved,
+                "calls": calls,
                 "by_tvm": tuple(data.get("by_tvm", ())),
                 "fp32_layers": tuple(data.get("fp32_layers", ())),
                 "memory": None if data.get("memory") is None else MemoryUse.from_dict(data["memory"]),

@@ -29,6 +29,7 @@ from romou.runtime.module.library import copy_library, executable_of, library_na
 from romou.runtime.module.machine import Machine, check_process, free_idle_memory
 from romou.runtime.module.manifest import META, write_manifest
 from romou.runtime.module.outputs import Outputs
+from romou.runtime.module.profile import Profile, named_calls
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import HostRow, Summary
 from tvm_patches.libraries import load_library
@@ -355,6 +356,38 @@ class TunedModel:
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
+
+    def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
+        """Return the time of each call of a run, with the names of its ONNX nodes.
+
+        Parameters
+        ----------
+        inputs
+            As in `run`. None: random ones of `seed`.
+        repeat
+            Number of times that each kernel is timed.
+
+        Raises
+        ------
+        UsageError
+            A wrong argument, or the model runs behind a connection.
+        DeviceError
+            The device failed.
+        """
+        if self.remote is not None:
+            raise UsageError(
+                f"the model runs at {self.remote.address}: single calls cannot be timed behind a connection",
+                hint="`romou bench --rpc` times a model by operator there.",
+            )
+        repeat = whole_of("repeat", repeat, lowest=1)
+        given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
+        arrays = [stored(array) for array in checked_inputs(given, self.inputs)]
+        machine = self._machine()
+        calls = named_calls(
+            machine.profile(arrays, repeat), self._summary.calls, [row.nodes for row in self._summary.host]
+        )
+        device = str(self.target.backend.facts(self.device_index)["name"])
+        return Profile(device=device, calls=tuple(calls), whole_ms=float(np.median(machine.times(arrays, repeat))))
 
     def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
         """Return the host nodes, each group with its mean time over `repeat` runs and a warm-up, on random inputs."""

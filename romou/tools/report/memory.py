@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from romou.tools.report.table import table_of_numbers
+from romou.tools.report.table import mib, table_of_numbers
 
 if TYPE_CHECKING:
     from romou.runtime.module import MemoryPlan, MemoryUse
@@ -21,7 +21,7 @@ def memory_table(use: MemoryUse) -> Table:
     table = table_of_numbers("memory on the device", ("MiB",))
     table.add_row("weights", mib(use.weights))
     table.add_row("inputs", mib(use.inputs))
-    table.add_row("activations, workspaces, outputs", mib(use.tensors))
+    table.add_row("activations, workspaces and outputs", mib(use.tensors))
     table.add_row("  of them live at once, at most", mib(use.least))
     table.add_row("  largest workspaces of one function", mib(use.workspaces))
     table.add_row("total", mib(use.total))
@@ -39,8 +39,3 @@ def tensor_table(plan: MemoryPlan) -> Table:
         name = tensor.function + (" (workspace)" if tensor.is_workspace else "")
         table.add_row(escape(name), mib(tensor.bytes), str(tensor.first + 1), str(tensor.last + 1), shape)
     return table
-
-
-def mib(number: int) -> str:
-    """Return bytes as text in MiB: 1572864 -> "1.50"."""
-    return f"{number / 2**20:.2f}"

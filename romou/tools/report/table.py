@@ -12,7 +12,11 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from romou.runtime.module.profile import nodes_text
+
 if TYPE_CHECKING:
+    from romou.runtime.module import MemoryUse
+    from romou.runtime.module.profile import Profile
     from romou.runtime.module.summary import LayerRow, Summary
 
 
@@ -26,6 +30,19 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
+def mib(number: int) -> str:
+    """Return bytes as text in MiB: 1572864 -> "1.50"."""
+    return f"{number / 2**20:.2f}"
+
+
+def memory_text(use: MemoryUse) -> str:
+    """Return a model's memory in a sentence, in the parts and the words of `memory_table`."""
+    return (
+        f"{mib(use.total)} MiB of memory on the device: {mib(use.weights)} weights, {mib(use.inputs)} inputs,"
+        f" {mib(use.tensors)} activations, workspaces and outputs."
+    )
+
+
 def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
     """Return an empty table: a column of names, columns of numbers, and columns of text."""
     columns = [
@@ -35,6 +52,9 @@ def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str 
     ]
     return Table(*columns, title=escape(title) or None)
 
+
+# Longest name of an ONNX node beside other columns.
+_NODE_CHARACTERS, _PROFILED_CHARACTERS = 28, 56
 
 # Least width of a column of text. A narrower column would have about one word per line.
 _LEAST_TEXT = 24
@@ -110,12 +130,16 @@ def _width(column: Column) -> int:
     return max((Text.from_markup(str(cell)).cell_len for cell in (column.header, *column.cells)), default=0)
 
 
-def layer_table(rows: Sequence[LayerRow]) -> Table:
-    """Return a table with one line per task, the most expensive first, and the sums over all calls."""
+def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
+    """Return a table with one line per task, the most expensive first, and the sums over all calls.
+
+    has_nodes: the last column names the ONNX nodes.
+    """
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
     table = table_of_numbers(
         "layer",
         ("calls", "before", "after", "noise", "faster", "GFLOPS", "trials"),
+        *(["ONNX nodes"] if has_nodes else []),
         title="Time per layer (ms of one call)",
     )
     table.show_footer = bool(rows)
@@ -129,6 +153,7 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
         ratio(before / after if before and after else None),
         "",
         trials,
+        *([""] if has_nodes else []),
     )
     for column, footer in zip(table.columns, footers, strict=True):
         column.footer = footer
@@ -142,7 +167,21 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
             ratio(row.speedup),
             number(row.gflops, 2),
             str(row.trials),
+            *([escape(nodes_text(row.nodes, _NODE_CHARACTERS))] if has_nodes else []),
         )
+    return table
+
+
+def profile_table(profile: Profile) -> Table:
+    """Return a table with one line per call of a run, in order, and the sum."""
+    table = table_of_numbers("ONNX nodes", ("ms", "share"), "layer", title=f"Time per call on {profile.device}")
+    table.show_footer = True
+    for column, footer in zip(table.columns, ("all calls", number(profile.total_ms), "100%", ""), strict=True):
+        column.footer = footer
+    for call in profile.calls:
+        share = f"{call.ms / profile.total_ms:.1%}" if profile.total_ms else "-"
+        name = nodes_text(call.nodes, _PROFILED_CHARACTERS) or call.function
+        table.add_row(escape(name), number(call.ms), share, escape(call.layer))
     return table
 
 
@@ -198,12 +237,19 @@ def device_lines(summary: Summary) -> list[str]:
 
 def print_summary(summary: Summary, out: Console) -> None:
     """Print the table, the time of the whole model and the check against onnxruntime."""
-    print_table(layer_table(summary.rows), out)
+    table = layer_table(summary.rows, has_nodes=any(row.nodes for row in summary.rows))
+    if _natural_width(_of_columns(table, table.columns), out) > out.width:
+        table = layer_table(summary.rows)
+    print_table(table, out)
     if summary.default_ms and summary.tuned_ms:
         faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"
         tuned = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
         noise = "" if summary.noise is None else f" ({noise_text(summary.noise)})"
         out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{tuned}{noise}.", markup=False)
+    total_ms = _total_ms(summary.rows, "tuned_ms")
+    if total_ms is not None and summary.tuned_ms:
+        text = "The calls add up to %.0f%% of the whole model: each kernel was repeated by itself, with warm caches."
+        out.print(text % (100 * total_ms / summary.tuned_ms), markup=False)
     if summary.stand_in:
         out.print(summary.stand_in, markup=False)
     if summary.relative_l2_error is not None:
@@ -212,10 +258,6 @@ def print_summary(summary: Summary, out: Console) -> None:
     else:
         out.print("Against onnxruntime: not checked.", markup=False)
     if summary.memory is not None:
-        weights, between = (number / 2**20 for number in (summary.memory.weights, summary.memory.tensors))
-        out.print(
-            f"Memory on the device: {weights:.1f} MiB of weights, {between:.1f} MiB of tensors between kernels.",
-            markup=False,
-        )
+        out.print(memory_text(summary.memory), markup=False)
     for line in device_lines(summary):
         out.print(line, markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import Figure
+from romou.tools.report.table import memory_text
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
@@ -16,9 +17,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         {"call": number, "function": function, "mib": live / 2**20} for number, (function, live) in enumerate(calls, 1)
     ]
     most = max(by_call, key=lambda row: row["mib"])
-    use = plan.use
-    held = f"{use.tensors / 2**20:.2f} MiB are allocated for them, {use.weights / 2**20:.2f} MiB for weights"
-    return by_call, f"At most {most['mib']:.2f} MiB, in {most['function']}; {held}."
+    return by_call, f"At most {most['mib']:.2f} MiB are live, in {most['function']}. {memory_text(plan.use)}"
 
 
 FIGURE = Figure(
