@@ -23,8 +23,7 @@ import romou
 from romou import models
 from romou.compiler.graph.memory.memory import PlannedTensor
 from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents
-from romou.tools.report.table import mib
-from romou.tools.report.table import print_table, table_of_numbers
+from romou.tools.report.table import mib, print_table, table_of_numbers
 
 TARGETS = ("opencl -device=host", "opencl -device=adreno640")
 
