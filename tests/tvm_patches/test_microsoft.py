@@ -167,3 +167,68 @@ def test_a_chain_runs_in_kernels(dtype: str) -> None:
     assert expected is not None
     for array, right in zip(compiled.run(given), expected, strict=True):
         np.testing.assert_allclose(array, right, atol=1e-5 if dtype == "float32" else 3e-2)
+
+
+HEADS, SHARED, SIZE, LENGTH = 4, 2, 16, 11
+FORMS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "packed": {"packed": True, "do_rotary": 1},
+    "rotated": {"do_rotary": 1},
+    "interleaved": {"do_rotary": 1, "rotary_interleaved": 1},
+    "positions": {"do_rotary": 1, "positions": True},
+    "window": {"local_window_size": 3},
+    "cap": {"softcap": 1.5, "scale": 0.7},
+    "smooth": {"smooth_softmax": 1},
+    "sink": {"sink": True},
+    "bias": {"bias": True},
+    "both ways": {"causal": 0},
+    "padded": {"queries": True, "do_rotary": 1},
+}
+
+
+def grouped(form: str, rows: int, past: int, dtype: str = "float32") -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a GroupQueryAttention whose cache of LENGTH holds `past` tokens, with its inputs."""
+    given = dict(FORMS[form])
+    width, shared = HEADS * SIZE, SHARED * SIZE
+    is_packed, has_positions, has_sink, has_bias, is_padded = (
+        bool(given.pop(name, False)) for name in ("packed", "positions", "sink", "bias", "queries")
+    )
+    tokens = rows - 1 if is_padded and rows > 1 else rows
+    inputs: dict[str, np.ndarray | None] = {
+        "x0": normal(1, rows, width + 2 * shared if is_packed else width, dtype=dtype)
+    }
+    inputs |= {f"x{i}": None if is_packed else normal(1, rows, shared, dtype=dtype) for i in (1, 2)}
+    caches = [normal(1, SHARED, LENGTH, SIZE, dtype=dtype) for _ in range(2)]
+    for cache in caches:
+        cache[:, :, past:] = 0
+    inputs |= {"x3": caches[0], "x4": caches[1], "x5": np.array([past + tokens - 1], "int32")}
+    angles = normal(LENGTH, SIZE // 2, dtype=dtype) if "do_rotary" in given else None
+    constants = {"x6": np.array([LENGTH], "int32"), "x7": angles, "x8": angles}
+    if has_positions:
+        inputs["x9"] = np.arange(past, past + rows)[None]
+    others: dict[int, np.ndarray] = {}
+    if has_bias:
+        others[10] = normal(1, HEADS, rows, LENGTH, dtype=dtype)
+    if has_sink:
+        others[11] = normal(HEADS, dtype=dtype)
+    if is_padded:
+        others[16] = np.array([tokens], "int32")
+    for i in range(9, max(others, default=8) + 1):
+        inputs.setdefault(f"x{i}", others.get(i))
+    model = model_of(
+        "GroupQueryAttention", inputs, 3, constants=constants, num_heads=HEADS, kv_num_heads=SHARED, **given
+    )
+    return model, {name: array for name, array in inputs.items() if array is not None}
+
+
+@pytest.mark.parametrize(("rows", "past"), [(1, 6), (3, 6), (4, 0)])
+@pytest.mark.parametrize("form", list(FORMS))
+def test_group_query_attention(form: str, rows: int, past: int) -> None:
+    model, inputs = grouped(form, rows, past)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    tokens = rows - 1 if form == "padded" and rows > 1 else rows
+    output, *caches = on_cpu(model, inputs)
+    np.testing.assert_allclose(output[:, :tokens], expected[0][:, :tokens], atol=1e-5)
+    for cache, right in zip(caches, expected[1:], strict=True):
+        np.testing.assert_allclose(cache[:, :, : past + tokens], right[:, :, : past + tokens], atol=1e-6)

@@ -83,18 +83,18 @@ def rotary_embedding(node: Node) -> relax.Expr:
         head = shape[2] // heads if heads and rotated else 2 * node.shape(2)[1]
         data, axis = node.emit(op.reshape(data, [*shape[:2], shape[2] // head, head])), 1
     positions = node.input(1)
-    is_offset = len(shape_of(positions)) == 1 or shape_of(positions) == (1, 1) != (shape[0], shape_of(data)[axis])
+    is_offset = len(shape_of(positions)) == 1
 
-    def position(given: te.Tensor, b: tirx.Expr, s: tirx.Expr) -> tirx.Expr:
-        if len(given.shape) == 1:
-            return tirx.Cast("int64", given[0]) + tirx.Cast("int64", s)
-        return tirx.Cast("int64", given[b, s]) if not is_offset else tirx.Cast("int64", given[0, 0] + s)
+    def position(given: Sequence[te.Tensor], b: tirx.Expr, s: tirx.Expr) -> tirx.Expr:
+        if is_offset:
+            return tirx.Cast("int64", given[0][0]) + tirx.Cast("int64", s)
+        return tirx.Cast("int64", given[0][b, s])
 
     result = rotary(
         node,
         data,
         (node.input(2), node.input(3)),
-        positions,
+        (positions,),
         position,
         axis=axis,
         is_interleaved=bool(node.attributes.get("interleaved", 0)),
@@ -106,8 +106,8 @@ def rotary(
     node: Node,
     data: relax.Expr,
     caches: tuple[relax.Expr, relax.Expr],
-    positions: relax.Expr,
-    position: Callable[[te.Tensor, tirx.Expr, tirx.Expr], tirx.Expr],
+    positions: Sequence[relax.Expr],
+    position: Callable[[Sequence[te.Tensor], tirx.Expr, tirx.Expr], tirx.Expr],
     *,
     axis: int,
     is_interleaved: bool,
@@ -123,7 +123,7 @@ def rotary(
     """
     rows, half = shape_of(caches[0])
 
-    def rotated(x: te.Tensor, cos: te.Tensor, sin: te.Tensor, given: te.Tensor) -> te.Tensor:
+    def rotated(x: te.Tensor, cos: te.Tensor, sin: te.Tensor, *given: te.Tensor) -> te.Tensor:
         def element(*i: tirx.Var) -> tirx.Expr:
             *at, lane = i
             row = tirx.max(tirx.min(position(given, i[0], i[axis]), tirx.const(rows - 1, "int64")), 0)
@@ -139,7 +139,7 @@ def rotary(
 
         return te.compute(x.shape, element, name="rotary")
 
-    return node.compute(rotated, data, *caches, positions)
+    return node.compute(rotated, data, *caches, *positions)
 
 
 @converter("GatherBlockQuantized", domain=MICROSOFT)

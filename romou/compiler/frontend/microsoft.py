@@ -33,7 +33,7 @@ UNIFORM = frozenset(
     }
 )
 # Other operators whose float tensors have one type.
-ONE_FLOAT_TYPE = UNIFORM | {"GatherBlockQuantized", "MatMulNBits"}
+ONE_FLOAT_TYPE = UNIFORM | {"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits"}
 
 Types = Mapping[str, onnx.TypeProto]
 Constants = Mapping[str, onnx.TensorProto]
@@ -135,7 +135,19 @@ def _multiplied(node: _Reader) -> list[onnx.TypeProto]:
     return [helper.make_tensor_type_proto(node.element(), [*rows, node.attribute("N")])]
 
 
+def _grouped(node: _Reader) -> list[onnx.TypeProto]:
+    """Return the types of an attention's output and caches. A cache is as long as the past one or the total length."""
+    batch, rows, width = node.shape(0) or (0, 0, 0)
+    heads, shared = node.attribute("num_heads"), node.attribute("kv_num_heads")
+    size = width // (heads if node.shape(1) else heads + 2 * shared)
+    past = node.shape(3)
+    length = max((past[2] if past else 0) or rows, node.integer(6) or 0)
+    output, cache = (batch, rows, heads * size), (batch, shared, length, size)
+    return [helper.make_tensor_type_proto(node.element(), shape) for shape in (output, cache, cache)]
+
+
 _RULES: Mapping[str, Callable[[_Reader], list[onnx.TypeProto]]] = {
     "GatherBlockQuantized": _gathered,
     "MatMulNBits": _multiplied,
+    "GroupQueryAttention": _grouped,
 }

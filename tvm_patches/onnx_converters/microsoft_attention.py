@@ -1,0 +1,209 @@
+"""Attention of onnxruntime's domain com.microsoft: with caches of keys and values, shared heads, masks and rotations.
+
+The wheel lacks it, or converts it without caches and masks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tvm_patches.onnx_converters.microsoft import rotary
+from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter, shape_of
+
+op = relax.op
+
+# Positions of the inputs of GroupQueryAttention.
+_SEQLENS, _TOTAL, _COS, _SIN, _POSITIONS, _BIAS, _SINK, _Q_NORM, _K_NORM, _QUERIES = 5, 6, 7, 8, 9, 10, 11, 14, 15, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Progress:
+    """The positions of a step: new token s of batch b is at begin(b) + s.
+
+    tensors: last position of each batch, and the number of new tokens if rows are padding.
+    rows: number of new tokens, with padding.
+    """
+
+    tensors: tuple[relax.Expr, ...]
+    rows: int
+
+    def count(self, tensors: Sequence[te.Tensor], b: tirx.Expr) -> tirx.Expr:
+        """Return the number of new tokens without padding, if that is known."""
+        return tirx.Cast("int64", tensors[1][b]) if len(tensors) > 1 else tirx.const(self.rows, "int64")
+
+    def begin(self, tensors: Sequence[te.Tensor], b: tirx.Expr) -> tirx.Expr:
+        """Return the number of tokens before the step. A first prompt may be padded on its right."""
+        return tirx.max(tirx.Cast("int64", tensors[0][b]) + 1 - self.count(tensors, b), tirx.const(0, "int64"))
+
+
+@converter("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(node: Node) -> Sequence[relax.Expr]:
+    """Attend to a cache, in which each head of keys and values serves several heads of queries.
+
+    The cache has a fixed length. How much of it is in use is read from `seqlens_k`, so one kernel serves all lengths.
+    """
+    _refuse(node)
+    heads, shared = node.attributes["num_heads"], node.attributes["kv_num_heads"]
+    batch, rows, _ = node.shape()
+    query, key, value = _heads_of(node, heads, shared)
+    size = shape_of(query)[-1]
+    lasts = node.emit(op.reshape(node.input(_SEQLENS), [batch]))
+    progress = _Progress(tensors=(lasts, *([node.input(_QUERIES)] if node.has(_QUERIES) else [])), rows=rows)
+    query, key = (_normal(node, x, at) for x, at in ((query, _Q_NORM), (key, _K_NORM)))
+    if node.attributes.get("do_rotary", 0):
+        query, key = (_turned(node, x, progress) for x in (query, key))
+    keys, values = (_cached(node, new, at, progress) for new, at in ((key, 3), (value, 4)))
+    group = heads // shared
+    # Heads of one group are rows of one product, so each key is read once for all of them.
+    query = op.permute_dims(op.reshape(query, [batch, rows, shared, group, size]), [0, 2, 3, 1, 4])
+    query = node.emit(op.reshape(query, [batch, shared, group * rows, size]))
+    scores = _scores(node, query, keys, size)
+    if cap := node.attributes.get("softcap", 0.0):
+        limit = relax.const(cap, str(scores.ty.dtype))
+        scores = op.multiply(op.tanh(op.divide(scores, limit)), limit)
+    scores = _masked(node, node.emit(scores), progress, group)
+    result = node.emit(op.matmul(_weights(node, scores, group), values))
+    result = op.permute_dims(op.reshape(result, [batch, shared, group, rows, size]), [0, 3, 1, 2, 4])
+    return [op.reshape(result, [batch, rows, heads * size]), keys, values]
+
+
+def _refuse(node: Node) -> None:
+    """Raise ValueError for forms without a conversion."""
+    attributes = node.attributes
+    for name in ("k_quant_type", "v_quant_type"):
+        if attributes.get(name, "NONE") != "NONE":
+            raise ValueError(f"{name}={attributes[name]}: a quantized cache is not supported")
+    for name in ("sliding_window_cache", "qk_output"):
+        if attributes.get(name, 0):
+            raise ValueError(f"{name}={attributes[name]} is not supported")
+    if not node.has(_SEQLENS):
+        raise ValueError("seqlens_k is missing")
+    if attributes["num_heads"] % attributes["kv_num_heads"]:
+        raise ValueError(f"{attributes['num_heads']} heads do not share {attributes['kv_num_heads']} heads evenly")
+
+
+def _heads_of(node: Node, heads: int, shared: int) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """Return queries, keys and values as (batch, rows, heads, size), from one packed input or from three."""
+    batch, rows, width = node.shape()
+    if node.has(1):
+        parts, size = [node.input(i) for i in range(3)], width // heads
+    else:
+        size = width // (heads + 2 * shared)
+        ends = np.cumsum([0, heads * size, shared * size, shared * size]).tolist()
+        parts = [op.strided_slice(node.input(0), [2], [begin], [end]) for begin, end in itertools.pairwise(ends)]
+    counts = (heads, shared, shared)
+    query, key, value = (
+        node.emit(op.reshape(part, [batch, rows, n, size])) for part, n in zip(parts, counts, strict=True)
+    )
+    return query, key, value
+
+
+def _normal(node: Node, data: relax.Expr, weight: int) -> relax.Expr:
+    """Normalize each head, if the node has weights for that."""
+    if not node.has(weight):
+        return data
+    epsilon = node.attributes.get("qk_norm_epsilon", 1e-6)
+    epsilon = node.attributes.get("q_norm_epsilon" if weight == _Q_NORM else "k_norm_epsilon", epsilon)
+    return node.emit(op.nn.rms_norm(data, node.input(weight), [-1], epsilon))
+
+
+def _turned(node: Node, data: relax.Expr, progress: _Progress) -> relax.Expr:
+    positions = node.input(_POSITIONS) if node.has(_POSITIONS) else progress.tensors
+
+    def position(given: Sequence[te.Tensor], b: tirx.Expr, s: tirx.Expr) -> tirx.Expr:
+        if node.has(_POSITIONS):
+            return tirx.Cast("int64", given[0][b, s])
+        return progress.begin(given, b) + tirx.Cast("int64", s)
+
+    return rotary(
+        node,
+        data,
+        (node.input(_COS), node.input(_SIN)),
+        positions if isinstance(positions, tuple) else (positions,),
+        position,
+        axis=1,
+        is_interleaved=bool(node.attributes.get("rotary_interleaved", 0)),
+    )
+
+
+def _cached(node: Node, new: relax.Expr, past: int, progress: _Progress) -> relax.Expr:
+    """Return a cache (batch, heads, length, size) with the rows of `new` (batch, rows, heads, size) in their places.
+
+    Its length is that of the past cache, or the total length if that is a constant and longer.
+    """
+    batch, rows, heads, size = shape_of(new)
+    total = node.constant(_TOTAL)
+    before = node.shape(past)[2] if node.has(past) else 0
+    length = max(before or rows, int(total.reshape(-1)[0]) if total is not None else 0)
+    old = [node.input(past)] if before else []
+
+    def cached(new: te.Tensor, *others: te.Tensor) -> te.Tensor:
+        tensors = others[len(old) :]
+
+        def element(b: tirx.Var, h: tirx.Var, at: tirx.Var, d: tirx.Var) -> tirx.Expr:
+            row = tirx.Cast("int64", at) - progress.begin(tensors, b)
+            kept = others[0][b, h, at, d] if old else tirx.const(0, str(new.dtype))
+            if old and before < length:
+                kept = tirx.if_then_else(at < before, kept, tirx.const(0, str(new.dtype)))
+            is_new = tirx.all(row >= 0, row < progress.count(tensors, b))
+            return tirx.if_then_else(is_new, new[b, row, h, d], kept)
+
+        return te.compute((batch, heads, length, size), element, name="cached")
+
+    return node.compute(cached, new, *old, *progress.tensors)
+
+
+def _scores(node: Node, query: relax.Expr, keys: relax.Expr, size: int) -> relax.Expr:
+    # A default of 0 is the usual scale.
+    scale = relax.const(node.attributes.get("scale", 0.0) or 1 / math.sqrt(size), str(query.ty.dtype))
+    return node.emit(op.matmul(op.multiply(query, scale), op.permute_dims(keys, [0, 1, 3, 2])))
+
+
+def _masked(node: Node, scores: relax.Expr, progress: _Progress, group: int) -> relax.Expr:
+    """Add the bias, and hide keys that a token may not see. Row r of a group is token r % rows of head r // rows."""
+    window, is_causal = node.attributes.get("local_window_size", -1), node.attributes.get("causal", 1)
+    bias = [node.input(_BIAS)] if node.has(_BIAS) else []
+    lowest = tirx.const(float(np.finfo(str(scores.ty.dtype)).min), str(scores.ty.dtype))
+
+    def masked(scores: te.Tensor, *others: te.Tensor) -> te.Tensor:
+        def element(b: tirx.Var, h: tirx.Var, r: tirx.Var, k: tirx.Var) -> tirx.Expr:
+            score, key = scores[b, h, r, k], tirx.Cast("int64", k)
+            at = progress.begin(others[len(bias) :], b) + tirx.Cast("int64", r % progress.rows)
+            if bias:
+                # An extent of one is for all.
+                index = (b, h * group + r // progress.rows, r % progress.rows, tirx.min(k, bias_shape[3] - 1))
+                index = tuple(i if extent > 1 else 0 for i, extent in zip(index, bias_shape, strict=True))
+                score = score + others[0][index]
+            is_seen = key <= (at if is_causal else tirx.Cast("int64", others[len(bias)][b]))
+            if window > 0:
+                is_seen = tirx.all(is_seen, key > at - window)
+            return tirx.Select(is_seen, score, lowest)
+
+        return te.compute(scores.shape, element, name="masked")
+
+    bias_shape = shape_of(bias[0]) if bias else ()
+    return node.compute(masked, scores, *bias, *progress.tensors)
+
+
+def _weights(node: Node, scores: relax.Expr, group: int) -> relax.Expr:
+    """Return the softmax of scores. A sink is one more score, of which no value is read."""
+    has_sink = node.has(_SINK)
+    if not has_sink and node.attributes.get("smooth_softmax", 0) <= 0:
+        return op.nn.softmax(scores, axis=-1)
+    _, shared, lines, _ = shape_of(scores)
+    wide = node.emit(op.astype(scores, "float32"))
+    sink = relax.const(np.zeros((1, 1, 1, 1), "float32"), "float32")
+    if has_sink:
+        sink = op.reshape(op.astype(node.input(_SINK), "float32"), [1, shared, group, 1, 1])
+        sink = op.broadcast_to(sink, [1, shared, group, lines // group, 1])
+        sink = node.emit(op.reshape(sink, [1, shared, lines, 1]))
+    peak = node.emit(op.maximum(op.max(wide, [-1], keepdims=True), sink))
+    powers = node.emit(op.exp(op.subtract(wide, peak)))
+    total = op.add(op.sum(powers, [-1], keepdims=True), op.exp(op.subtract(sink, peak)))
+    return node.emit(op.astype(op.divide(powers, total), str(scores.ty.dtype)))
