@@ -6,6 +6,7 @@ It converts some others, but without optional inputs and outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -71,75 +72,108 @@ def _normalized(node: Node, data: relax.Expr, scale: int, shift: int) -> list[re
     return [result, mean, op.rsqrt(op.add(variance, relax.const(epsilon, "float32")))]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Heads of size D in a tensor (B, S, W), side by side from column `first` on, or in a tensor (B, N, S, D)."""
+
+    data: relax.Expr
+    count: int
+    size: int
+    first: int = 0
+
+    @property
+    def is_outer(self) -> bool:
+        """Whether the axis of the heads is outside of the rows."""
+        return len(shape_of(self.data)) == 4
+
+    @property
+    def rows(self) -> int:
+        return shape_of(self.data)[2 if self.is_outer else 1]
+
+    def load(self, data: te.Tensor, b: tirx.Expr, s: tirx.Expr, n: tirx.Expr, d: tirx.Expr) -> tirx.Expr:
+        """Return lane d of head n in row s."""
+        return data[b, n, s, d] if self.is_outer else data[b, s, self.first + n * self.size + d]
+
+    def joined(self, node: Node) -> relax.Expr:
+        """Return the heads as a tensor (B, S, N * D) without other columns."""
+        width = self.count * self.size
+        if shape_of(self.data)[2] == width:
+            return self.data
+        return node.emit(op.strided_slice(self.data, [2], [self.first], [self.first + width]))
+
+    def rotated(
+        self,
+        node: Node,
+        caches: tuple[relax.Expr, relax.Expr],
+        positions: Sequence[relax.Expr],
+        position: Callable[[Sequence[te.Tensor], tirx.Expr, tirx.Expr], tirx.Expr],
+        *,
+        is_interleaved: bool,
+    ) -> Heads:
+        """Return the heads with their first 2 * R lanes rotated.
+
+            pair of angle i    lanes i and i + R, or 2 * i and 2 * i + 1 if they are interleaved
+            first              first * cos - second * sin
+            second             second * cos + first * sin
+
+        caches: cosines and sines, (positions, R).
+        position: (positions, batch, row) -> row of the caches.
+        """
+        length, half = shape_of(caches[0])
+
+        def rotary(x: te.Tensor, cos: te.Tensor, sin: te.Tensor, *given: te.Tensor) -> te.Tensor:
+            def lane(b: tirx.Expr, s: tirx.Expr, n: tirx.Expr, d: tirx.Expr) -> tirx.Expr:
+                row = tirx.max(tirx.min(position(given, b, s), tirx.const(length - 1, "int64")), tirx.const(0, "int64"))
+                if is_interleaved:
+                    angle, partner, is_first = d // 2, d + 1 - d % 2 * 2, d % 2 < 1
+                else:
+                    angle, partner, is_first = d % half, (d + half) % (2 * half), d < half
+                own, other = (self.load(x, b, s, n, at).astype("float32") for at in (d, partner))
+                side = other * sin[row, angle].astype("float32")
+                turned = own * cos[row, angle].astype("float32") + tirx.Select(is_first, -side, side)
+                turned = turned.astype(str(x.dtype))
+                if 2 * half == self.size:
+                    return turned
+                return tirx.if_then_else(d < 2 * half, turned, self.load(x, b, s, n, d))
+
+            if self.is_outer:
+                return te.compute(x.shape, lambda b, n, s, d: lane(b, s, n, d), name="rotary")
+            shape = (x.shape[0], self.rows, self.count * self.size)
+            return te.compute(shape, lambda b, s, c: lane(b, s, c // self.size, c % self.size), name="rotary")
+
+        return replace(self, data=node.compute(rotary, self.data, *caches, *positions), first=0)
+
+
 @converter("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(node: Node) -> relax.Expr:
     """Rotate pairs of each head by the angles of its position. Data is (B, S, N * D) or (B, N, S, D)."""
     if node.attributes.get("scale", 1.0) != 1.0:
         raise ValueError("a scale other than 1 is not supported")
-    shape, rotated = node.shape(), node.attributes.get("rotary_embedding_dim", 0)
-    data, axis = node.input(0), 2
-    if len(shape) == 3:
-        heads = node.attributes.get("num_heads", 0)
-        head = shape[2] // heads if heads and rotated else 2 * node.shape(2)[1]
-        data, axis = node.emit(op.reshape(data, [*shape[:2], shape[2] // head, head])), 1
-    positions = node.input(1)
-    is_offset = len(shape_of(positions)) == 1
+    shape, heads = node.shape(), node.attributes.get("num_heads", 0)
+    size = 2 * node.shape(2)[1]
+    if len(shape) == 4:
+        size = shape[3]
+    elif heads and node.attributes.get("rotary_embedding_dim", 0):
+        size = shape[2] // heads
+    is_offset = len(node.shape(1)) == 1
 
     def position(given: Sequence[te.Tensor], b: tirx.Expr, s: tirx.Expr) -> tirx.Expr:
         if is_offset:
             return tirx.Cast("int64", given[0][0]) + tirx.Cast("int64", s)
         return tirx.Cast("int64", given[0][b, s])
 
-    result = rotary(
-        node,
-        data,
-        (node.input(2), node.input(3)),
-        (positions,),
-        position,
-        axis=axis,
-        is_interleaved=bool(node.attributes.get("interleaved", 0)),
+    count = shape[1] if len(shape) == 4 else shape[2] // size
+    return (
+        Heads(data=node.input(0), count=count, size=size)
+        .rotated(
+            node,
+            (node.input(2), node.input(3)),
+            (node.input(1),),
+            position,
+            is_interleaved=bool(node.attributes.get("interleaved", 0)),
+        )
+        .data
     )
-    return op.reshape(result, list(shape))
-
-
-def rotary(
-    node: Node,
-    data: relax.Expr,
-    caches: tuple[relax.Expr, relax.Expr],
-    positions: Sequence[relax.Expr],
-    position: Callable[[Sequence[te.Tensor], tirx.Expr, tirx.Expr], tirx.Expr],
-    *,
-    axis: int,
-    is_interleaved: bool,
-) -> relax.Expr:
-    """Return data of four axes with the first 2 * R lanes of its last axis rotated.
-
-        pair of angle i    lanes i and i + R, or 2 * i and 2 * i + 1 if they are interleaved
-        first              first * cos - second * sin
-        second             second * cos + first * sin
-
-    caches: cosines and sines, (positions, R).
-    position: (positions, batch, index along `axis`) -> row of the caches.
-    """
-    rows, half = shape_of(caches[0])
-
-    def rotated(x: te.Tensor, cos: te.Tensor, sin: te.Tensor, *given: te.Tensor) -> te.Tensor:
-        def element(*i: tirx.Var) -> tirx.Expr:
-            *at, lane = i
-            row = tirx.max(tirx.min(position(given, i[0], i[axis]), tirx.const(rows - 1, "int64")), 0)
-            if is_interleaved:
-                angle, partner, is_first = lane // 2, lane + 1 - lane % 2 * 2, lane % 2 < 1
-            else:
-                angle, partner, is_first = lane % half, (lane + half) % (2 * half), lane < half
-            own, other = (x[(*at, index)].astype("float32") for index in (lane, partner))
-            side = other * sin[row, angle].astype("float32")
-            turned = own * cos[row, angle].astype("float32") + tirx.Select(is_first, -side, side)
-            turned = turned.astype(str(x.dtype))
-            return turned if 2 * half == x.shape[-1] else tirx.if_then_else(lane < 2 * half, turned, x[i])
-
-        return te.compute(x.shape, element, name="rotary")
-
-    return node.compute(rotated, data, *caches, *positions)
 
 
 @converter("GatherBlockQuantized", domain=MICROSOFT)

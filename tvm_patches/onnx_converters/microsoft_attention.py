@@ -5,15 +5,14 @@ The wheel lacks it, or converts it without caches and masks.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_patches.onnx_converters.microsoft import rotary
+from tvm_patches.onnx_converters.microsoft import Heads
 from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter, shape_of
 
 op = relax.op
@@ -51,17 +50,15 @@ def group_query_attention(node: Node) -> Sequence[relax.Expr]:
     _refuse(node)
     heads, shared = node.attributes["num_heads"], node.attributes["kv_num_heads"]
     batch, rows, _ = node.shape()
-    query, key, value = _heads_of(node, heads, shared)
-    size = shape_of(query)[-1]
+    queries, key, value = _heads_of(node, heads, shared)
+    size = value.size
     lasts = node.emit(op.reshape(node.input(_SEQLENS), [batch]))
     progress = _Progress(tensors=(lasts, *([node.input(_QUERIES)] if node.has(_QUERIES) else [])), rows=rows)
-    query, key = (_normal(node, x, at) for x, at in ((query, _Q_NORM), (key, _K_NORM)))
-    if node.attributes.get("do_rotary", 0):
-        query, key = (_turned(node, x, progress) for x in (query, key))
+    turned, key = (_turned(node, _normal(node, x, at), progress) for x, at in ((queries, _Q_NORM), (key, _K_NORM)))
     keys, values = (_cached(node, new, at, progress) for new, at in ((key, 3), (value, 4)))
     group = heads // shared
     # Heads of one group are rows of one product, so each key is read once for all of them.
-    query = op.permute_dims(op.reshape(query, [batch, rows, shared, group, size]), [0, 2, 3, 1, 4])
+    query = op.permute_dims(op.reshape(turned.joined(node), [batch, rows, shared, group, size]), [0, 2, 3, 1, 4])
     query = node.emit(op.reshape(query, [batch, shared, group * rows, size]))
     scores = _scores(node, query, keys, size)
     if cap := node.attributes.get("softcap", 0.0):
@@ -88,75 +85,74 @@ def _refuse(node: Node) -> None:
         raise ValueError(f"{attributes['num_heads']} heads do not share {attributes['kv_num_heads']} heads evenly")
 
 
-def _heads_of(node: Node, heads: int, shared: int) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
-    """Return queries, keys and values as (batch, rows, heads, size), from one packed input or from three."""
-    batch, rows, width = node.shape()
-    if node.has(1):
-        parts, size = [node.input(i) for i in range(3)], width // heads
-    else:
-        size = width // (heads + 2 * shared)
-        ends = np.cumsum([0, heads * size, shared * size, shared * size]).tolist()
-        parts = [op.strided_slice(node.input(0), [2], [begin], [end]) for begin, end in itertools.pairwise(ends)]
-    counts = (heads, shared, shared)
+def _heads_of(node: Node, heads: int, shared: int) -> tuple[Heads, Heads, Heads]:
+    """Return the heads of queries, keys and values in one packed input or in three."""
+    width = node.shape()[2]
+    size = width // (heads if node.has(1) else heads + 2 * shared)
+    firsts = (0, 0, 0) if node.has(1) else (0, heads * size, (heads + shared) * size)
     query, key, value = (
-        node.emit(op.reshape(part, [batch, rows, n, size])) for part, n in zip(parts, counts, strict=True)
+        Heads(data=node.input(i if node.has(1) else 0), count=count, size=size, first=first)
+        for i, (count, first) in enumerate(zip((heads, shared, shared), firsts, strict=True))
     )
     return query, key, value
 
 
-def _normal(node: Node, data: relax.Expr, weight: int) -> relax.Expr:
+def _normal(node: Node, heads: Heads, weight: int) -> Heads:
     """Normalize each head, if the node has weights for that."""
     if not node.has(weight):
-        return data
+        return heads
     epsilon = node.attributes.get("qk_norm_epsilon", 1e-6)
     epsilon = node.attributes.get("q_norm_epsilon" if weight == _Q_NORM else "k_norm_epsilon", epsilon)
-    return node.emit(op.nn.rms_norm(data, node.input(weight), [-1], epsilon))
+    batch, rows, width = node.shape()[0], heads.rows, heads.count * heads.size
+    data = node.emit(op.reshape(heads.joined(node), [batch, rows, heads.count, heads.size]))
+    normal = node.emit(op.nn.rms_norm(data, node.input(weight), [-1], epsilon))
+    return replace(heads, data=node.emit(op.reshape(normal, [batch, rows, width])), first=0)
 
 
-def _turned(node: Node, data: relax.Expr, progress: _Progress) -> relax.Expr:
-    positions = node.input(_POSITIONS) if node.has(_POSITIONS) else progress.tensors
+def _turned(node: Node, heads: Heads, progress: _Progress) -> Heads:
+    """Rotate the heads, if the node does that."""
+    if not node.attributes.get("do_rotary", 0):
+        return heads
 
     def position(given: Sequence[te.Tensor], b: tirx.Expr, s: tirx.Expr) -> tirx.Expr:
         if node.has(_POSITIONS):
             return tirx.Cast("int64", given[0][b, s])
         return progress.begin(given, b) + tirx.Cast("int64", s)
 
-    return rotary(
+    return heads.rotated(
         node,
-        data,
         (node.input(_COS), node.input(_SIN)),
-        positions if isinstance(positions, tuple) else (positions,),
+        (node.input(_POSITIONS),) if node.has(_POSITIONS) else progress.tensors,
         position,
-        axis=1,
         is_interleaved=bool(node.attributes.get("rotary_interleaved", 0)),
     )
 
 
-def _cached(node: Node, new: relax.Expr, past: int, progress: _Progress) -> relax.Expr:
-    """Return a cache (batch, heads, length, size) with the rows of `new` (batch, rows, heads, size) in their places.
+def _cached(node: Node, new: Heads, past: int, progress: _Progress) -> relax.Expr:
+    """Return a cache (batch, heads, length, size) with the rows of `new` in their places.
 
     Its length is that of the past cache, or the total length if that is a constant and longer.
     """
-    batch, rows, heads, size = shape_of(new)
+    batch, rows = node.shape()[0], new.rows
     total = node.constant(_TOTAL)
     before = node.shape(past)[2] if node.has(past) else 0
     length = max(before or rows, int(total.reshape(-1)[0]) if total is not None else 0)
     old = [node.input(past)] if before else []
 
-    def cached(new: te.Tensor, *others: te.Tensor) -> te.Tensor:
+    def cached(data: te.Tensor, *others: te.Tensor) -> te.Tensor:
         tensors = others[len(old) :]
 
         def element(b: tirx.Var, h: tirx.Var, at: tirx.Var, d: tirx.Var) -> tirx.Expr:
             row = tirx.Cast("int64", at) - progress.begin(tensors, b)
-            kept = others[0][b, h, at, d] if old else tirx.const(0, str(new.dtype))
+            kept = others[0][b, h, at, d] if old else tirx.const(0, str(data.dtype))
             if old and before < length:
-                kept = tirx.if_then_else(at < before, kept, tirx.const(0, str(new.dtype)))
+                kept = tirx.if_then_else(at < before, kept, tirx.const(0, str(data.dtype)))
             is_new = tirx.all(row >= 0, row < progress.count(tensors, b))
-            return tirx.if_then_else(is_new, new[b, row, h, d], kept)
+            return tirx.if_then_else(is_new, new.load(data, b, row, h, d), kept)
 
-        return te.compute((batch, heads, length, size), element, name="cached")
+        return te.compute((batch, new.count, length, new.size), element, name="cached")
 
-    return node.compute(cached, new, *old, *progress.tensors)
+    return node.compute(cached, new.data, *old, *progress.tensors)
 
 
 def _scores(node: Node, query: relax.Expr, keys: relax.Expr, size: int) -> relax.Expr:

@@ -3,6 +3,7 @@
 input                                              range
 ids -> Gather(table of 30522 rows)                 0 to 30521 (the smallest table, less any constant added before)
 depth of a OneHot, lengths of sequences            likewise
+mask -> ReduceSum -> length of a cache             1
 positions -> Cast -> Mul(frequency) -> Sin         0 to 999, also for a scalar float or an input named "timestep"
 bytes                                              all values
 all others                                         values that `romou.base.inputs.random_inputs` draws
@@ -65,6 +66,12 @@ def _smallest_of_tuple(node: _Node) -> int | None:
     return None if width is None or not shape else min(shape[first : first + width], default=None)
 
 
+def _lengths(node: _Node) -> int | None:
+    """Return the number of last positions in a cache, which has room for all new tokens. See `_FIRST`."""
+    length = node.extent(3, 2)
+    return None if length is None else length - (node.extent(0, 1) or 1) + 1
+
+
 # (Operator, position of the input) -> number of values of the index, counted from `_FIRST`.
 _COUNTS: Mapping[tuple[str, int], Callable[[_Node], int | None]] = {
     ("Gather", 1): _along_axis,
@@ -73,11 +80,20 @@ _COUNTS: Mapping[tuple[str, int], Callable[[_Node], int | None]] = {
     ("Scatter", 1): _along_axis,
     ("GatherND", 1): _smallest_of_tuple,
     ("ScatterND", 1): _smallest_of_tuple,
+    ("GatherBlockQuantized", 1): lambda node: node.extent(0, node.attribute("gather_axis", 0)),
+    ("GroupQueryAttention", 5): _lengths,
+    ("GroupQueryAttention", 6): lambda node: 1 if node.extent(3, 2) else None,
+    ("GroupQueryAttention", 9): lambda node: node.extent(7, 0),
+    ("RotaryEmbedding", 1): lambda node: node.extent(2, 0),
     ("ReverseSequence", 1): lambda node: node.extent(0, node.attribute("time_axis", 0)),
     **{(name, 4): lambda node: node.extent(0, node.attribute("layout", 0)) for name in ("GRU", "LSTM", "RNN")},
 }
-# Sequence lengths begin at one.
-_FIRST: Mapping[str, int] = {"ReverseSequence": 1, "GRU": 1, "LSTM": 1, "RNN": 1}
+# (Operator, position of the input) -> first value. Sequence lengths begin at one.
+_FIRST: Mapping[tuple[str, int], Callable[[_Node], int]] = {
+    **dict.fromkeys((("ReverseSequence", 1), ("GRU", 4), ("LSTM", 4), ("RNN", 4)), lambda node: 1),
+    ("GroupQueryAttention", 5): lambda node: (node.extent(0, 1) or 1) - 1,
+    ("GroupQueryAttention", 6): lambda node: node.extent(3, 2) or 0,
+}
 
 
 def draws_of(model: onnx.ModelProto) -> dict[str, Draw]:
@@ -143,12 +159,17 @@ class _Uses:
         seen.add(name)
         ranges: list[tuple[int, int]] = []
         for node, position in self._readers.get(name, ()):
-            reader, first = _Node(node, self._shapes), _FIRST.get(node.op_type, 0)
+            reader = _Node(node, self._shapes)
+            first = _FIRST[node.op_type, position](reader) if (node.op_type, position) in _FIRST else 0
             count = self._integer(node.input[1]) if node.op_type == "OneHot" and position == 0 else None
             if (node.op_type, position) in _COUNTS:
                 count = _COUNTS[node.op_type, position](reader)
             if count:
                 ranges.append((max(0, first - added), first + count - 1 - added))
+                continue
+            if node.op_type == "ReduceSum" and position == 0 and self._ranges(node.output[0], 0, seen):
+                # A length is the sum of a mask.
+                ranges.append((1, 1))
                 continue
             more = self._added_by(node, position)
             if more is not None:
