@@ -12,6 +12,12 @@ from tvm import relax
 import romou
 from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.graph import find_chains
+from romou.compiler.lowering import lower
+from romou.devices.targets import Target
+from support.suite.exhaustive import few
+from tvm_patches.errors import ImporterError
+from tvm_patches.onnx_converters import from_onnx
 
 RNG = np.random.default_rng(0)
 
@@ -171,17 +177,11 @@ def test_a_chain_runs_in_kernels(dtype: str) -> None:
 
 HEADS, SHARED, SIZE, LENGTH = 4, 2, 16, 11
 FORMS: dict[str, dict[str, object]] = {
-    "plain": {},
     "packed": {"packed": True, "do_rotary": 1},
-    "rotated": {"do_rotary": 1},
-    "interleaved": {"do_rotary": 1, "rotary_interleaved": 1},
-    "positions": {"do_rotary": 1, "positions": True},
-    "window": {"local_window_size": 3},
-    "cap": {"softcap": 1.5, "scale": 0.7},
-    "smooth": {"smooth_softmax": 1},
-    "sink": {"sink": True},
-    "bias": {"bias": True},
-    "both ways": {"causal": 0},
+    "positions, bias": {"do_rotary": 1, "positions": True, "bias": True},
+    "interleaved, window": {"do_rotary": 1, "rotary_interleaved": 1, "local_window_size": 3},
+    "cap, smooth": {"softcap": 1.5, "scale": 0.7, "smooth_softmax": 1},
+    "both ways, sink": {"causal": 0, "sink": True},
     "padded": {"queries": True, "do_rotary": 1},
 }
 
@@ -221,8 +221,10 @@ def grouped(form: str, rows: int, past: int, dtype: str = "float32") -> tuple[on
     return model, {name: array for name, array in inputs.items() if array is not None}
 
 
-@pytest.mark.parametrize(("rows", "past"), [(1, 6), (3, 6), (4, 0)])
-@pytest.mark.parametrize("form", list(FORMS))
+STEPS = [(form, rows, past) for form in FORMS for rows, past in ((3, 6), (1, 6), (4, 0))]
+
+
+@pytest.mark.parametrize(("form", "rows", "past"), few(STEPS, *range(3, len(STEPS), 3)))
 def test_group_query_attention(form: str, rows: int, past: int) -> None:
     model, inputs = grouped(form, rows, past)
     expected = run_onnxruntime(model, inputs)
@@ -232,3 +234,39 @@ def test_group_query_attention(form: str, rows: int, past: int) -> None:
     np.testing.assert_allclose(output[:, :tokens], expected[0][:, :tokens], atol=1e-5)
     for cache, right in zip(caches, expected[1:], strict=True):
         np.testing.assert_allclose(cache[:, :, : past + tokens], right[:, :, : past + tokens], atol=1e-6)
+
+
+def test_group_query_attention_in_kernels() -> None:
+    """Both products and the softmax between them are one kernel if that is chosen, for all lengths."""
+    model, inputs = grouped("packed", 1, 6)
+    compiled = romou.compile(model, target="opencl -device=host")
+    assert (compiled.host_nodes, compiled.summary().by_tvm, compiled.summary().moved) == ((), (), ())
+    fused = lower(import_onnx(model).mod, Target("opencl -device=host")).unshared
+    chains = find_chains(fused)
+    assert [chain.task.template.family for chain in chains] == ["attention"]
+    caches = {name: inputs[name].copy() for name in ("x3", "x4")}
+    for token in range(6, LENGTH):
+        step = {"x0": normal(1, 1, 128), **caches, "x5": np.array([token], "int32")}
+        expected = run_onnxruntime(model, step)
+        outputs = compiled.run(step)
+        assert expected is not None
+        np.testing.assert_allclose(outputs[0], expected[0], atol=1e-5)
+        caches = {"x3": outputs[1], "x4": outputs[2]}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"k_quant_type": "PER_TENSOR"}, "k_quant_type=PER_TENSOR: a quantized cache is not supported"),
+        ({"sliding_window_cache": 1}, "sliding_window_cache=1 is not supported"),
+        ({"kv_num_heads": 3}, "4 heads do not share 3 heads evenly"),
+    ],
+)
+def test_a_refused_form_is_named(attributes: dict[str, object], reason: str) -> None:
+    model, _ = grouped("packed", 1, 6)
+    node = model.graph.node[0]
+    kept = [a for a in node.attribute if a.name not in attributes]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attributes.items())])
+    with pytest.raises(ImporterError, match=reason):
+        from_onnx(model)

@@ -66,10 +66,8 @@ def _smallest_of_tuple(node: _Node) -> int | None:
     return None if width is None or not shape else min(shape[first : first + width], default=None)
 
 
-def _lengths(node: _Node) -> int | None:
-    """Return the number of last positions in a cache, which has room for all new tokens. See `_FIRST`."""
-    length = node.extent(3, 2)
-    return None if length is None else length - (node.extent(0, 1) or 1) + 1
+def _one_if_cached(node: _Node) -> int | None:
+    return 1 if node.extent(3, 2) else None
 
 
 # (Operator, position of the input) -> number of values of the index, counted from `_FIRST`.
@@ -81,8 +79,8 @@ _COUNTS: Mapping[tuple[str, int], Callable[[_Node], int | None]] = {
     ("GatherND", 1): _smallest_of_tuple,
     ("ScatterND", 1): _smallest_of_tuple,
     ("GatherBlockQuantized", 1): lambda node: node.extent(0, node.attribute("gather_axis", 0)),
-    ("GroupQueryAttention", 5): _lengths,
-    ("GroupQueryAttention", 6): lambda node: 1 if node.extent(3, 2) else None,
+    # A cache is full, because onnxruntime leaves the rest of it undefined.
+    **dict.fromkeys((("GroupQueryAttention", 5), ("GroupQueryAttention", 6)), _one_if_cached),
     ("GroupQueryAttention", 9): lambda node: node.extent(7, 0),
     ("RotaryEmbedding", 1): lambda node: node.extent(2, 0),
     ("ReverseSequence", 1): lambda node: node.extent(0, node.attribute("time_axis", 0)),
@@ -91,7 +89,7 @@ _COUNTS: Mapping[tuple[str, int], Callable[[_Node], int | None]] = {
 # (Operator, position of the input) -> first value. Sequence lengths begin at one.
 _FIRST: Mapping[tuple[str, int], Callable[[_Node], int]] = {
     **dict.fromkeys((("ReverseSequence", 1), ("GRU", 4), ("LSTM", 4), ("RNN", 4)), lambda node: 1),
-    ("GroupQueryAttention", 5): lambda node: (node.extent(0, 1) or 1) - 1,
+    ("GroupQueryAttention", 5): lambda node: (node.extent(3, 2) or 1) - 1,
     ("GroupQueryAttention", 6): lambda node: node.extent(3, 2) or 0,
 }
 
