@@ -173,8 +173,8 @@ def _masked(node: Node, scores: relax.Expr, progress: _Progress, group: int) -> 
             at = progress.begin(others[len(bias) :], b) + tirx.Cast("int64", r % progress.rows)
             if bias:
                 # An extent of one is for all.
-                index = (b, h * group + r // progress.rows, r % progress.rows, tirx.min(k, bias_shape[3] - 1))
-                index = tuple(i if extent > 1 else 0 for i, extent in zip(index, bias_shape, strict=True))
+                of_all = (b, h * group + r // progress.rows, r % progress.rows, tirx.min(k, bias_shape[3] - 1))
+                index = tuple(i if extent > 1 else 0 for i, extent in zip(of_all, bias_shape, strict=True))
                 score = score + others[0][index]
             is_seen = key <= (at if is_causal else tirx.Cast("int64", others[len(bias)][b]))
             if window > 0:
