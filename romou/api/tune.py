@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.compat import check_versions
+from romou.base.linking import check_linker
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import ImportedModel
@@ -59,6 +60,7 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
     target, measure, address = options.parsed_target(), options.measure_options(), options.address()
     options.search_options(target)  # checked before the long part
     if options.trials:
+        check_linker(None if address else target.host)  # a server's host is checked when it is known
         nursery.begin()
     device = DeviceProbe(target, address)  # looked for meanwhile
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)  # ONNX -> Relax

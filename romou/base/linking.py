@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,10 @@ from romou.base.folders import HeldFolder
 
 _ANDROID_API = 24
 _LONGEST_ERROR = 1000
+_COMPILERS = ("g++", "clang++", "c++", "gcc", "clang", "cc")
+# Kernels come as objects, so a linker alone does, too.
+_LINKERS = ("ld", "ld.lld")
+_SHARED = ("-shared", "-fPIC")
 # Room for the objects of a model without its weights.
 _LEAST_FREE = 4 << 20
 
@@ -34,9 +42,7 @@ def export_library(
     UsageError
         The folder of temporary files is full.
     """
-    how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
-    if entry is not None:
-        how["options"] = ["-shared", "-fPIC", f"-Wl,--defsym,__tvm_ffi_{entry}=__tvm_ffi_main"]
+    how = _how_to_link(host, entry)
     try:
         with HeldFolder("link") as objects:
             free = shutil.disk_usage(objects).free
@@ -50,6 +56,53 @@ def export_library(
             module.export_library(str(path), workspace_dir=objects, **how)
     except RuntimeError as error:
         raise BuildError(f"{Path(path).name} cannot be linked: {str(error).strip()[:_LONGEST_ERROR]}") from error
+
+
+def _how_to_link(host: str | None, entry: str | None) -> dict[str, Any]:
+    """Return TVM's arguments for linking. See `export_library`."""
+    command = linker() if is_here(host) else (compiler_for(str(host)),)
+    symbol = f"__tvm_ffi_{entry}=__tvm_ffi_main"
+    if Path(command[-1]).name not in _LINKERS:
+        return {"cc": command[0]} | ({} if entry is None else {"options": [*_SHARED, f"-Wl,--defsym,{symbol}"]})
+
+    def link(output: str, objects: Sequence[str], options: Sequence[str] | None = None) -> None:
+        named = [] if entry is None else [f"--defsym={symbol}"]
+        arguments = [*command, "-shared", *named, "-o", output, *objects]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip() or f"{command[-1]} ended with {done.returncode}")
+
+    link.get_target_triple = lambda: f"{platform.machine()}-unknown-linux-gnu"  # type: ignore[attr-defined]
+    return {"fcompile": link}
+
+
+def linker() -> tuple[str, ...]:
+    """Return the command that links libraries for this machine: a compiler, or a linker without one.
+
+    Raises
+    ------
+    BuildError
+        There is none, with how to get one.
+    """
+    own = variable("CXX")
+    for name in (*([own] if own else []), *_COMPILERS, *_LINKERS):
+        if (path := shutil.which(name)) is not None:
+            return (path,)
+    if importlib.util.find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "ld.lld")
+    names = ", ".join((*([f"CXX={own}"] if own else []), *_COMPILERS, *_LINKERS))
+    raise BuildError(
+        f"no linker, which every tuned or saved model needs: none of {names} is on PATH",
+        hint="apt-get install g++ (Debian, Ubuntu), or without root: pip install ziglang",
+    )
+
+
+def check_linker(host: str | None) -> None:
+    """Raise BuildError unless libraries can be linked for `host`, an LLVM triple. None is this machine."""
+    if is_here(host):
+        linker()
+    else:
+        compiler_for(str(host))
 
 
 def is_here(host: str | None) -> bool:

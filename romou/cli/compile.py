@@ -42,11 +42,13 @@ def command(
     from romou.devices.targets import Target
 
     target = options["target"] = Target(options["target"])
-    source = read_model(model)
+    source, path = read_model(model), output or default_output(model)
     import romou
+    from romou.runtime.module.saved import check_output
 
+    check_output(path, target.host)  # before the long part
     compiled = romou.compile(source, **options)
-    path = compiled.save(output or default_output(model))
+    compiled.save(path)
     kernels, summary = compiled.sources(), compiled.summary()
     files = [] if emit_source is None else _write_sources(kernels, emit_source, target.backend.source_suffix)
     if is_json:

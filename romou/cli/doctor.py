@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from romou.base import environment
 from romou.base.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
 from romou.base.finding import Finding
+from romou.base.linking import linker
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.options import rpc_option
 from romou.devices.hardware.quirks import quirks_of
@@ -38,17 +38,11 @@ def _packages() -> Finding:
     )
 
 
-def _compiler() -> Finding:
-    for name in (environment.variable("CXX"), "g++", "clang++"):
-        path = shutil.which(name) if name else None
-        if path:
-            return Finding(name="compiler", is_ok=True, detail=path)
-    return Finding(
-        name="compiler",
-        is_ok=False,
-        detail="no C++ compiler; saving a tuned model links a library with g++",
-        hint="apt-get install g++ (Debian, Ubuntu).",
-    )
+def _linker() -> Finding:
+    try:
+        return Finding(name="linker", is_ok=True, detail=" ".join(linker()))
+    except RomouError as error:
+        return Finding(name="linker", is_ok=False, detail=error.message, hint=error.hint)
 
 
 def _vendors() -> Finding:
@@ -171,7 +165,7 @@ def command(rpc: str | None, is_json: bool) -> None:
     Exit codes: 0 all is well, 1 something is broken, 3 no usable device.
     """
     if rpc is None:
-        findings = [_python(), _packages(), _compiler(), *_environment(), _vendors()]
+        findings = [_python(), _packages(), _linker(), *_environment(), _vendors()]
         devices, reports = _devices()
         findings += [*_driver_of_pypi(), *devices]
         has_device = any(report["is_usable"] for report in reports)

@@ -75,7 +75,7 @@ def command(
     options["measure"] = {name: value for name, value in limits.items() if value is not None} | options["measure"]
     options["target"] = Target(options["target"])
     source, path = read_model(model), output or default_output(model)
-    _check_outputs(path, report)
+    _check_outputs(path, report, options["target"].host)
     import romou
 
     tuned = romou.tune(source, progress=True, **options)
@@ -92,7 +92,7 @@ def command(
     check_host(summary, allow_host)
 
 
-def _check_outputs(path: Path, report: Path | None) -> None:
+def _check_outputs(path: Path, report: Path | None, host: str | None) -> None:
     """Raise UsageError if the model or the report cannot be written, before the long part."""
     if report is not None:
         from romou.tools.report.page import check_library
@@ -100,7 +100,7 @@ def _check_outputs(path: Path, report: Path | None) -> None:
         check_library()
     from romou.runtime.module.saved import check_output
 
-    check_output(path)
+    check_output(path, host)
 
 
 def _print(tuned: TunedModel, path: Path, report: Path | None, rpc: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -165,7 +166,7 @@ def test_doctor_finds_this_machine_well() -> None:
     assert data["has_usable_device"] is True
     assert data["exit_code"] == 0
     names = [finding["name"] for finding in data["findings"]]
-    assert {"python", "packages", "compiler", "vendors", "opencl:0", "vulkan:0"} <= set(names)
+    assert {"python", "packages", "linker", "vendors", "opencl:0", "vulkan:0"} <= set(names)
     assert data["devices"][0]["is_usable"] is True
 
 
@@ -196,7 +197,6 @@ def test_devices_without_a_platform(no_platform: dict[str, str]) -> None:
 
 def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes.util
-    import shutil
 
     from romou.base.errors import CompatError
     from tvm_patches import compat
@@ -211,7 +211,7 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == 1
     findings = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
     assert findings["packages"]["hint"] == "pip install apache-tvm==0.27.0.post1"
-    assert findings["compiler"]["hint"] == "apt-get install g++ (Debian, Ubuntu)."
+    assert findings["linker"]["hint"] == "apt-get install g++ (Debian, Ubuntu), or without root: pip install ziglang"
     assert "did you mean ROMOU_DEBUG" in findings["environment"]["detail"]
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
     assert "apt-get install ocl-icd-libopencl1" in (backend("opencl").diagnose().hint or "")
@@ -292,3 +292,31 @@ def test_the_meaning_of_the_variable_is_what_happens(tmp_path: Path) -> None:
 def test_the_cpu_is_named_by_no_other_kind() -> None:
     known = {entry["target"]: entry["title"] for entry in json.loads(invoke("devices", "--json").stdout)["known"]}
     assert "OpenCL" not in known["vulkan -device=host"]
+
+
+@pytest.mark.parametrize("command", [["tune", "--trials", "2"], ["compile"]])
+def test_a_machine_without_a_linker_says_so_at_the_start(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("romou.compiler.compilation.import_model", None)  # nothing is begun
+    result = invoke(*command, "bundled:squeezenet1_0", "-o", str(tmp_path / "m.romou"))
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "romou: no linker, which every tuned or saved model needs: none of g++, clang++, c++, gcc, clang, cc, ld,"
+        " ld.lld is on PATH",
+        "apt-get install g++ (Debian, Ubuntu), or without root: pip install ziglang",
+    ]
+
+
+def test_a_linker_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ld").symlink_to(str(shutil.which("ld")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CXX", raising=False)
+    g = NetworkBuilder({"x": (1, 16, 12, 12)})
+    tuned = romou.tune(g.model(g.conv("x", 16, 16)), target="null", trials=1, work_dir=False)
+    assert tuned.summary().outcomes["ok"] == 1, "candidates have a second name for their function"
+    loaded = romou.load(tuned.save(tmp_path / "m.romou"))
+    assert loaded.run({"x": np.zeros((1, 16, 12, 12), "float32")})[0].shape == (1, 16, 10, 10)

@@ -9,6 +9,7 @@ import numpy as np
 from romou.base.arguments import path_of, whole_of
 from romou.base.errors import ModelError, UsageError
 from romou.base.folders import check_replaceable
+from romou.base.linking import check_linker
 from romou.compiler.frontend.declared import Settled
 from romou.devices.targets import Target
 from romou.runtime.module.manifest import META, read_manifest
@@ -18,8 +19,12 @@ from romou.runtime.module.tuned_model import TunedModel
 from romou.runtime.rpc import Address
 
 
-def check_output(path: Path) -> None:
-    """Raise UsageError if a model cannot be saved in the folder `path`, because it is something else or read-only."""
+def check_output(path: Path, host: str | None = None) -> None:
+    """Raise UsageError if a model cannot be saved in the folder `path`, because it is something else or read-only.
+
+    Raise BuildError if no library can be linked for `host`, an LLVM triple or None for this machine.
+    """
+    check_linker(host)
     check_replaceable(path, marker=META, what="a saved model")
 
 
