@@ -21,7 +21,7 @@ class Variable:
 VARIABLES = {
     "ANDROID_NDK_HOME": Variable("folder of the Android NDK, whose compiler links models for phones"),
     "CUDA_VISIBLE_DEVICES": Variable("numbers of the NVIDIA GPUs that are used; NVIDIA's driver reads it, too", "all"),
-    "CXX": Variable("C++ compiler of the runtime and of exported samples, and linker of models", "g++, then any linker"),
+    "CXX": Variable("C++ compiler of the runtime and exported samples, linker of models", "g++, then any linker"),
     "CXXFLAGS": Variable("options for the C++ compiler while Romou is built"),
     "HOME": Variable("Mesa's compilers keep their cache below it"),
     "OCL_ICD_VENDORS": Variable(
