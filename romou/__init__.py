@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from romou.api.bench import bench as bench
     from romou.api.compare import compare as compare
     from romou.api.compile import compile as compile
+    from romou.api.decoder import Decoder as Decoder
+    from romou.api.decoder import Generated as Generated
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
     from romou.api.operators import tune_operator as tune_operator
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "compare")},
+    "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.report": ("write_report",),

@@ -3,6 +3,8 @@
 The graphs were exported by PyTorch from torchvision, timm and transformers with their float weights taken out. `load`
 fills them with seeded values. They compute no useful answer, but have the shapes, the operators and the cost of the
 real networks.
+
+A ninth model, "decoder", is built by `decoder.py`: two layers of a language model with weights of four bits.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from romou.base.errors import unknown_name
+from romou.models.decoder import decoder
 
 if TYPE_CHECKING:
     import onnx
 
 PREFIX = "bundled:"
+DECODER = "decoder"
 _GRAPHS = Path(__file__).parent
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` takes, sorted."""
+    """Return the names of the networks, sorted. `load` takes them, and "decoder"."""
     return tuple(sorted(path.stem for path in _GRAPHS.glob("*.onnx")))
 
 
@@ -37,8 +41,10 @@ def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
     UsageError
         There is no network of that name. The message has all names and the nearest one.
     """
+    if name == DECODER:
+        return decoder(seed=seed)
     if name not in names():
-        raise unknown_name("bundled model", name, names())
+        raise unknown_name("bundled model", name, (*names(), DECODER))
     import onnx
 
     model = onnx.load(str(_GRAPHS / f"{name}.onnx"))
@@ -64,9 +70,10 @@ def bundled(model: object) -> onnx.ModelProto | None:
 
 def hint(name: str) -> str:
     """Return the hint for a model file that does not exist."""
-    if name in names():
+    known_names = (*names(), DECODER)
+    if name in known_names:
         return f"{PREFIX}{name} is a bundled network."
-    return f"Bundled networks: {', '.join(PREFIX + known for known in names())}."
+    return f"Bundled networks: {', '.join(PREFIX + known for known in known_names)}."
 
 
 def _weights(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:

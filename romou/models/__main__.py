@@ -15,7 +15,7 @@ from romou.base.errors import EXIT_USAGE, RomouError
 def main(arguments: list[str]) -> int:
     """Run the command line above, and return its exit code."""
     if not arguments:
-        print("\n".join(models.names()))
+        print("\n".join((*models.names(), models.DECODER)))
         return 0
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)

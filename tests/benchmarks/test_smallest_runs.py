@@ -23,6 +23,7 @@ import record_spaces
 from romou import models
 from romou.compiler.single_operator import conv
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
+from romou.models.decoder import DecoderShape, decoder
 from support.data.autotvm_logs import write_log
 from support.docs.documents import ROOT
 from support.docs.smallest_runs import MESA_RUNS, RUNS
@@ -52,6 +53,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(models, "names", lambda: ("small",))
     monkeypatch.setitem(record_spaces.OPERATORS, "small", conv(16, (7, 7), 16, (1, 1)))
     onnx.save(model, tmp_path / "small.onnx")
+    sizes = {"layers": 1, "width": 32, "heads": 2, "shared": 1, "size": 16, "inner": 32, "words": 64, "longest": 16}
+    onnx.save(decoder(DecoderShape(**sizes)), tmp_path / "decoder.onnx")
     (tmp_path / "spaces").mkdir()
     shutil.copy(ROOT / "benchmarks/data/spaces_pocl/dense.json.gz", tmp_path / "spaces")
     write_log(tmp_path / "phone.log")

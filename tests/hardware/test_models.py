@@ -63,7 +63,8 @@ def test_unknown_name() -> None:
     with pytest.raises(UsageError) as caught:
         models.load("resnet_18")
     assert (
-        str(caught.value) == f"unknown bundled model 'resnet_18'; known: {', '.join(NAMES)}\nDid you mean 'resnet18'?"
+        str(caught.value)
+        == f"unknown bundled model 'resnet_18'; known: {', '.join(NAMES)}, decoder\nDid you mean 'resnet18'?"
     )
 
 

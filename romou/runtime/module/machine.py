@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,7 @@ class Machine:
         # Runs share one virtual machine and the tensors of inputs and outputs, so only one thread runs at a time.
         self._lock = threading.Lock()
         self._inputs: list[Any] = []
+        self._shared: dict[int, Any] = {}
         self._has_run = False
         self._is_here = kind is not None
         self._kind = kind
@@ -134,6 +135,39 @@ class Machine:
                 return outputs
             captured.launch()
             return [o.numpy() for o in self._outputs]
+
+    def share(self, tensors: Mapping[int, Any]) -> None:
+        """Read inputs from these tensors on the device, by position. No run may have been made before."""
+        assert not self._inputs, "a captured run reads the tensors of the first run"
+        self._shared = dict(tensors)
+
+    def input_tensor(self, position: int) -> Any:
+        """Return the tensor on the device that holds an input."""
+        return self._inputs[position]
+
+    def step(
+        self, inputs: Sequence[np.ndarray | None], kept: Mapping[int, int], wanted: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Run, keep some outputs on the device as inputs of the next run, and return others.
+
+        inputs: None for an input that stays as it is.
+        kept: position of an output -> position of the input that it becomes.
+        wanted: positions of the outputs to return.
+        """
+        with self._lock, self._driver():
+            captured = self._captured_run() if self._has_run else None
+            self._set(inputs)
+            if captured is None:
+                outputs = self._invoke()
+                self._keep_programs()
+            else:
+                captured.launch()
+                outputs = self._outputs
+            for output, position in kept.items():
+                # A kernel that updates its input in place leaves nothing to copy.
+                if outputs[output].data_ptr() != self._inputs[position].data_ptr():
+                    self._inputs[position].copyfrom(outputs[output])
+            return [outputs[position].numpy() for position in wanted]
 
     def times(
         self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True
@@ -236,20 +270,24 @@ class Machine:
             backend(self._kind).hold_clocks(self._device.index)
             yield
 
-    def _set(self, inputs: Sequence[np.ndarray]) -> None:
+    def _set(self, inputs: Sequence[np.ndarray | None]) -> None:
         """Copy the inputs into tensors that stay the same, because a captured run reads these tensors.
 
-        Behind a connection, the server's machine copies them again.
+        Behind a connection, the server's machine copies them again. None: the tensor keeps what it has.
         """
         import tvm.runtime
 
         # np.ascontiguousarray would give a scalar an axis.
-        arrays = [np.asarray(a, order="C") for a in inputs]
+        arrays = [None if a is None else np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
-                tensor.copyfrom(array)
+                if array is not None:
+                    tensor.copyfrom(array)
             return
-        self._inputs = [tvm.runtime.tensor(a, self._device) for a in arrays]
+        self._inputs = [
+            self._shared[i] if i in self._shared else tvm.runtime.tensor(array, self._device)
+            for i, array in enumerate(arrays)
+        ]
         # Only the stateful calls can take tuples over a connection.
         self._vm.set_input(_ENTRY, *self._inputs)
 

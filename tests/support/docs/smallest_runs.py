@@ -17,6 +17,10 @@ RUNS: dict[str, tuple[str, str]] = {
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
         rf"{CONV}, 10% more work: \d\.\d+ times as long",
     ),
+    "bench_decoder": (
+        "--model OUT/decoder.onnx --prompt 2 --tokens 3 --chunk 1 --copy-mib 1",
+        r"decoder.onnx │ float32 +│ +\d+\.\d │ +\d+\.\d │ +\d+\.\d\d │ +\d+\.\d%",
+    ),
     "bench_effort": ("--operator 1x1", r"1x1  *(│ +\d+ ){6}│ +\d+\.\d+ │ +\d\.\d+ │ .* 3\.8 "),
     "bench_l1": ("--only dense", r"dense, 1024 -> 1000 +│ reread +│ +\d+ │"),
     "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),

@@ -1,0 +1,132 @@
+"""The graph of a language model's decoder: its inputs, its caches, and the product that makes logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend.onnx_graph import free_name
+from romou.compiler.frontend.onnx_import import load_onnx
+
+# Inputs of a decoder besides its caches.
+_KNOWN = ("input_ids", "attention_mask", "position_ids")
+# Positions of the inputs and outputs of GroupQueryAttention that are caches.
+_CACHES = ((3, 1), (4, 2))
+# Products over the last axis, which may be computed for one row only.
+_PRODUCTS = ("MatMul", "MatMulNBits")
+_DEFAULT_LENGTH = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedModel:
+    """A decoder with caches of a fixed length.
+
+    inputs: names of the inputs that are no caches.
+    state: name of a past cache -> name of the present one.
+    length: tokens that a cache has room for.
+    row: name of the input that selects the row whose logits are wanted.
+    """
+
+    proto: onnx.ModelProto
+    inputs: tuple[str, ...]
+    state: Mapping[str, str]
+    length: int
+    row: str
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto | str | Path, length: int | None = None) -> CachedModel:
+        """Read a model. length: see `romou.Decoder`.
+
+        Raises
+        ------
+        ModelError
+            The model has no caches, or inputs that are unknown.
+        UsageError
+            The rotations do not reach as far as `length`.
+        """
+        proto = load_onnx(model)
+        graph = proto.graph
+        given, returned = {value.name for value in graph.input}, {value.name for value in graph.output}
+        attentions = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
+        state = {
+            node.input[past]: node.output[present]
+            for node in attentions
+            for past, present in _CACHES
+            if len(node.input) > past and node.input[past] in given and node.output[present] in returned
+        }
+        if not state:
+            raise ModelError(
+                "the model has no caches: no GroupQueryAttention reads one from an input and returns it",
+                hint="Export the decoder with onnxruntime-genai's model builder.",
+            )
+        weights = {tensor.name: tensor for tensor in graph.initializer}
+        inputs = tuple(value.name for value in graph.input if value.name not in (*state, *weights))
+        if "input_ids" not in inputs or not set(inputs) <= set(_KNOWN):
+            raise ModelError(
+                f"the model's inputs are {', '.join(inputs)}; a decoder has {', '.join(_KNOWN)} and caches"
+            )
+        rotations = [rows for node in attentions if (rows := _rotations(node, weights)) is not None]
+        declared = [_extent(value, 2) for value in graph.input if value.name in state]
+        found = length or min(e or 0 for e in declared) or min([_DEFAULT_LENGTH, *rotations])
+        if any(found > rows for rows in rotations):
+            raise UsageError(f"length={found}: the model has rotations for {min(rotations)} positions")
+        return cls(proto=proto, inputs=inputs, state=state, length=found, row=free_name(graph, "last_row"))
+
+    def for_rows(self, rows: int) -> tuple[onnx.ModelProto, dict[str, tuple[int, ...]]]:
+        """Return the model for a number of tokens in one run, and the shapes of its inputs.
+
+        For several tokens it has one more input, and makes logits of one row only.
+        """
+        shapes: dict[str, tuple[int, ...]] = {
+            name: (1, self.length if name == "attention_mask" else rows) for name in self.inputs
+        }
+        for value in self.proto.graph.input:
+            if value.name in self.state:
+                extents = [_extent(value, axis) for axis in range(4)]
+                if extents[1] is None or extents[3] is None:
+                    raise ModelError(f"the cache {value.name!r} leaves its heads or their size open")
+                shapes[value.name] = (1, extents[1], self.length, extents[3])
+        model = onnx.ModelProto()
+        model.CopyFrom(self.proto)
+        for output in model.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        if rows > 1:
+            self._select_row(model.graph)
+            shapes[self.row] = (1,)
+        return model, shapes
+
+    def _select_row(self, graph: onnx.GraphProto) -> None:
+        """Make logits of one row.
+
+        MatMul(x, weight)      ->      MatMul(Gather(x, row), weight)
+        """
+        (logits,) = (value.name for value in graph.output if value.name not in self.state.values())
+        position = next(i for i, node in enumerate(graph.node) if logits in node.output)
+        last = graph.node[position]
+        selected = free_name(graph, f"{logits}_of_row")
+        if last.op_type in _PRODUCTS:
+            gather = helper.make_node("Gather", [last.input[0], self.row], [selected], axis=1)
+            last.input[0] = selected
+            graph.node.insert(position, gather)
+        else:
+            last.output[list(last.output).index(logits)] = selected
+            graph.node.insert(position + 1, helper.make_node("Gather", [selected, self.row], [logits], axis=1))
+        graph.input.append(helper.make_tensor_value_info(self.row, TensorProto.INT64, [1]))
+
+
+def _rotations(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> int | None:
+    """Return the number of positions that a node has rotations for, or None if it does not rotate."""
+    name = node.input[7] if len(node.input) > 7 else ""
+    return int(weights[name].dims[0]) if name in weights else None
+
+
+def _extent(value: onnx.ValueInfoProto, axis: int) -> int | None:
+    """Return a static extent, or None."""
+    dims = value.type.tensor_type.shape.dim
+    is_static = axis < len(dims) and dims[axis].HasField("dim_value")
+    return int(dims[axis].dim_value) if is_static else None

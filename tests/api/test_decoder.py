@@ -1,0 +1,117 @@
+"""romou.Decoder: the tokens are those of a loop around onnxruntime, whatever the prompt's length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import romou
+from romou.base.errors import ModelError, UsageError
+from romou.cli import main
+from romou.compiler.frontend.decoder_graph import CachedModel
+from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.models.decoder import DecoderShape, decoder
+from support.models.small_networks import prime_net
+from support.suite.exhaustive import exhaustive
+
+SMALL = DecoderShape(width=64, heads=4, size=16, inner=96, words=256, longest=100)
+CHUNK, TOKENS = 8, 64
+
+
+def onnxruntimes_tokens(model: onnx.ModelProto, prompt: Sequence[int], tokens: int) -> list[int]:
+    """Return the tokens of a greedy loop, one token at a time. Fail if two are about equally likely."""
+    session = cpu_session(model)
+    names = [output.name for output in session.get_outputs()]
+    shapes = {value.name: value.shape for value in session.get_inputs()}
+    caches = {name: np.zeros(shape, "float32") for name, shape in shapes.items() if name.startswith("past")}
+    ids = list(prompt)
+    for at in range(len(prompt) + tokens - 1):
+        mask = (np.arange(shapes["attention_mask"][1]) <= at)[None].astype("int64")
+        results = session.run(None, {"input_ids": np.array([[ids[at]]]), "attention_mask": mask, **caches})
+        outputs = dict(zip(names, results, strict=True))
+        caches = {name: outputs[name.replace("past_key_values", "present")] for name in caches}
+        if at >= len(prompt) - 1:
+            second, first = np.sort(outputs["logits"].ravel())[-2:]
+            assert first - second > 1e-4, "no test: the logits decide nothing"
+            ids.append(int(outputs["logits"].argmax()))
+    return ids[len(prompt) :]
+
+
+def prompt_of(length: int, words: int) -> list[int]:
+    return np.random.default_rng(length).integers(0, words, length).tolist()
+
+
+@pytest.fixture(scope="module")
+def small() -> romou.Decoder:
+    return romou.Decoder(decoder(SMALL), chunk=CHUNK, target="opencl -device=host", verify=False)
+
+
+@pytest.mark.parametrize("length", [1, 3, CHUNK, 21], ids=["one", "less than a chunk", "a chunk", "several chunks"])
+def test_tokens_are_onnxruntimes(length: int, small: romou.Decoder) -> None:
+    prompt = prompt_of(length, SMALL.words)
+    made = small.generate(prompt, TOKENS)
+    assert list(made.tokens) == onnxruntimes_tokens(decoder(SMALL), prompt, TOKENS)
+    assert len(set(made.tokens)) > 3
+
+
+@exhaustive
+def test_the_bundled_decoder() -> None:
+    model = onnx.load_from_string(decoder().SerializeToString())
+    prompt = prompt_of(37, DecoderShape().words)
+    made = romou.Decoder("bundled:decoder", target="opencl -device=host").generate(prompt, TOKENS)
+    assert list(made.tokens) == onnxruntimes_tokens(model, prompt, TOKENS)
+    assert len(set(made.tokens)) > TOKENS // 2
+
+
+def test_all_of_it_runs_on_the_device(small: romou.Decoder) -> None:
+    for model in small.models:
+        assert model.host_nodes == ()
+
+
+def test_a_token_ends_the_text(small: romou.Decoder) -> None:
+    prompt = prompt_of(5, SMALL.words)
+    tokens = small.generate(prompt, 9).tokens
+    assert small.generate(prompt, 9, stop=[tokens[4]]).tokens == tokens[: tokens.index(tokens[4]) + 1]
+
+
+def test_the_command(small: romou.Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(romou, "Decoder", lambda model, **options: small, raising=False)
+    expected = small.generate([1, 2, 3], 5).tokens
+    result = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "1,2,3", "--tokens", "5", "--json"])
+    assert result.exit_code == 0, result.output
+    assert tuple(json.loads(result.stdout)["tokens"]) == expected
+    shown = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "1,2,3", "--tokens", "5"])
+    assert shown.stdout.splitlines()[0] == ",".join(map(str, expected))
+    wrong = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "one"])
+    assert wrong.exit_code == 2
+    assert "--prompt 'one': expected numbers" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "reason"),
+    [
+        ([], 1, "the prompt is empty"),
+        ([1] * 90, 12, "90 tokens and 12 more do not fit into caches of 100"),
+        ([1.5], 1, "prompt"),
+        ([1], 0, "tokens"),
+    ],
+)
+def test_wrong_prompts(prompt: list[int], tokens: int, reason: str, small: romou.Decoder) -> None:
+    with pytest.raises(UsageError, match=reason):
+        small.generate(prompt, tokens)
+
+
+def test_wrong_models() -> None:
+    with pytest.raises(ModelError, match="no GroupQueryAttention reads one from an input and returns it"):
+        CachedModel.of(prime_net())
+    with pytest.raises(UsageError, match="length=101: the model has rotations for 100 positions"):
+        CachedModel.of(decoder(SMALL), 101)
+    other = decoder(SMALL)
+    other.graph.input.append(onnx.helper.make_tensor_value_info("beams", onnx.TensorProto.INT64, [1]))
+    with pytest.raises(ModelError, match="the model's inputs are input_ids, attention_mask, beams"):
+        CachedModel.of(other)
