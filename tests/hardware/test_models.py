@@ -64,7 +64,7 @@ def test_unknown_name() -> None:
         models.load("resnet_18")
     assert (
         str(caught.value)
-        == f"unknown bundled model 'resnet_18'; known: {', '.join(NAMES)}, decoder\nDid you mean 'resnet18'?"
+        == f"unknown bundled model 'resnet_18'; known: {', '.join(sorted((*NAMES, models.DECODER)))}\nDid you mean 'resnet18'?"
     )
 
 
