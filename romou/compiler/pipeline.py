@@ -43,6 +43,7 @@ from romou.compiler.graph.fuse import (
 )
 from romou.compiler.graph.memory.entries import mark_entries
 from romou.compiler.graph.memory.images import copy_images, place_weights, store_weights
+from romou.compiler.graph.memory.in_place import update_in_place
 from romou.compiler.graph.memory.storage import plan_storage
 from romou.compiler.graph.memory.workspaces import plan_workspaces
 from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origins, part_groups
@@ -130,6 +131,7 @@ MODULE = listed(
     # Calls with memory for their results
     stage(relax.transform.ToNonDataflow(), "calls write into memory from here on"),
     stage(relax.transform.RemovePurityChecking(), "such calls are not pure"),
+    stage(update_in_place, "a step of a decoder writes a row of its cache, and does not copy the others"),
     stage(relax.transform.CallTIRRewrite(), "a call writes into an allocated tensor"),
     stage(plan_storage, "tensors that are not live together share memory, the largest first"),
     stage(relax.transform.StaticPlanBlockMemory(), "TVM plans graphs with branches"),

@@ -62,10 +62,8 @@ def test_values_of_one_tensor() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(UsageError) as caught:
         models.load("resnet_18")
-    assert (
-        str(caught.value)
-        == f"unknown bundled model 'resnet_18'; known: {', '.join(sorted((*NAMES, models.DECODER)))}\nDid you mean 'resnet18'?"
-    )
+    known = ", ".join(sorted((*NAMES, models.DECODER)))
+    assert str(caught.value) == f"unknown bundled model 'resnet_18'; known: {known}\nDid you mean 'resnet18'?"
 
 
 def test_command_writes_a_file(tmp_path: Path) -> None:

@@ -155,8 +155,9 @@ class Machine:
         wanted: positions of the outputs to return.
         """
         with self._lock, self._driver():
-            captured = self._captured_run() if self._has_run else None
+            # First, because capturing runs the model, which may update its inputs in place.
             self._set(inputs)
+            captured = self._captured_run() if self._has_run else None
             if captured is None:
                 outputs = self._invoke()
                 self._keep_programs()
