@@ -57,8 +57,8 @@ def _updated(func: tvm.ir.BaseFunc) -> tuple[int, tirx.PrimFunc] | None:
         return None
     *inputs, output = func.params
     stores = [store for store in nodes_in(func.body, tirx.BufferStore) if store.buffer.same_as(output)]
-    olds = [_old(store) for store in stores]
-    if not olds or any(old is None or not old.source.same_as(olds[0].source) for old in olds):
+    olds = [old for store in stores if (old := _old(store)) is not None]
+    if not stores or len(olds) < len(stores) or not all(old.source.same_as(olds[0].source) for old in olds):
         return None
     past = olds[0].source
     loads = [
@@ -97,7 +97,7 @@ class _InPlace(PyExprMutator):
         """Replace the call of an update."""
         function = called_function(call)
         call = super().visit_call_(call)
-        if function not in self._places:
+        if function is None or function not in self._places:
             return call
         kernel, position = self._places[function]
         return relax.op.call_tir_inplace(kernel, call.args[1], position, call.ty_args[0])
