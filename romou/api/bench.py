@@ -56,7 +56,7 @@ def bench(model: onnx.ModelProto | str | Path, **keywords: Unpack[BenchKeywords]
     """
     options = BenchOptions.from_dict(keywords)
     target = options.parsed_target()
-    with timing(target, options.rpc) as find_site:
+    with timing(target, options.rpc, options.device_index(options.rpc)) as find_site:
         untimed = bench_of(model, target, options, find_site if options.times else None)
         return (
             with_times(untimed, untimed.compiled, options.repeats, seed=options.seed) if untimed.compiled else untimed

@@ -10,7 +10,7 @@ from romou.api.bench import bench_of
 from romou.base.errors import DeviceError, UsageError
 from romou.base.options import takes_options
 from romou.base.space import Config
-from romou.devices.targets import Target
+from romou.devices.targets import Target, attached_index
 from romou.driver.options import CompareOptions
 from romou.driver.site import TimingSite, timing
 from romou.runtime.module import TunedModel
@@ -74,7 +74,8 @@ def compare(
     fail_over = parse_threshold(options.fail_over)
     before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
     target = Target.from_json(before.target)
-    with timing(target, options.rpc) as find_site:
+    index = attached_index(target, options.device)
+    with timing(target, options.rpc, index) as find_site:
         after = _current_bench(current, before, target, options, find_site if options.times else None)
         common_operators(before, after)  # before the long part
         if not options.times:

@@ -53,7 +53,7 @@ def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unp
     started = time.monotonic()
     check_versions()
     options = CompileOptions.from_dict(keywords)
-    target, device = options.parsed_target(), options.device
+    target, device = options.parsed_target(), options.device_index()
     limited = target if device is None else target.limited_to(target.backend.facts(device))
     site = TimingSite(named=target, target=limited, index=device or 0)
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)

@@ -62,7 +62,7 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
     if options.trials:
         check_linker(None if address else target.host)  # a server's host is checked when it is known
         nursery.begin()
-    device = DeviceProbe(target, address)  # looked for meanwhile
+    device = DeviceProbe(target, address, options.device_index(options.rpc))  # looked for meanwhile
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)  # ONNX -> Relax
     with device.runner(measure, identify=options.trials > 0) as (site, runner), DeferredThread() as later:
         warn_of_stand_in(site)

@@ -35,6 +35,7 @@ COMMANDS = {
     "phone": "Push the runtime to a phone, start, stop and look at its RPC server, over adb.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, with a hint for each problem.",
     "devices": "List attached devices and those that -device= knows.",
+    "version": "Print the versions of Romou, TVM and Python.",
 }
 
 _DISK_ERRORS = (

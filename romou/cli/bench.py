@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import announce, console, debug_option, json_option, print_json
 from romou.cli.models import read_model
 from romou.cli.options import options_of, rpc_option
 from romou.driver.options import BenchOptions
@@ -23,7 +23,7 @@ from romou.driver.options import BenchOptions
     required=True,
     help="The bench's file, for example baseline.json.",
 )
-@options_of(BenchOptions, "target", "work_dir", "shapes", "constants", "repeats", "times")
+@options_of(BenchOptions, "target", "device", "work_dir", "shapes", "constants", "repeats", "times")
 @click.option(
     "--module/--no-module",
     default=True,
@@ -44,6 +44,7 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
     from romou.devices.targets import Target
 
     options["target"] = Target(options["target"])
+    announce(options["target"], options["device"], options["rpc"])
     source = read_model(model)
     import romou
 

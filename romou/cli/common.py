@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +23,12 @@ from romou.base.rung import MOST_ON_HOST
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from romou.devices.targets import Target
     from romou.runtime.module import Summary
 
 JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
+QUIET_KEY = "romou.is_quiet"
 _PRINTED_KEY = "romou.has_printed"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -39,6 +42,24 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool
         return value
 
     return callback
+
+
+def announce(target: Target, device: int | str | None, rpc: str | None, *, is_timed: bool = True) -> None:
+    """Print the device that a command works on or for, as its first line, on stderr. With -q print nothing.
+
+    device: the option `--device`, or the number of an attached device.
+    is_timed: the command runs on an attached device, whatever the target's is.
+    """
+    from romou.devices.targets import device_text, with_device
+
+    if is_quiet():
+        return
+    if rpc is not None:
+        text = f"{target} at {rpc.rpartition('/')[0] or rpc}"
+    else:
+        text = device_text(*with_device(target, device), is_timed=is_timed)
+    if text:
+        click.echo(f"Device: {text}", err=True)
 
 
 def host_option(function: _F) -> _F:
@@ -74,14 +95,46 @@ def json_option(function: _F) -> _F:
 
 
 def debug_option(function: _F) -> _F:
-    return click.option(
-        "--debug",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_remember(DEBUG_KEY),
-        help="Show the traceback of an error (or set ROMOU_DEBUG=1).",
-    )(function)
+    """Add `--debug`, `-q` and `-v`, which every command has."""
+    how: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+    texts = (
+        (("-v", "--verbose"), _log_level(logging.INFO), "Say more on stderr: what is tried, kept and left out."),
+        (("-q", "--quiet"), _log_level(logging.ERROR), "Only the result and errors: no progress, no warnings."),
+        (("--debug",), _remember(DEBUG_KEY), "Show the traceback of an error (or set ROMOU_DEBUG=1)."),
+    )
+    for names, callback, text in texts:
+        function = click.option(*names, **how, callback=callback, help=text)(function)
+    return function
+
+
+def _log_level(level: int) -> Callable[[click.Context, click.Parameter, bool], bool]:
+    """Return a callback that sets the level of Romou's messages while the command runs."""
+
+    def callback(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+        if value:
+            ctx.meta[QUIET_KEY] = level == logging.ERROR
+            logger, handler = logging.getLogger("romou"), logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            before, is_passed_on = logger.level, logger.propagate
+            logger.setLevel(level)
+            logger.addHandler(handler)
+            logger.propagate = False
+
+            def restore() -> None:
+                logger.removeHandler(handler)
+                logger.setLevel(before)
+                logger.propagate = is_passed_on
+
+            ctx.find_root().call_on_close(restore)
+        return value
+
+    return callback
+
+
+def is_quiet() -> bool:
+    """Return whether the running command has the option -q."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET_KEY))
 
 
 def key_option(function: _F) -> _F:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from romou.base.errors import EXIT_FAILED, UsageError
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import announce, console, debug_option, json_option, print_json
 from romou.cli.models import read_model
 from romou.cli.options import options_of, rpc_option
 from romou.driver.options import CompareOptions
@@ -17,7 +17,7 @@ from romou.driver.options import CompareOptions
 @click.command("compare")
 @click.argument("baseline")
 @click.argument("current")
-@options_of(CompareOptions, "fail_over", "work_dir", "shapes", "constants", "repeats")
+@options_of(CompareOptions, "device", "fail_over", "work_dir", "shapes", "constants", "repeats")
 @click.option(
     "--only",
     type=click.Choice(["times", "measures"]),
@@ -65,8 +65,12 @@ def command(
             raise UsageError(f"folder {str(path.parent)!r} for {path.name} does not exist", path=str(path))
     source: Any = current if current.endswith(".json") else read_model(current)
     import romou
+    from romou.devices.targets import Target
+    from romou.tools.regression import Bench
 
     times, measures = only != "measures", only != "times"
+    if times and not options["recorded"]:
+        announce(Target.from_json(Bench.load(baseline).target), options["device"], options["rpc"])
     comparison = romou.compare(baseline, source, times=times, measures=measures, label=current, **options)
     from romou.tools.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
     from romou.tools.report.table import print_table

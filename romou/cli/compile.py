@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import check_host, console, debug_option, host_option, json_option, output_option, print_json
+from romou.cli.common import (
+    announce,
+    check_host,
+    console,
+    debug_option,
+    host_option,
+    json_option,
+    output_option,
+    print_json,
+)
 from romou.cli.models import default_output, read_model
 from romou.cli.options import options_of
 from romou.driver.options import CompileOptions
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command("compile")
 @click.argument("model")
-@options_of(CompileOptions, "target", "shapes", "constants")
+@options_of(CompileOptions, "target", "device", "shapes", "constants")
 @click.option(
     "--emit-source",
     type=click.Path(file_okay=False, path_type=Path),
@@ -42,6 +51,7 @@ def command(
     from romou.devices.targets import Target
 
     target = options["target"] = Target(options["target"])
+    announce(target, options["device"], None, is_timed=False)
     source, path = read_model(model), output or default_output(model)
     import romou
     from romou.runtime.module.saved import check_output
@@ -54,7 +64,7 @@ def command(
     if is_json:
         document = {
             "model": model,
-            "target": str(target),
+            "target": str(compiled.target),
             "output": str(path),
             "relative_l2_error": summary.relative_l2_error,
             "checked_on": summary.checked_on,

@@ -74,7 +74,7 @@ def _list(*, is_json: bool) -> None:
 
     from romou.base.errors import EXIT_NO_DEVICE
     from romou.devices.backends import device_backends
-    from romou.devices.hardware import load_device
+    from romou.devices.hardware import known_socs, load_device
     from romou.tools.report.table import print_table
 
     attached = [
@@ -85,7 +85,13 @@ def _list(*, is_json: bool) -> None:
     targets = [
         (name, f"{backend.name} -device={name}") for backend in device_backends() for name in backend.named_devices()
     ]
-    named_devices = [{"name": name, "title": load_device(name).title, "target": target} for name, target in targets]
+    found_in: dict[str, list[str]] = {}
+    for soc in known_socs():
+        found_in.setdefault(soc.gpu, []).extend((soc.name, *soc.phones))
+    named_devices = [
+        {"name": name, "title": load_device(name).title, "target": target, "found_in": found_in.get(name, [])}
+        for name, target in targets
+    ]
     if is_json:
         print_json({"attached": attached, "known": named_devices})
     else:
@@ -101,9 +107,9 @@ def _list(*, is_json: bool) -> None:
             )
         if attached:
             print_table(table, out)
-        names = Table("target", "device", title="Known to -device=")
+        names = Table("target", "device", "found in, also a name for --device", title="Known to -device=")
         for entry in named_devices:
-            names.add_row(entry["target"], entry["title"])
+            names.add_row(str(entry["target"]), str(entry["title"]), ", ".join(entry["found_in"]))
         print_table(names, out)
     if not attached:
         click.echo("romou: no device is attached; `romou doctor` says what is missing.", err=True)

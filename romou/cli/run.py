@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.base.errors import UsageError, unknown_name
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import announce, console, debug_option, json_option, print_json
 from romou.cli.options import rpc_option
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from romou.runtime.module import Profile, TunedModel
 
 
 def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, np.ndarray]:
@@ -66,6 +68,12 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
     default=None,
     help="Folder for the outputs as output_0.npy, output_1.npy, …",
 )
+@click.option(
+    "--device",
+    default=None,
+    metavar="NAME",
+    help="Attached device by number or name (1, intel). [default: the first]",
+)
 @rpc_option
 @json_option
 @debug_option
@@ -77,6 +85,7 @@ def command(
     profile: bool,
     trace: Path | None,
     save_outputs: Path | None,
+    device: str | None,
     rpc: str | None,
     is_json: bool,
 ) -> None:
@@ -93,7 +102,8 @@ def command(
     import romou
     from romou.runtime.module import random_inputs
 
-    model = romou.load(module, rpc=rpc)
+    model = romou.load(module, device=0 if device is None else device, rpc=rpc)
+    announce(model.target, model.device_index, rpc)
     values = random_inputs(model.inputs, seed) | model.settled | read_inputs(inputs, model.inputs)
     outputs = model.run(values)
     time_ms = model.time(repeat=repeat)
@@ -116,6 +126,12 @@ def command(
         data["profile"] = None if profiled is None else profiled.to_dict()
         print_json(data)
         return
+    _print(model, described, time_ms, repeat)
+    if profiled is not None:
+        _print_profile(profiled, trace)
+
+
+def _print(model: TunedModel, described: list[dict[str, Any]], time_ms: float, repeat: int) -> None:
     out = console(is_json=False)
     for i, entry in enumerate(described):
         out.print(f"output {i} {entry['name']}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
@@ -124,12 +140,15 @@ def command(
     if model.programs is not None:
         out.print(f"programs: {model.programs}", markup=False)
     out.print(f"launched: {model.launching}", markup=False)
-    if profiled is not None:
-        from romou.tools.report.table import print_table, profile_table
 
-        print_table(profile_table(profiled), out)
-        share = f"{profiled.total_ms / profiled.whole_ms:.0%} of a whole run ({profiled.whole_ms:.3f} ms)"
-        out.print(f"The calls add up to {share}: each is repeated at its place, with warm caches.", markup=False)
+
+def _print_profile(profiled: Profile, trace: Path | None) -> None:
+    from romou.tools.report.table import print_table, profile_table
+
+    out = console(is_json=False)
+    print_table(profile_table(profiled), out)
+    share = f"{profiled.total_ms / profiled.whole_ms:.0%} of a whole run ({profiled.whole_ms:.3f} ms)"
+    out.print(f"The calls add up to {share}: each is repeated at its place, with warm caches.", markup=False)
     if trace is not None:
         out.print(f"Trace: {trace} (chrome://tracing, ui.perfetto.dev)", markup=False)
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.base.errors import UsageError
-from romou.cli.common import check_host, console, debug_option, host_option, json_option, output_option, print_json
+from romou.cli.common import (
+    announce,
+    check_host,
+    console,
+    debug_option,
+    host_option,
+    is_quiet,
+    json_option,
+    output_option,
+    print_json,
+)
 from romou.cli.models import default_output, read_model
 from romou.cli.options import options_of
 from romou.driver.options import ImportOptions, TuneOptions
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command("tune")
 @click.argument("model")
-@options_of(TuneOptions, "target", "trials", "seconds", "no_progress", "work_dir")
+@options_of(TuneOptions, "target", "device", "trials", "seconds", "no_progress", "work_dir")
 @click.option(
     "--no-records",
     is_flag=True,
@@ -74,18 +84,19 @@ def command(
     limits = {"build_timeout_s": build_timeout, "run_timeout_s": run_timeout}
     options["measure"] = {name: value for name, value in limits.items() if value is not None} | options["measure"]
     options["target"] = Target(options["target"])
+    announce(options["target"], options["device"], options["rpc"])
     source, path = read_model(model), output or default_output(model)
     _check_outputs(path, report, options["target"].host)
     import romou
 
-    tuned = romou.tune(source, progress=True, **options)
+    tuned = romou.tune(source, progress=not is_quiet(), **options)
     tuned.save(path)
     if report is not None:
         imported = {name: options[name] for name in ImportOptions.__dataclass_fields__}
         romou.write_report(path, output=report, model=source, target=tuned.target, **imported)
     summary = tuned.summary()
     if is_json:
-        target = str(options["target"])
+        target = str(tuned.target)
         print_json({"model": model, "target": target, "output": str(path), "summary": summary.to_dict()})
     else:
         _print(tuned, path, report, options["rpc"])

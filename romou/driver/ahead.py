@@ -24,11 +24,11 @@ _T = TypeVar("_T")
 class DeviceProbe:
     """A device that is looked for while the model is imported, and tried while the model is lowered."""
 
-    def __init__(self, target: Target, address: Address | None) -> None:
+    def __init__(self, target: Target, address: Address | None, index: int | None = None) -> None:
         self._target, self._address = target, address
         self._checks: list[Future[object]] = []
         executor = ThreadPoolExecutor(2, thread_name_prefix="romou-probe")
-        self._attached = executor.submit(local_site, target) if address is None else None
+        self._attached = executor.submit(local_site, target, index) if address is None else None
         if self._attached is not None:
             self._checks.append(executor.submit(lambda attached: check_usable(attached.result()), self._attached))
         executor.shutdown(wait=False)

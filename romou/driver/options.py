@@ -55,7 +55,7 @@ class ModelKeywords(ImportKeywords, total=False):
 class CompileKeywords(ModelKeywords, total=False):
     """Options of `romou.compile`."""
 
-    device: int | None
+    device: int | str | None
     verify: bool
     strict: bool
     max_memory: int | None
@@ -64,6 +64,7 @@ class CompileKeywords(ModelKeywords, total=False):
 class TuneKeywords(ModelKeywords, total=False):
     """Options of `romou.tune`."""
 
+    device: int | str | None
     trials: int
     seconds: float | None
     no_progress: int | None
@@ -121,6 +122,7 @@ class ReportKeywords(TypedDict, total=False):
 class BenchKeywords(ModelKeywords, total=False):
     """Options of `romou.bench`."""
 
+    device: int | str | None
     work_dir: str | Path | None
     repeats: int
     seed: int
@@ -132,6 +134,7 @@ class BenchKeywords(ModelKeywords, total=False):
 class CompareKeywords(ImportKeywords, total=False):
     """Options of `romou.compare`."""
 
+    device: int | str | None
     fail_over: float | str
     work_dir: str | Path | None
     repeats: int
@@ -219,19 +222,54 @@ class ModelOptions(ImportOptions, TargetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileOptions(ModelOptions):
-    """Options of `romou.compile`."""
+class DeviceOptions(ModelOptions):
+    """Options of a model's import, and its target with a device."""
+
+    device: int | str | None = option(
+        None,
+        """
+        An attached device, by its number in `romou devices` (1, "vulkan:0") or a part of its name or platform. Or the
+        GPU to compile for, attached or not, by its name ("adreno740"), a phone's ("Pixel 8"), or a system on a chip's
+        ("Snapdragon 8 Gen 2", "SM8550"), which is the same as `-device=` in the target. None: as the target says, on
+        the first attached device.
+        """,
+        help_text=(
+            "Attached device by number or name (1, vulkan:0, intel), or GPU, phone or SoC (adreno740, 'Pixel 8',"
+            " sm8550). [default: the target's, or the first]"
+        ),
+        metavar="NAME",
+    )
+
+    def parsed_target(self) -> Target:
+        """Return the target, with the device's name if `device` names a GPU."""
+        from romou.devices.targets import with_device
+
+        return with_device(super().parsed_target(), self.device)[0]
+
+    def device_index(self, rpc: str | None = None) -> int | None:
+        """Return the number of the attached device that `device` chooses. None if it chooses none.
+
+        UsageError if one is chosen, but the devices are at the address `rpc`.
+        """
+        from romou.devices.targets import with_device
+
+        index = with_device(super().parsed_target(), self.device)[1]
+        if index is not None and rpc is not None:
+            raise UsageError(
+                f"device={self.device!r} is one of this machine, but the devices are at {rpc}", hint="Give one of them."
+            )
+        return index
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions(DeviceOptions):
+    """Options of `romou.compile`.
+
+    `device`: the model keeps within the limits of an attached device that is chosen.
+    """
 
     noun: ClassVar[str] = "option of compile"
 
-    device: int | None = option(
-        None,
-        """
-        Index of the attached device that the model is to run on, as `romou devices` lists them. The model keeps within
-        its limits as well. None: compile for the target, whether or not such a device is attached. A run takes the
-        first one.
-        """,
-    )
     verify: bool = option(
         True,
         """
@@ -264,7 +302,7 @@ class CompileOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOptions(ModelOptions):
+class TuneOptions(DeviceOptions):
     """Options of `romou.tune`."""
 
     noun: ClassVar[str] = "option of tune"
@@ -641,7 +679,7 @@ class ReportOptions(ImportOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions(ModelOptions):
+class BenchOptions(DeviceOptions):
     """Options of `romou.bench`."""
 
     noun: ClassVar[str] = "option of bench"
@@ -692,6 +730,12 @@ class CompareOptions(ImportOptions):
 
     noun: ClassVar[str] = "option of compare"
 
+    device: int | str | None = option(
+        None,
+        "The attached device to time on, by its number in `romou devices` or a part of its name. None: the first one.",
+        help_text="Attached device by number or name (1, intel). [default: the first]",
+        metavar="NAME",
+    )
     fail_over: float | str = option(
         "5%",
         'Share by which a time or a measure may rise: 0.05 or "5%".',

@@ -55,15 +55,18 @@ class TimingSite:
 
 
 @contextlib.contextmanager
-def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], TimingSite]]:
-    """Yield a function that looks for the device on its first call. Connections are closed at the end."""
+def timing(target: Target, rpc: str | None, index: int | None = None) -> Iterator[Callable[[], TimingSite]]:
+    """Yield a function that looks for the device on its first call. Connections are closed at the end.
+
+    index: number of the attached device. None: by the target.
+    """
     address = None if rpc is None else Address.parse(rpc)
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def site() -> TimingSite:
             if address is None:
-                attached = local_site(target)
+                attached = local_site(target, index)
                 check_usable(attached)
                 return attached
             remote, _ = stack.enter_context(remote_runner(target, MeasureOptions(), address))
@@ -73,9 +76,12 @@ def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], TimingSite]
         yield site
 
 
-def local_site(target: Target) -> TimingSite:
-    """Return the attached device as its driver describes it. `check_usable` finds out whether it works."""
-    index = target.backend.device_index(target.device_name)
+def local_site(target: Target, index: int | None = None) -> TimingSite:
+    """Return the attached device as its driver describes it. `check_usable` finds out whether it works.
+
+    index: its number. None: by the target.
+    """
+    index = target.backend.device_index(target.device_name) if index is None else index
     facts = target.backend.facts(index)
     compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
     device = DeviceFingerprint.of_facts(target.kind, facts)

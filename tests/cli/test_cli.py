@@ -301,7 +301,7 @@ def test_a_machine_without_a_linker_says_so_at_the_start(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("romou.compiler.compilation.import_model", None)  # nothing is begun
-    result = invoke(*command, "bundled:squeezenet1_0", "-o", str(tmp_path / "m.romou"))
+    result = invoke(*command, "-q", "bundled:squeezenet1_0", "-o", str(tmp_path / "m.romou"))
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "romou: no linker, which every tuned or saved model needs: none of g++, clang++, c++, gcc, clang, cc, ld,"

@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from romou.base.errors import CompatError, UsageError, unknown_name
+from romou.devices.hardware import device_called, soc_called
 
 if TYPE_CHECKING:
     from romou.devices.backends.base import Backend
@@ -45,11 +46,11 @@ def backend(kind: str) -> Backend:
     """Return the backend of a device kind. UsageError lists the known kinds."""
     if kind not in installed():
         error = unknown_name("target kind", kind, installed())
-        raise UsageError(
-            error.message,
-            hint=error.hint or f"A target starts with its kind: '{DEFAULT_KIND} -device=host'.",
-            kind=kind,
-        )
+        soc = soc_called(kind)
+        device = device_called(kind) or (None if soc is None else soc.gpu)
+        usual = f"A target starts with its kind: '{DEFAULT_KIND} -device={device or 'host'}'."
+        hint = usual + f" Or leave it out and give the device: --device {device}" if device else error.hint or usual
+        raise UsageError(error.message, hint=hint, kind=kind)
     loaded: Backend = installed()[kind].load()
     return loaded
 

@@ -10,17 +10,21 @@ from romou.devices.hardware.files import (
     load_family,
     load_spec,
 )
+from romou.devices.hardware.socs import Soc, known_socs, soc_called
 from romou.devices.hardware.spec import HardwareSpec, spec_from_dict
 
 __all__ = [
     "HardwareSpec",
+    "Soc",
     "device_called",
     "families_of",
     "known_devices",
     "known_families",
     "known_shipped_devices",
+    "known_socs",
     "load_device",
     "load_family",
     "load_spec",
+    "soc_called",
     "spec_from_dict",
 ]

@@ -11,7 +11,7 @@ from romou.base.errors import ModelError, UsageError
 from romou.base.folders import check_replaceable
 from romou.base.linking import check_linker
 from romou.compiler.frontend.declared import Settled
-from romou.devices.targets import Target
+from romou.devices.targets import Target, attached_index
 from romou.runtime.module.manifest import META, read_manifest
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import Summary
@@ -28,7 +28,7 @@ def check_output(path: Path, host: str | None = None) -> None:
     check_replaceable(path, marker=META, what="a saved model")
 
 
-def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
+def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
     """Load a model that `TunedModel.save` wrote. The library is code that runs with your rights: trust its source.
 
     Sizes and hashes of all files are checked before the library is opened. This refuses damaged models, not forged
@@ -39,7 +39,8 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
     path
         The folder of the model.
     device
-        Number of the device that runs the model, among this machine's devices of its target's kind.
+        The device of this machine that runs the model: its number among those of its target's kind, or a part of its
+        name, as `romou devices` lists them.
     rpc
         Address of a device elsewhere, as in `tune`.
     capture
@@ -54,7 +55,8 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
     DeviceError
         The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
     """
-    path, device = path_of("path", path), whole_of("device", device)
+    path = path_of("path", path)
+    index = None if isinstance(device, str) else whole_of("device", device)
     try:
         about = read_manifest(path)
         target = Target.from_json(about["target"])
@@ -79,7 +81,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         outputs=outputs,
         short_outputs=short_outputs,
         summary=summary,
-        device_index=device,
+        device_index=(attached_index(target, device) or 0) if index is None else index,
         remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
         capture=capture,
         settled=settled,
