@@ -119,10 +119,15 @@ def _options(command: click.Command, context: click.Context) -> list[tuple[str, 
     return [(f"`{record[0]}`", record[1]) for record in records if record]
 
 
+def _as_code(match: re.Match[str]) -> str:
+    return f"```sh\n{inspect.cleandoc(match[1])}\n```\n"
+
+
 def _command(name: str, command: click.Command, context: click.Context, *, without: Container[tuple[str, ...]]) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     rows = [row for row in _options(command, context) if row not in without]
     text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    text = re.sub(r"Examples:\n((?:  .+(?:\n|$))+)", _as_code, text).rstrip()
     return f"### {name}\n\n    {usage}\n\n{text}\n" + (f"\n{_table(('option', 'meaning'), rows)}" if rows else "")
 
 

@@ -26,16 +26,39 @@ def checked_inputs(
     for name, (shape, dtype) in signature.items():
         if name not in inputs:
             raise UsageError(f"input {name!r} ({dtype} {shape}) is missing; given: {', '.join(inputs) or 'none'}")
-        try:
-            array = np.asarray(inputs[name])
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"input {name!r} is no array: {error}") from error
+        array = converted(f"input {name!r}", inputs[name], dtype)
         if array.shape != shape or array.dtype != np.dtype(dtype):
             raise UsageError(
                 f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}"
             )
         arrays.append(array)
     return arrays
+
+
+def converted(what: str, value: object, dtype: str) -> np.ndarray:
+    """Return a value as an array, in the type `dtype` if no number changes but by rounding.
+
+    Floats become floats of another size, and integers another integer type if all of them fit. Numbers in lists have no
+    type of their own, so whole ones become floats, too.
+
+    Raises
+    ------
+    UsageError
+        The value is no array.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} is no array: {error}") from error
+    wanted = np.dtype(dtype)
+    is_list = not hasattr(value, "dtype") and array.dtype.kind in "iuf"
+    if wanted.kind == "f" and (array.dtype.kind == "f" or is_list):
+        return array.astype(wanted)
+    if array.dtype.kind in "iu" and wanted.kind in "iu" and array.size:
+        limits = np.iinfo(wanted)
+        if limits.min <= int(array.min()) and int(array.max()) <= limits.max:
+            return array.astype(wanted)
+    return array
 
 
 @dataclass(frozen=True, kw_only=True)

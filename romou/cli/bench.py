@@ -40,6 +40,11 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). The compiled
     model is saved beside the file, in a folder of the same name with .romou. With it, `romou compare` times both
     versions alternately, so that the load of the machine cancels in the ratio.
+
+    \b
+    Examples:
+      romou bench model.onnx --save baseline.json
+      romou bench model.onnx --save baseline.json --no-times --device adreno640
     """
     from romou.devices.targets import Target
 

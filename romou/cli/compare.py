@@ -56,6 +56,11 @@ def command(
 
     \b
     Exit codes: 0 nothing is worse, 1 something is, 2 wrong use, 3 no usable device.
+
+    \b
+    Examples:
+      romou compare baseline.json model.onnx
+      romou compare baseline.json current.json --only measures --junit result.xml
     """
     from romou.tools.regression.comparison import parse_threshold
 

@@ -47,6 +47,11 @@ def command(
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
     The outputs are checked against onnxruntime's, on the target's device or, if it is not attached, on the CPU's
     OpenCL or Vulkan. Wrong outputs are an error that names the first wrong operator.
+
+    \b
+    Examples:
+      romou compile model.onnx --device adreno740
+      romou compile model.onnx --shape input=1,3,224,224 --emit-source kernels
     """
     from romou.devices.targets import Target
 

@@ -26,6 +26,11 @@ def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> N
     A device is named by its file (adreno740) or by its driver's name for it ("QUALCOMM Adreno(TM) 740"). Nothing runs
     on the devices, unlike with `romou doctor`. Without any attached device the exit code is 3, except for --facts and
     --compare.
+
+    \b
+    Examples:
+      romou devices
+      romou devices --facts adreno740
     """
     from romou.base.errors import UsageError
 

@@ -163,6 +163,11 @@ def command(rpc: str | None, is_json: bool) -> None:
 
     \b
     Exit codes: 0 all is well, 1 something is broken, 3 no usable device.
+
+    \b
+    Examples:
+      romou doctor
+      romou doctor --rpc 127.0.0.1:9090/phone
     """
     if rpc is None:
         findings = [_python(), _packages(), _linker(), *_environment(), _vendors()]

@@ -95,6 +95,11 @@ def command(
     Registers are the estimate of pruning and regression runs: the criterion `registers` compares "needed" with the
     device. Over 200 random kernels its rank correlation with Mesa's compiler for Adreno is 0.94. With --gpu a630 its
     error is printed for each kernel.
+
+    \b
+    Examples:
+      romou inspect model.onnx --target "opencl -device=adreno640"
+      romou inspect model.onnx --memory
     """
     from romou.base.errors import UsageError
     from romou.devices.targets import Target

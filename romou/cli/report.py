@@ -24,6 +24,10 @@ def command(sources: tuple[Path, ...], is_json: bool, **options: Any) -> None:
 
     SOURCES are folders and files of one model, in any order: the records of `romou tune` (--work-dir), a tuned model
     (.romou), a file of `romou bench`, a report of `archprobe run`. A figure without its data says which data it lacks.
+
+    \b
+    Examples:
+      romou report records model.romou --model model.onnx -o report.html
     """
     import romou
 

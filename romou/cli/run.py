@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.base.errors import UsageError, unknown_name
+from romou.base.inputs import converted
 from romou.cli.common import announce, console, debug_option, json_option, print_json
 from romou.cli.options import rpc_option
 
@@ -36,6 +37,7 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
         if not isinstance(value, np.ndarray):
             raise UsageError(f"--input {name}: {file} holds several arrays; expected NAME=FILE.npy", path=file)
         shape, dtype = signature[name]
+        value = converted(f"--input {name}", value, dtype)
         if tuple(value.shape) != tuple(shape) or value.dtype != np.dtype(dtype):
             raise UsageError(
                 f"--input {name}: {file} holds {value.dtype} {tuple(value.shape)}; the model takes {np.dtype(dtype)}"
@@ -92,6 +94,12 @@ def command(
     """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time.
 
     A saved module is code, which runs with your rights: run only what you trust.
+
+    \b
+    Examples:
+      romou run model.romou --profile
+      romou run model.romou --input input=x.npy --save-outputs out
+      romou run model.romou --trace trace.json
     """
     import numpy as np
 

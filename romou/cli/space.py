@@ -38,6 +38,10 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered
     or measured.
+
+    \b
+    Examples:
+      romou space model.onnx --target "opencl -device=adreno640"
     """
     from romou.devices.targets import Target
 

@@ -73,6 +73,12 @@ def command(
     """Tune MODEL and save it.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0).
+
+    \b
+    Examples:
+      romou tune model.onnx --trials 200
+      romou tune bundled:squeezenet1_0 --device 1 --report report.html
+      romou tune model.onnx --device "Pixel 8" --rpc 127.0.0.1:9090/phone
     """
     from romou.devices.targets import Target
 

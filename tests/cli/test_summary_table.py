@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import sys
+import types
 
+import pytest
 from rich.console import Console
 
+from romou.base.errors import UsageError
 from romou.compiler.graph.memory.memory import MemoryUse
+from romou.runtime.module import LayerRow, Summary
 from romou.tools.report.table import layer_table, print_summary
 
 
@@ -101,3 +106,40 @@ def test_what_was_not_measured_is_a_dash() -> None:
 def test_wrong_outputs_are_called_wrong() -> None:
     text = text_of(FakeSummary([FakeRow("a", 1, 1.0, 0.5)], 1.0, 0.5, 0.25, is_right=False))
     assert "relative L2 error 2.50e-01: TOO LARGE" in text
+
+
+def measured() -> Summary:
+    rows = [
+        LayerRow(
+            name=name, calls=2, trials=3, flops=10**6, default_ms=2.0, tuned_ms=ms, config={}, nodes=(f"Conv ({name})",)
+        )
+        for name, ms in (("a<b", 0.5), ("slow", 1.0))
+    ]
+    times = {"default_ms": 8.0, "tuned_ms": 4.0, "relative_l2_error": 1.5e-6}
+    return dataclasses.replace(Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0), **times)
+
+
+def test_a_summary_is_a_line_a_table_and_data() -> None:
+    summary = measured()
+    assert repr(summary) == (
+        "Summary(opencl; 2 layers, 8.000 ms by default, 4.000 ms tuned, 2.00x, relative L2 error 1.5e-06)"
+    )
+    assert [(row["layer"], row["onnx_nodes"], row["speedup"]) for row in summary.table()] == [
+        ("slow", "Conv (slow)", 2.0),
+        ("a<b", "Conv (a<b)", 4.0),
+    ]
+    page = summary._repr_html_()
+    assert page.count("<tr>") == 3
+    assert "a&lt;b" in page
+    assert "a<b" not in page
+    assert "not measured, not checked" in repr(Summary.unmeasured(target="opencl", rows=(), seconds=0.0))
+
+
+def test_a_data_frame_needs_pandas_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = types.SimpleNamespace(DataFrame=lambda rows, columns: (rows, columns))
+    monkeypatch.setitem(sys.modules, "pandas", frames)  # type: ignore[arg-type]
+    rows, columns = measured().to_dataframe()
+    assert [list(row) for row in rows] == [columns, columns]
+    monkeypatch.setitem(sys.modules, "pandas", None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="pandas is not installed"):
+        measured().to_dataframe()

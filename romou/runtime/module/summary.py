@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from typing import Any
 
+from romou.base.errors import UsageError
 from romou.base.rung import MOST_ON_HOST
 from romou.compiler.graph.memory.memory import MemoryUse
 
+# Columns of `Summary.table`.
+_COLUMNS = ("layer", "onnx_nodes", "calls", "default_ms", "tuned_ms", "speedup", "gflops", "trials")
 _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_share")
 
 
@@ -86,6 +90,12 @@ class MovedRow:
     reason: str
 
 
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "-" if value is None else html.escape(str(value))
+
+
 def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> str:
     """Return a sentence on times of a device that stands in for another one. "" if `stands_in_for` is empty."""
     if not stands_in_for:
@@ -94,7 +104,7 @@ def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> s
     return f"No {stands_in_for} is attached: times are those of {device}; configs are chosen {chosen_by}."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Summary:
     """The results of tuning a model.
 
@@ -142,6 +152,54 @@ class Summary:
     noise: float | None = None
     stands_in_for: str = ""
     is_by_estimate: bool = False
+
+    @property
+    def headline(self) -> str:
+        """The times, the error and the number of layers in a line."""
+        time = "not measured"
+        if self.default_ms and self.tuned_ms:
+            faster = f"{self.default_ms / self.tuned_ms:.2f}x"
+            time = f"{self.default_ms:.3f} ms by default, {self.tuned_ms:.3f} ms tuned, {faster}"
+        error = "not checked" if self.relative_l2_error is None else f"relative L2 error {self.relative_l2_error:.1e}"
+        return f"{len(self.rows)} layers, {time}, {error}"
+
+    def __repr__(self) -> str:
+        return f"Summary({self.target}; {self.headline})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the layers, for notebooks."""
+        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{_cell(row[name])}</td>' for name in _COLUMNS)}</tr>" for row in self.table()
+        )
+        return f"<p>{html.escape(self.headline)}</p><table><tr>{head}</tr>{rows}</table>"
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a dict for each layer, the most expensive first: layer, ONNX nodes, calls, times and speedup."""
+        rows = sorted(self.rows, key=lambda row: -(row.tuned_ms or 0.0) * row.calls)
+        return [
+            {
+                "layer": row.name,
+                "onnx_nodes": ", ".join(row.nodes),
+                "calls": row.calls,
+                "default_ms": row.default_ms,
+                "tuned_ms": row.tuned_ms,
+                "speedup": row.speedup,
+                "gflops": row.gflops,
+                "trials": row.trials,
+            }
+            for row in rows
+        ]
+
+    def to_dataframe(self) -> Any:
+        """Return `table` as a DataFrame of pandas. UsageError if pandas is not installed."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError(
+                "pandas is not installed", hint="pip install pandas, or take summary().table()."
+            ) from error
+        return pandas.DataFrame(self.table(), columns=list(_COLUMNS))
 
     @property
     def stand_in(self) -> str:

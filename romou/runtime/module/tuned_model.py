@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +121,14 @@ class TunedModel:
         self._folder: HeldFolder | None = None
         if remote is not None:
             self._refuse_host_nodes(f"the model cannot run at {remote.address}")
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name} {dtype} {list(shape)}" for name, (shape, dtype) in self.inputs.items())
+        where = f" at {self.remote.address}" if self.remote is not None else ""
+        return f"TunedModel({self.target}{where}; {inputs} -> {', '.join(self.outputs)}; {self._summary.headline})"
+
+    def _repr_html_(self) -> str:
+        return f"<p><code>{html.escape(repr(self))}</code></p>{self._summary._repr_html_()}"
 
     @property
     def host_nodes(self) -> tuple[str, ...]:
@@ -304,7 +313,8 @@ class TunedModel:
         Parameters
         ----------
         inputs
-            An array for every input, with exactly its shape and dtype (see `inputs`).
+            An array or a list for every input, with exactly its shape (see `inputs`). Floats of another size are
+            converted, and integers of another type if they fit.
 
         Raises
         ------
