@@ -253,3 +253,30 @@ def test_batch_norms_of_constants_are_a_product_and_a_sum() -> None:
     assert imported(model("mean", "variance", training_mode=1)) == ["Relu", "BatchNormalization"]
     x = floats(2, 5, 3, 4)
     assert relative_l2_error(run(model(), {"x": x})[0], run_onnxruntime(model(), {"x": x})[0]) < 1e-6
+
+
+def test_outputs_that_become_constants_keep_their_positions() -> None:
+    """Onnxslim drops the first part of the split, which only a folded node reads, and so moves the second one."""
+    model = model_of(
+        """<ir_version: 10, opset_import: ["": 21]> g (float[5] x) => (float[2] second, float[1] last, float[5] y)
+        <float[4] c = {1, 2, 3, 4}, int64[2] sizes = {2, 2}, int64[1] from = {2}, int64[1] to = {0}, int64[1] axis = {0}, int64[1] step = {-2}> {
+            first, second = Split<axis=0>(c, sizes)
+            last = Slice(first, from, to, axis, step)
+            y = Neg(x)
+        }"""  # noqa: E501
+    )
+    (second, last, _) = run(model, {"x": floats(5)})
+    np.testing.assert_array_equal(second, [3, 4])
+    np.testing.assert_array_equal(last, [2])
+
+
+def test_parts_without_elements_keep_their_sizes() -> None:
+    """Onnxslim drops a part of a Concat that has no elements, though it is two columns wide."""
+    model = model_of(
+        """<ir_version: 10, opset_import: ["": 21]> g (float[0, 3] x) => (float[0, 21] y)
+        <float[0, 2] one = {}, float[0, 16] other = {}> {
+            y = Concat<axis=1>(one, x, other)
+        }"""
+    )
+    (y,) = run(model, {"x": np.zeros((0, 3), np.float32)})
+    assert y.shape == (0, 21)

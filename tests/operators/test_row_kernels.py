@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from tvm import relax
@@ -191,6 +192,21 @@ def test_running_sums_under_random_configs(axis: int, target: Target) -> None:
         assert_agrees(
             target, task, config, [x, np.full(x.shape, np.nan, "float32")], np.cumsum(x.astype("float64"), axis), 1e-5
         )
+
+
+def test_a_running_sum_of_a_scalar(opencl_device: tvm.runtime.Device) -> None:
+    """The reshape before it leaves a load without indices."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]> g (float[3, 4] x) => (float[1] y) <int64[1] shape = {1}, int64 axis = {0}> {
+            total = ReduceL1<keepdims=0>(x)
+            row = Reshape(total, shape)
+            y = CumSum(row, axis)
+        }"""  # noqa: E501
+    )
+    tuned = romou.compile(model, target="opencl", device=0, strict=True, verify=False)
+    x = np.arange(-6, 6, dtype="float32").reshape(3, 4)
+    assert tuned.host_nodes == ()
+    np.testing.assert_array_equal(tuned.run({"x": x})[0], [36])
 
 
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])

@@ -7,7 +7,7 @@ known result.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -132,7 +132,13 @@ def together(cases: Mapping[str, Case]) -> Case:
 
 
 def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return onnxruntime's results of one node, without its optimizations. UnfitError if it has none."""
+    """Return onnxruntime's results of one node, without its optimizations. UnfitError if it has none.
+
+    Some operators are computed by their definitions, because onnxruntime adds large numbers to small ones.
+    """
+    if node.op_type in _BY_FORMULA:
+        with np.errstate(all="ignore"):
+            return [np.asarray(_BY_FORMULA[node.op_type](node, *given), given[0].dtype)]
     unique = dict(zip(dict.fromkeys(name for name in node.input if name), given, strict=True))
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in unique.items()
@@ -149,6 +155,31 @@ def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarra
         return [np.asarray(array) for array in session.run(None, unique)]
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise UnfitError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
+
+
+def _response_normalized(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    settings = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    size, bias = settings["size"], settings.get("bias", 1.0)
+    alpha, beta = settings.get("alpha", 1e-4), settings.get("beta", 0.75)
+    before = (size - 1) // 2
+    pads = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(np.square(x), pads), size, axis=1)
+    return np.asarray(x / np.power(bias + alpha / size * windows.sum(-1), beta))
+
+
+def _instance_normalized(node: onnx.NodeProto, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    axes, by_channel = tuple(range(2, x.ndim)), (-1, *[1] * (x.ndim - 2))
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axes, keepdims=True)
+    deviation = np.sqrt(np.square(centred).mean(axes, keepdims=True) + epsilon)
+    return np.asarray(centred / deviation * scale.reshape(by_channel) + bias.reshape(by_channel))
+
+
+_BY_FORMULA: dict[str, Callable[..., np.ndarray]] = {
+    "LRN": _response_normalized,
+    "InstanceNormalization": _instance_normalized,
+}
 
 
 class Builder:
@@ -320,7 +351,13 @@ _CUT_OFF = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Resize")
 
 
 def reference(
-    case: Case, *, seed: int | None = None, direction: int = 0, epsilon: float = 0.0
+    case: Case,
+    *,
+    seed: int | None = None,
+    direction: int = 0,
+    epsilon: float = 0.0,
+    is_wide: bool = False,
+    is_narrow: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return every tensor, computed node by node. With a seed or a direction, floats are perturbed by `epsilon`,
     relative, before and after each node, and so are those that an integer is cut off from.
@@ -329,6 +366,8 @@ def reference(
     be computed.
 
     direction: 1 moves every float up, -1 down. 0 moves it at random.
+    is_wide: computes with fp32 instead of fp16, as kernels do that join several nodes
+    is_narrow: every fp32 tensor is stored as fp16
     """
     rng = np.random.default_rng(seed)
     is_exact = seed is None and not direction
@@ -359,12 +398,20 @@ def reference(
         # An integer that fp32 cannot hold is far from being cut off to another one.
         return [np.where(np.abs(exact) < 2.0**22, near, arrays[0]).astype(arrays[0].dtype)]
 
-    values = {name: moved(name, case.values[name]) for name in (*case.inputs, *case.constants)}
+    def stored(array: np.ndarray) -> np.ndarray:
+        if is_wide and array.dtype == np.float16:
+            return array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            return array.astype(np.float16).astype(array.dtype) if is_narrow and array.dtype == np.float32 else array
+
+    values = {name: stored(moved(name, case.values[name])) for name in (*case.inputs, *case.constants)}
     for node in case.nodes:
         arrays = computed(node, [values[name] for name in dict.fromkeys(n for n in node.input if n)])
-        values.update(
-            {name: moved(name, array) for name, array in zip((n for n in node.output if n), arrays, strict=True)}
-        )
+        names = (n for n in node.output if n)
+        values.update({name: stored(moved(name, array)) for name, array in zip(names, arrays, strict=True)})
+    if is_wide:
+        with np.errstate(over="ignore"):
+            return {name: array.astype(case.values[name].dtype) for name, array in values.items()}
     return values
 
 

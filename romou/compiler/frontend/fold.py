@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.base.errors import first_line
+from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.onnx_graph import Shapes, captured, check, constants_of, replace_nodes, shapes_of, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
@@ -52,6 +52,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not has_same_outputs or not {i.name for i in slim.graph.input} <= {i.name for i in proto.graph.input}:
         logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
         return proto
+    _keep_positions(slim.graph, proto.graph)
     # onnxslim drops inputs that no node reads. Callers still pass them.
     initializers = {tensor.name for tensor in proto.graph.initializer}
     del slim.graph.input[:]
@@ -62,9 +63,22 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     made = {name for node in slim.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
     slim.graph.value_info.extend(value for value in proto.graph.value_info if value.name in made)
     try:
-        return infer(slim)
-    except onnx.shape_inference.InferenceError:
-        return slim
+        return infer(slim, is_strict=True)
+    except ModelError as error:
+        logger.warning("onnxslim changed the graph (%s); importing it as it is", first_line(error))
+        return proto
+
+
+def _keep_positions(slim: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Give each output of a node its position back. Onnxslim drops those that it made constants before others."""
+    made = {name: node for node in graph.node if len(node.output) > 1 for name in node.output if name}
+    for node in slim.node:
+        whole = made.get(next((name for name in node.output if name), ""))
+        if whole is None or whole.op_type != node.op_type or not set(node.output) <= {*whole.output, ""}:
+            continue
+        names = [name if not name or name in node.output else f"{name}_folded" for name in whole.output]
+        if list(node.output) != names[: len(node.output)]:
+            node.output[:] = names
 
 
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:

@@ -51,10 +51,10 @@ class Rows:
     @cached_property
     def is_across(self) -> bool:
         """True if contiguous elements belong to different rows."""
-        load = next(
-            (load for p in self.passes for load in loads_of(p.value) if str(load.source.name) == self.data), None
-        )
-        return load is not None and any(load.indices[-1].same_as(var) for var in self.outer)
+        loads = (load for p in self.passes for load in loads_of(p.value) if str(load.source.name) == self.data)
+        # A scalar has no indices.
+        last = next((index for load in loads for index in list(load.indices)[-1:]), None)
+        return last is not None and any(last.same_as(var) for var in self.outer)
 
     @property
     def axes(self) -> dict[tirx.Var, int]:
