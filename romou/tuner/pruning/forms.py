@@ -1,6 +1,21 @@
 """The forms of all templates. Each of these modules registers its own with `form_of`."""
 
-from romou.tuner.pruning import attention_form, closed_form, depthwise_pointwise_form, own_form, streaming_form
+from romou.tuner.pruning import (
+    attention_form,
+    closed_form,
+    depthwise_pointwise_form,
+    own_form,
+    quantized_form,
+    streaming_form,
+)
 from romou.tuner.pruning.form import form_of
 
-__all__ = ["attention_form", "closed_form", "depthwise_pointwise_form", "form_of", "own_form", "streaming_form"]
+__all__ = [
+    "attention_form",
+    "closed_form",
+    "depthwise_pointwise_form",
+    "form_of",
+    "own_form",
+    "quantized_form",
+    "streaming_form",
+]

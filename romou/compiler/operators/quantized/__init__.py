@@ -1,0 +1,1 @@
+"""Products with quantized weights: the tiles of a config, and its kernel."""
