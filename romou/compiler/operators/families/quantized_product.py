@@ -71,6 +71,12 @@ KNOBS = (
         help="chunks of 128 bits of each row that a work-item loads at a time",
     ),
     Knob(
+        name="staged_data",
+        choices=(0, 256, 512, 1024, 2048, 4096),
+        default=0,
+        help="activations of each row that a group stages in local memory, with the sum of each block; 0: none",
+    ),
+    Knob(
         name="unpack",
         choices=(SHIFT, MASK, BYTES),
         default=SHIFT,
@@ -171,6 +177,7 @@ class QuantizedTemplate(Template):
         work = self.workload
         choices: dict[str, Sequence[Choice]] = {
             "item_data": [d for d in (1, 2, 3, 4, 6, 8) if d == 1 or d < 2 * work.m],
+            "staged_data": [s for s in (0, 256, 512, 1024, 2048, 4096) if s <= 256 or s < 2 * work.k],
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
         }
         space = Space.of(self.knobs, limits, choices)
@@ -183,6 +190,10 @@ class QuantizedTemplate(Template):
                 "registers for the tiles": self.registers(config) <= _MOST_REGISTERS,
                 "a group less than twice as large as the rows": (tiles.rows < 2 * work.n) | (tiles.rows <= 8),
                 "a step for each part": (tiles.parts == 1) | (tiles.parts <= tiles.steps),
+                "whole steps of all parts in a stage": (np.asarray(config["staged_data"]) == 0)
+                | (np.asarray(config["staged_data"]) % (tiles.codes * tiles.parts) == 0),
+                "masked codes have a place value, which only sums leave out": (np.asarray(config["unpack"]) != MASK)
+                | (np.asarray(config["zero_point"]) == OF_BLOCK),
                 "code of a step": tiles.codes * tiles.outputs <= _MOST_WRITTEN,
             }
 

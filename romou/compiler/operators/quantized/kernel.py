@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 
@@ -44,21 +45,27 @@ OF_BLOCK, OF_WEIGHT = "block", "weight"
 class Tiles:
     """The tiles of a config. Knobs may be columns of many configs.
 
-    rows, data: rows of the weight and of the activations that a group computes.
+    rows: rows of the weight that a group computes.
     threads: work-items of a group.
     codes: codes of a row in a step.
-    steps: steps of a row, without a last one that is not whole.
+    segment: codes of a step in the same block.
+    staged: activations of a row that a group holds in local memory at a time. 0: they are read from memory.
+    steps: steps of a row. A last one that is not whole counts if activations are staged, with zeros beyond the end.
     iterations: steps of a work-item.
+    outputs: sums of a work-item.
     """
 
     def __init__(self, work: QuantizedProduct, config: Columns) -> None:
         self.across, self.parts = config["group_rows"], config["group_parts"]
-        self.item_rows, self.item_data = config["item_rows"], config.get("item_data", 1)
-        self.rows = self.across * self.item_rows
-        self.threads = self.across * self.parts
-        self.codes = work.chunk * config["item_chunks"]
-        self.steps = work.k // self.codes
-        self.iterations = -(-self.steps // self.parts)
+        self.item_rows, self.item_data = config["item_rows"], config["item_data"]
+        self.rows, self.threads = self.across * self.item_rows, self.across * self.parts
+        self.codes, self.staged = work.chunk * config["item_chunks"], config["staged_data"]
+        self.segment = np.minimum(work.block, self.codes)
+        is_staged = np.asarray(self.staged) > 0
+        self.steps = np.where(is_staged, -(-work.chunks // config["item_chunks"]), work.k // self.codes)
+        self.steps_of_stage = np.where(is_staged, self.staged // self.codes, np.maximum(self.steps, 1))
+        self.stages = -(-self.steps // self.steps_of_stage)
+        self.iterations = self.stages * -(-self.steps_of_stage // self.parts)
         self.row_groups, self.data_groups = -(-work.n // self.rows), -(-work.m // self.item_data)
         self.outputs = self.item_rows * self.item_data
 
@@ -69,8 +76,9 @@ class Tiles:
 
     @property
     def local_memory_bytes(self) -> Any:
-        """Bytes of local memory of a group: the parts of all sums, if there are several."""
-        return _BYTES * (self.parts > 1) * self.threads * self.outputs
+        """Bytes of local memory of a group: staged activations with their sums, and the parts of the group's sums."""
+        staged = self.item_data * (self.staged + self.staged // self.segment)
+        return _BYTES * (staged + (np.asarray(self.parts) > 1) * self.threads * self.outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,45 +115,48 @@ class QuantizedKernel:
         self._has_fp16 = has_fp16
         self.func, self.work, self.operands, self.config = func, work, operands, config
         self.tiles = tiles = Tiles(work, config)
-        self.rows, self.data, self.chunks = tiles.item_rows, tiles.item_data, int(config["item_chunks"])
-        self.group, self.data_group, self.x, self.part, self.iteration = (
-            tirx.Var(name, "int32") for name in ("group", "data_group", "x", "part", "iteration")
+        self.rows, self.data, self.chunks = (int(config[f"item_{name}"]) for name in ("rows", "data", "chunks"))
+        self.group, self.data_group, self.x, self.part, self.stage, self.iteration = (
+            tirx.Var(name, "int32") for name in ("group", "data_group", "x", "part", "stage", "iteration")
         )
+        self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
+        self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
+        is_masked, is_of_block = config["unpack"] == MASK, config["zero_point"] == OF_BLOCK
+        outputs = self.rows * self.data
         self.buffers: list[tirx.Buffer] = []
         self.words = self._buffer("words_of_rows", self.chunks * self.rows * LANES, "uint32")
         self.loaded = self._buffer("data_of_rows", self.data * LANES)
-        self.scaled = self._buffer("scaled", self.data * LANES) if config["unpack"] == MASK else self.loaded
+        # Staged activations are scaled when they are staged.
+        is_scaled_late = is_masked and not self.staged_size
+        self.scaled = self._buffer("scaled", self.data * LANES) if is_scaled_late else self.loaded
         self.codes = self._buffer("codes", LANES)
-        self.sums = self._buffer("sums", tiles.outputs) if config["zero_point"] == OF_BLOCK else None
-        self.data_sums = self._buffer("data_sums", self.data * LANES) if self.sums is not None else None
-        self.corrections = self._buffer("corrections", self.data) if self.sums is not None else None
+        self.sums = self._buffer("sums", outputs) if is_of_block else None
+        self.data_sums = self._buffer("data_sums", self.data * LANES) if is_of_block else None
+        self.corrections = self._buffer("corrections", self.data) if is_of_block else None
         self.block_scales = self._buffer("block_scales", self.rows)
         self.block_zeros = self._buffer("block_zeros", self.rows) if self._has_row_zeros else None
-        self.totals = self._buffer("totals", tiles.outputs)
+        self.totals = self._buffer("totals", outputs)
+        if self.staged_size:
+            self.segments = self.staged_size // self.segment
+            self.staged = self._buffer("staged", self.data * self.staged_size, scope="shared")
+            self.staged_sums = self._buffer("staged_sums", self.data * self.segments, scope="shared")
 
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
-        tiles, parts = self.tiles, self.tiles.parts
-        step = self.iteration * parts + self.part
-        whole = self._step(step, is_whole=True) if tiles.steps else None
-        statements = [self._put(self.totals, at, tirx.const(0.0, _WIDE)) for at in range(tiles.outputs)]
-        if whole is not None:
-            is_step = step < tiles.steps if tiles.steps % parts else None
-            statements.append(loop(self.iteration, tiles.iterations, guarded(is_step, whole)))
-        if self.work.k % tiles.codes:
-            last = self._step(tirx.const(tiles.steps, "int32"), is_whole=False)
-            statements.append(guarded(self.part < 1 if parts > 1 else None, last))
+        tiles, parts = self.tiles, int(self.tiles.parts)
+        statements = [self._put(self.totals, at, tirx.const(0.0, _WIDE)) for at in range(self.rows * self.data)]
+        statements += self._sum_up()
         statements += self._outputs()
         threads = {
-            "blockIdx.y": (self.data_group, tiles.data_groups),
-            "blockIdx.x": (self.group, tiles.row_groups),
+            "blockIdx.y": (self.data_group, int(tiles.data_groups)),
+            "blockIdx.x": (self.group, int(tiles.row_groups)),
             "threadIdx.y": (self.part, parts),
-            "threadIdx.x": (self.x, tiles.across),
+            "threadIdx.x": (self.x, int(tiles.across)),
         }
         body: tirx.Stmt = tirx.SeqStmt(statements)
-        for name in [name for name, (_, extent) in threads.items() if extent == 1 and name != "threadIdx.x"]:
-            var, _ = threads[name]
-            if name != "blockIdx.x":
+        for name in ("blockIdx.y", "threadIdx.y"):
+            var, extent = threads[name]
+            if extent == 1:
                 body = substitute(body, {var: tirx.const(0, "int32")})
                 del threads[name]
         # Scales and zero points times vectors of codes.
@@ -154,11 +165,64 @@ class QuantizedKernel:
             body = tirx.AttrStmt(tirx.const(0, "int32"), FP16_ARITHMETIC, tirx.const(1, "int32"), body)
         return launch(self.func, threads, body, self.buffers)["main"]
 
+    def _sum_up(self) -> list[tirx.Stmt]:
+        """Add up the work-item's steps: those of each stage, or all of them and what is left of the rows."""
+        parts, statements = int(self.tiles.parts), list[tirx.Stmt]()
+        count = -(-self.steps_of_stage // parts)
+        step = self.stage * self.steps_of_stage + self.iteration * parts + self.part
+        stages = int(self.tiles.stages)
+        is_cut = stages * count * parts != self.steps
+        if self.steps:
+            one = guarded(step < self.steps if is_cut else None, self._step(step, is_whole=True))
+            each = loop(self.iteration, count, one)
+            each = tirx.SeqStmt([self._stage_data(), each]) if self.staged_size else each
+            statements.append(loop(self.stage, stages, each))
+        if not self.staged_size and self.work.k % self.codes_of_step:
+            last = self._step(tirx.const(self.steps, "int32"), is_whole=False)
+            statements.append(guarded(self.part < 1 if parts > 1 else None, last))
+        return statements
+
+    def _stage_data(self) -> tirx.Stmt:
+        """Copy activations into local memory, with zeros beyond their ends, and the sum of each segment.
+
+        A work-item copies all activations of a chunk or a segment, whichever is larger.
+        """
+        work, tiles = self.work, self.tiles
+        unit = max(self.segment, work.chunk)
+        units, threads = self.staged_size // unit, int(tiles.threads)
+        count = self.data * units
+        turn = tirx.Var("turn", "int32")
+        number = turn * threads + self.part * int(tiles.across) + self.x
+        row, at = number // units, number % units * unit
+        steps: list[tirx.Stmt] = []
+        index = self._data_row_to_read(row)
+        for vector in range(unit // LANES):
+            start = self.stage * self.staged_size + at + vector * LANES
+            steps.append(self._load_vector(index, start, self.loaded, 0))
+            if self.data_sums is not None:
+                steps.append(self._add_vector(0, is_first=vector * LANES % self.segment == 0))
+            factor = self._factor_of(vector % work.per_word)
+            steps.append(
+                self._in_lanes(
+                    lambda lane, vector=vector, factor=factor: self._put(
+                        self.staged,
+                        row * self.staged_size + at + vector * LANES + lane,
+                        _times(self._at(self.loaded, lane), factor),
+                    )
+                )
+            )
+            if self.data_sums is not None and (vector + 1) * LANES % self.segment == 0:
+                segment = row * self.segments + (at + vector * LANES) // self.segment
+                steps.append(self._put(self.staged_sums, segment, self._sum_of_lanes(0)))
+        is_cut = count % threads != 0
+        body = guarded(number < count if is_cut else None, tirx.SeqStmt(steps))
+        return loop(turn, -(-count // threads), body)
+
     # Places
 
     def _row(self, number: int | tirx.Expr) -> tirx.Expr:
         """Return a work-item's `number`-th row of the weight. Neighbouring work-items have neighbouring rows."""
-        return (self.group * self.rows + number) * self.tiles.across + self.x
+        return (self.group * self.rows + number) * int(self.tiles.across) + self.x
 
     def _row_to_read(self, number: int) -> tirx.Expr:
         row = self._row(number)
@@ -168,7 +232,7 @@ class QuantizedKernel:
     def _data_row(self, number: int | tirx.Expr) -> tirx.Expr:
         return self.data_group * self.data + number
 
-    def _data_row_to_read(self, number: int) -> tirx.Expr:
+    def _data_row_to_read(self, number: int | tirx.Expr) -> tirx.Expr:
         row = self._data_row(number)
         return row if self.work.m % self.data == 0 else tirx.min(row, tirx.const(self.work.m - 1, "int32"))
 
@@ -195,32 +259,32 @@ class QuantizedKernel:
     def _step(self, step: tirx.Expr, *, is_whole: bool) -> tirx.Stmt:
         """Add one step of the work-item's rows to its totals.
 
-        is_whole: whether all its codes belong to the row. If not, activations beyond the end are zeros.
+        is_whole: whether the loads of all its activations are inside of the row, or staged.
         """
         work, statements = self.work, list[tirx.Stmt]()
-        left = work.chunks - int(self.tiles.steps) * self.chunks
-        chunks = self.chunks if is_whole else left
+        chunks = self.chunks if is_whole else work.chunks - self.steps * self.chunks
+        is_cut = is_whole and self.steps * self.chunks > work.chunks
         for chunk in range(chunks):
+            place = step * self.chunks + chunk
+            place = tirx.min(place, tirx.const(work.chunks - 1, "int32")) if is_cut and chunk else place
             for row in range(self.rows):
-                index, at = self._row_to_read(row), (chunk * self.rows + row) * LANES
-                statements.append(
-                    self._in_lanes(
-                        lambda lane, at=at, index=index, chunk=chunk: self._put(
-                            self.words,
-                            at + lane,
-                            self._at(self.operands.words, step * self.chunks + chunk, index, lane),
-                        )
-                    )
-                )
+                statements.append(self._load_words(place, row, (chunk * self.rows + row) * LANES))
+        left = self.codes_of_step if is_whole else work.k - self.steps * self.codes_of_step
         codes = chunks * work.chunk
-        size = min(work.block, codes)
-        for first in range(0, codes, size):
-            start = step * self.tiles.codes + first
+        for first in range(0, min(codes, left), self.segment):
+            start = step * self.codes_of_step + first
             block = start // work.block if work.block < work.k else tirx.const(0, "int32")
-            if not is_whole and int(self.tiles.steps) * self.tiles.codes + first >= work.k:
-                break
-            statements += self._block(start, block, first, min(size, codes - first), is_whole=is_whole)
+            if is_whole and self.steps * self.codes_of_step > work.blocks * work.block:
+                block = tirx.min(block, tirx.const(work.blocks - 1, "int32"))
+            size = min(self.segment, codes - first)
+            statements += self._block(start, block, first, size, is_whole=is_whole)
         return tirx.SeqStmt(statements)
+
+    def _load_words(self, chunk: tirx.Expr, row: int, at: int) -> tirx.Stmt:
+        index = self._row_to_read(row)
+        return self._in_lanes(
+            lambda lane: self._put(self.words, at + lane, self._at(self.operands.words, chunk, index, lane))
+        )
 
     def _block(self, start: tirx.Expr, block: tirx.Expr, first: int, size: int, *, is_whole: bool) -> list[tirx.Stmt]:
         """Add `size` codes of a block, which are the step's codes from `first` on.
@@ -230,12 +294,16 @@ class QuantizedKernel:
         statements = self._load_scales(block)
         for vector in range(size // LANES):
             chunk, position = divmod(first // LANES + vector, self.work.per_word)
-            statements += self._load_data(start + vector * LANES, is_first=vector == 0, is_whole=is_whole)
-            statements += self._scale_data(position)
+            place = start + vector * LANES
+            if self.staged_size:
+                statements += self._load_staged(place - self.stage * self.staged_size)
+            else:
+                statements += self._load_data(place, is_first=vector == 0, is_whole=is_whole)
+                statements += self._scale_data(position)
             for row in range(self.rows):
                 statements.append(self._unpack(chunk, row, position))
                 statements += self._multiply(row, is_first=vector == 0)
-        return statements if self.sums is None else [*statements, *self._add_block()]
+        return statements if self.sums is None else [*statements, *self._add_block(start)]
 
     def _load_scales(self, block: tirx.Expr) -> list[tirx.Stmt]:
         statements = []
@@ -255,46 +323,81 @@ class QuantizedKernel:
 
     def _load_data(self, place: tirx.Expr, *, is_first: bool, is_whole: bool) -> list[tirx.Stmt]:
         """Load a vector of each row of activations, and add it to the sum of the block's activations."""
-        work, statements = self.work, list[tirx.Stmt]()
-        # CUDA loads vectors only from whole ones.
-        kind = "vectorized" if is_whole and work.k % LANES == 0 else "unrolled"
+        statements = []
         for number in range(self.data):
             index = self._data_row_to_read(number)
-
-            def load(lane: tirx.Var, number: int = number, index: tirx.Expr = index) -> tirx.Stmt:
-                at = place + lane
-                value = self._at(self.operands.data, index, at).astype(_WIDE)
-                if not is_whole:
-                    value = tirx.if_then_else(at < work.k, value, tirx.const(0.0, _WIDE))
-                return self._put(self.loaded, number * LANES + lane, value)
-
-            statements.append(self._in_lanes(load, kind))
+            statements.append(self._load_vector(index, place, self.loaded, number * LANES, is_whole=is_whole))
             if self.data_sums is not None:
-                sums, first = self.data_sums, number * LANES
-
-                def add(lane: tirx.Var, sums: tirx.Buffer = sums, first: int = first) -> tirx.Stmt:
-                    value = self._at(self.loaded, first + lane)
-                    return self._put(sums, first + lane, value if is_first else self._at(sums, first + lane) + value)
-
-                statements.append(self._in_lanes(add))
+                statements.append(self._add_vector(number * LANES, is_first=is_first))
         return statements
 
+    def _load_vector(
+        self, index: tirx.Expr, place: tirx.Expr, target: tirx.Buffer, at: int, *, is_whole: bool = False
+    ) -> tirx.Stmt:
+        """Load four activations of row `index`, zeros beyond its end.
+
+        is_whole: whether the vector is known to be inside of the row.
+        """
+        k = self.work.k
+        is_whole = is_whole or (self.staged_size > 0 and k % self.staged_size == 0)
+        # CUDA loads vectors only from whole ones.
+        kind = "vectorized" if k % LANES == 0 else "unrolled"
+
+        def load(lane: tirx.Var) -> tirx.Stmt:
+            position = place + lane
+            value = self._at(self.operands.data, index, position).astype(_WIDE)
+            if not is_whole and kind == "unrolled":
+                value = tirx.if_then_else(position < k, value, tirx.const(0.0, _WIDE))
+            return self._put(target, at + lane, value)
+
+        vector = self._in_lanes(load, kind)
+        if is_whole or kind == "unrolled":
+            return vector
+        zeros = self._in_lanes(lambda lane: self._put(target, at + lane, tirx.const(0.0, _WIDE)))
+        return tirx.IfThenElse(place < k, vector, zeros)
+
+    def _add_vector(self, at: int, *, is_first: bool) -> tirx.Stmt:
+        """Add loaded activations to their sums."""
+        sums = self.data_sums
+        assert sums is not None, "only then they are summed up"
+
+        def add(lane: tirx.Var) -> tirx.Stmt:
+            value = self._at(self.loaded, at + lane)
+            return self._put(sums, at + lane, value if is_first else self._at(sums, at + lane) + value)
+
+        return self._in_lanes(add)
+
+    def _sum_of_lanes(self, at: int) -> tirx.Expr:
+        """Return the sum of a vector of sums of activations, times the zero point if all weights have the same."""
+        assert self.data_sums is not None, "only then they are summed up"
+        total = _sum_of([self._at(self.data_sums, at + lane) for lane in range(LANES)])
+        return total if self._has_row_zeros else total * tirx.const(float(self.work.common_zero), _WIDE)
+
+    def _load_staged(self, place: tirx.Expr) -> list[tirx.Stmt]:
+        def load(lane: tirx.Var, number: int) -> tirx.Stmt:
+            value = self._at(self.staged, number * self.staged_size + place + lane)
+            return self._put(self.loaded, number * LANES + lane, value)
+
+        return [self._in_lanes(functools.partial(load, number=number)) for number in range(self.data)]
+
     def _scale_data(self, position: int) -> list[tirx.Stmt]:
-        """Divide the activations by the place value that masked codes of a position have."""
+        """Scale loaded activations for masked codes of a position."""
         if self.scaled is self.loaded:
             return []
-        shift = self._shift_of(position)
-        factor = tirx.const(2.0**-shift, _WIDE)
+        factor = self._factor_of(position)
 
         def scale(lane: tirx.Var, first: int) -> tirx.Stmt:
-            value = self._at(self.loaded, first + lane)
-            return self._put(self.scaled, first + lane, value * factor if shift else value)
+            return self._put(self.scaled, first + lane, _times(self._at(self.loaded, first + lane), factor))
 
         return [self._in_lanes(functools.partial(scale, first=number * LANES)) for number in range(self.data)]
 
-    def _shift_of(self, position: int) -> int:
-        """Return the place, in bits, of masked codes. The last code of a word is shifted instead."""
-        return 0 if position == self.work.per_word - 1 else position * self.work.bits
+    def _factor_of(self, position: int) -> float:
+        """Return the factor of activations for codes of a position: its reciprocal place value if they are masked.
+
+        The last code of a word is shifted instead.
+        """
+        is_last = position == self.work.per_word - 1
+        return 1.0 if self.config["unpack"] != MASK or is_last else 2.0 ** -(position * self.work.bits)
 
     def _unpack(self, chunk: int, row: int, position: int) -> tirx.Stmt:
         """Make floats of code `position` of the four words of a row's chunk."""
@@ -339,17 +442,17 @@ class QuantizedKernel:
                 statements.append(self._put(target, at, product if starts else self._at(target, at) + product))
         return statements
 
-    def _add_block(self) -> list[tirx.Stmt]:
+    def _add_block(self, start: tirx.Expr) -> list[tirx.Stmt]:
         """Add the sums of a block to the totals: scale * (sums - zero point * sum of the activations)."""
         assert self.sums is not None, "only then zero points are applied to a block"
-        assert self.data_sums is not None
         assert self.corrections is not None
         statements: list[tirx.Stmt] = []
         for number in range(self.data):
-            lanes = [self._at(self.data_sums, number * LANES + lane) for lane in range(LANES)]
-            total = functools.reduce(tirx.Add, lanes)
-            if self.block_zeros is None:
-                total = total * tirx.const(float(self.work.common_zero), _WIDE)
+            if self.staged_size:
+                segment = (start - self.stage * self.staged_size) // self.segment
+                total = self._at(self.staged_sums, number * self.segments + segment)
+            else:
+                total = self._sum_of_lanes(number * LANES)
             statements.append(self._put(self.corrections, number, total))
             for row in range(self.rows):
                 at, correction = number * self.rows + row, self._at(self.corrections, number)
@@ -363,25 +466,25 @@ class QuantizedKernel:
 
     def _outputs(self) -> list[tirx.Stmt]:
         """Store the totals. Work-items that share them add up some each."""
-        tiles, parts = self.tiles, int(self.tiles.parts)
+        tiles, parts, outputs = self.tiles, int(self.tiles.parts), self.rows * self.data
         if parts == 1:
             return [
                 self._store(number, row, self._at(self.totals, number * self.rows + row))
                 for number in range(self.data)
                 for row in range(self.rows)
             ]
-        partial = self._buffer("partial", int(tiles.threads * tiles.outputs), scope="shared")
+        partial = self._buffer("partial", int(tiles.threads) * outputs, scope="shared")
         shared = self._buffer("shared_total", 1)
         statements = [
-            self._put(partial, (at * parts + self.part) * tiles.across + self.x, self._at(self.totals, at))
-            for at in range(tiles.outputs)
+            self._put(partial, (at * parts + self.part) * int(tiles.across) + self.x, self._at(self.totals, at))
+            for at in range(outputs)
         ]
-        for first in range(0, tiles.outputs, parts):
+        for first in range(0, outputs, parts):
             at = self.part + first
-            sums = [self._at(partial, (at * parts + part) * tiles.across + self.x) for part in range(parts)]
+            sums = [self._at(partial, (at * parts + part) * int(tiles.across) + self.x) for part in range(parts)]
             store = self._store(at // self.rows, at % self.rows, self._at(shared, 0))
             body = tirx.SeqStmt([self._put(shared, 0, _sum_of(sums)), store])
-            statements.append(guarded(at < tiles.outputs if first + parts > tiles.outputs else None, body))
+            statements.append(guarded(at < outputs if first + parts > outputs else None, body))
         return statements
 
     def _store(self, number: int | tirx.Expr, row: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
@@ -402,6 +505,10 @@ class QuantizedKernel:
         if self.work.n % self.tiles.rows:
             inside.append(place[1] < self.work.n)
         return guarded(functools.reduce(tirx.And, inside) if inside else None, tirx.BufferStore(output, value, place))
+
+
+def _times(value: tirx.Expr, factor: float) -> tirx.Expr:
+    return value if factor == 1.0 else value * tirx.const(factor, _WIDE)
 
 
 def _byte(word: tirx.Expr, number: int) -> tirx.Expr:
