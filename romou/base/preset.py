@@ -130,6 +130,25 @@ class Streaming:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """Default configs of products with quantized weights.
+
+    unpack: how a code becomes a number, a choice of the knob `unpack`.
+    rows: rows of the weight of a work-item, for one row of activations.
+    tile_rows, tile_data: rows of the weight and of the activations of a work-item, for several rows of activations.
+    is_staged: whether a group stages activations in local memory.
+    group: work-items of a group.
+    """
+
+    unpack: Literal["shift", "mask", "bytes"]
+    rows: int
+    tile_rows: int
+    tile_data: int
+    is_staged: bool
+    group: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recurrent:
     """Kernels of recurrent operators.
 
@@ -208,3 +227,4 @@ class Preset:
     streaming: Streaming
     attention: Attention
     recurrent: Recurrent
+    quantized: Quantized

@@ -34,6 +34,7 @@ from support.kernels.operators import (
     task_of,
 )
 from support.kernels.streams import OPERATORS
+from support.models.quantized import QuantizedCase, quantized_task
 
 PHONE, GPU = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
 TARGETS = [
@@ -63,6 +64,7 @@ def tasks() -> Sequence[TunableTask]:
     contractions.append(
         joined_task(lambda q, k, v: op.matmul(op.nn.softmax(op.matmul(q, k), axis=-1), v), *[(3, 128, 128)] * 3)
     )
+    contractions.append(quantized_task(QuantizedCase(m=8, k=1024, n=128)))
     return [*contractions, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
 
 

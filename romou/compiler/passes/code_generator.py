@@ -101,7 +101,9 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write doubles, and whole numbers in fp32, as sums of constants of seven digits. Simplification would undo it.
+    """Write exact constants as sums of constants of seven digits. Simplification would undo it.
+
+    They are doubles, and in fp32 whole numbers and powers of two.
 
     16777215.0      ->      1.677722e+07f + -5.0e+00f
     """
@@ -114,7 +116,8 @@ def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
 
 def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
     dtype, value = str(constant.ty), float(constant.value)
-    if not math.isfinite(value) or not (dtype == "float64" or (dtype == "float32" and value.is_integer())):
+    is_exact = dtype == "float64" or (dtype == "float32" and (value.is_integer() or abs(math.frexp(value)[0]) == 0.5))
+    if not math.isfinite(value) or not is_exact:
         return constant
     number = np.dtype(dtype).type
     parts, rest = list[tirx.Expr](), number(value)

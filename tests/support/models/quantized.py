@@ -7,6 +7,33 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from tvm import te, tirx
+
+from romou.compiler.task import TunableTask
+from tvm_patches.quantized_matrix import QuantizedMatrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The numbers of a product. zeros: None for 2^(bits - 1). bias: None for none."""
+
+    data: np.ndarray
+    codes: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None
+    bias: np.ndarray | None
+    case: QuantizedCase
+
+    @property
+    def result(self) -> np.ndarray:
+        """The result by the definition, in double precision."""
+        case = self.case
+        zeros = np.full(self.scales.shape, 1 << case.bits - 1) if self.zeros is None else self.zeros
+        scales, points = (
+            np.repeat(a.astype(np.float64), case.block, axis=1)[:, : case.k] for a in (self.scales, zeros)
+        )
+        result: np.ndarray = self.data.astype(np.float64) @ ((self.codes.astype(np.float64) - points) * scales).T
+        return result if self.bias is None else result + self.bias.astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,30 +52,42 @@ class QuantizedCase:
     has_bias: bool = False
     dtype: str = "float32"
 
-    def model(self, seed: int = 0, **attributes: int) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
-        """Return the model, an input and the result in double precision. Half of the scales are negative."""
+    def draw(self, seed: int = 0) -> Drawn:
+        """Return random numbers. Half of the scales are negative."""
         rng = np.random.default_rng(seed)
         blocks = -(-self.k // self.block)
-        codes = rng.integers(0, 1 << self.bits, (self.n, blocks * self.block)).astype(np.uint8)
         scales = rng.uniform(0.5, 1.5, (self.n, blocks)) * rng.choice([-1, 1], (self.n, blocks)) / (1 << self.bits)
-        scales = scales.astype(self.dtype)
-        data = rng.standard_normal((self.m, self.k)).astype(self.dtype)
-        zeros = np.full((self.n, blocks), 1 << self.bits - 1, np.float64)
-        arrays = {"packed": packed(codes, self.bits).reshape(self.n, blocks, -1), "scales": scales.reshape(-1)}
-        if self.zero == "uint8":
-            points = rng.integers(0, 1 << self.bits, (self.n, blocks)).astype(np.uint8)
-            zeros, arrays["zeros"] = points.astype(np.float64), packed(points, self.bits)
-        elif self.zero == "float":
-            arrays["zeros"] = rng.uniform(0, 1 << self.bits, (self.n, blocks)).astype(self.dtype)
-            zeros = arrays["zeros"].astype(np.float64)
-        weight = (codes.reshape(self.n, blocks, -1) - zeros[:, :, None]) * scales.astype(np.float64)[:, :, None]
-        result = data.astype(np.float64) @ weight.reshape(self.n, -1)[:, : self.k].T
+        zeros = {
+            "none": lambda: None,
+            "uint8": lambda: rng.integers(0, 1 << self.bits, (self.n, blocks)).astype(np.uint8),
+            "float": lambda: rng.uniform(0, 1 << self.bits, (self.n, blocks)).astype(self.dtype),
+        }[self.zero]()
+        return Drawn(
+            data=rng.standard_normal((self.m, self.k)).astype(self.dtype),
+            codes=rng.integers(0, 1 << self.bits, (self.n, self.k)).astype(np.uint8),
+            scales=scales.astype(self.dtype),
+            zeros=zeros,
+            bias=rng.standard_normal(self.n).astype(self.dtype) if self.has_bias else None,
+            case=self,
+        )
+
+    def matrix(self, drawn: Drawn) -> QuantizedMatrix:
+        """Return the weight as kernels read it."""
+        return QuantizedMatrix.pack(drawn.codes, drawn.scales, drawn.zeros, bits=self.bits, block=self.block)
+
+    def model(self, seed: int = 0, **attributes: int) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
+        """Return the model, an input and the result in double precision."""
+        drawn = self.draw(seed)
+        n, blocks = drawn.scales.shape
+        full = np.pad(drawn.codes, ((0, 0), (0, blocks * self.block - self.k)))
+        arrays = {"packed": packed(full, self.bits).reshape(n, blocks, -1), "scales": drawn.scales.reshape(-1)}
+        if drawn.zeros is not None:
+            arrays["zeros"] = packed(drawn.zeros, self.bits) if self.zero == "uint8" else drawn.zeros
         names = list(arrays)
-        if self.has_bias:
-            arrays["bias"] = rng.standard_normal(self.n).astype(self.dtype)
-            result = result + arrays["bias"].astype(np.float64)
+        if drawn.bias is not None:
+            arrays["bias"] = drawn.bias
             names += ["", "", "bias"][len(names) - 2 :]
-        return self._graph(arrays, names, attributes), data, result
+        return self._graph(arrays, names, attributes), drawn.data, drawn.result
 
     def _graph(self, arrays: dict[str, np.ndarray], names: list[str], attributes: dict[str, int]) -> onnx.ModelProto:
         element = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
@@ -82,3 +121,23 @@ def packed(codes: np.ndarray, bits: int) -> np.ndarray:
     full = np.pad(codes, ((0, 0), (0, -codes.shape[1] % per_byte))).reshape(len(codes), -1, per_byte)
     rows: np.ndarray = np.bitwise_or.reduce(full << np.arange(0, 8, bits, dtype=np.uint8), axis=-1)
     return rows
+
+
+def quantized_task(case: QuantizedCase, *, has_epilogue: bool = False) -> TunableTask:
+    """Return the product as a task, perhaps followed by a bias, a ReLU and a product with another tensor."""
+    drawn = case.draw()
+    matrix = case.matrix(drawn)
+    arrays = [drawn.data, *matrix.arrays]
+    operands = [te.placeholder(a.shape, str(a.dtype), name) for a, name in zip(arrays, "dwsz", strict=False)]
+    total = matrix.product(case.m, case.dtype).define(*operands)
+    if has_epilogue:
+        bias, other = (
+            te.placeholder(shape, case.dtype, name) for name, shape in (("b", (case.n,)), ("o", total.shape))
+        )
+        operands += [bias, other]
+        total = te.compute(
+            total.shape, lambda i, j: te.max(total[i, j] + bias[j], tirx.const(0, case.dtype)) * other[i, j]
+        )
+    task = TunableTask.of(te.create_prim_func([*operands, total]))
+    assert task is not None
+    return task

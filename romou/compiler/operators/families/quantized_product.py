@@ -36,6 +36,7 @@ from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
 
+_ITEM_DATA, _STAGES = (1, 2, 3, 4, 6, 8), (0, 256, 512, 1024, 2048, 4096)
 KNOBS = (
     Knob(
         name="group_rows",
@@ -59,7 +60,7 @@ KNOBS = (
     ),
     Knob(
         name="item_data",
-        choices=(1, 2, 3, 4, 6, 8),
+        choices=_ITEM_DATA,
         default=1,
         help="rows of activations of a work-item",
         scales_outputs=True,
@@ -72,7 +73,7 @@ KNOBS = (
     ),
     Knob(
         name="staged_data",
-        choices=(0, 256, 512, 1024, 2048, 4096),
+        choices=_STAGES,
         default=0,
         help="activations of each row that a group stages in local memory, with the sum of each block; 0: none",
     ),
@@ -89,6 +90,12 @@ KNOBS = (
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
 )
+# Activations of a row that the default config stages, for one row and for several.
+_STAGED, _STAGED_TILE = 1024, 256
+# Registers for addresses and loop counters.
+_ADDRESSES = 16
+# Work-items along the weight's rows that read a cache line together.
+_LEAST_ACROSS = 8
 # Registers of a work-item for its tiles, which leave some for addresses.
 _MOST_REGISTERS = 160
 # Most multiply-adds that a step writes out, because compilers take long for longer code.
@@ -176,8 +183,8 @@ class QuantizedTemplate(Template):
     def space(self, limits: Limits) -> Space:
         work = self.workload
         choices: dict[str, Sequence[Choice]] = {
-            "item_data": [d for d in (1, 2, 3, 4, 6, 8) if d == 1 or d < 2 * work.m],
-            "staged_data": [s for s in (0, 256, 512, 1024, 2048, 4096) if s <= 256 or s < 2 * work.k],
+            "item_data": [d for d in _ITEM_DATA if d == 1 or d < 2 * work.m],
+            "staged_data": [s for s in _STAGES if s <= 256 or s < 2 * work.k],
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
         }
         space = Space.of(self.knobs, limits, choices)
@@ -201,7 +208,30 @@ class QuantizedTemplate(Template):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        return self.space(limits).nearest_valid(self.space(limits).default())
+        """Return tiles for the rows of activations, with sums split until the device is busy."""
+        space, numbers, work = self.space(limits), limits.preset.quantized, self.workload
+        data = next(d for d in _ITEM_DATA if d >= min(work.m, numbers.tile_data))
+        config = space.default(
+            item_data=data,
+            item_rows=numbers.rows if data == 1 else numbers.tile_rows,
+            staged_data=(_STAGED if data == 1 else _STAGED_TILE) if numbers.is_staged else 0,
+            unpack=numbers.unpack if numbers.is_staged or numbers.unpack != MASK else SHIFT,
+        )
+        if limits.registers is not None and self.registers(config) + _ADDRESSES > limits.registers:
+            config = config.replace(zero_point=OF_WEIGHT)
+        splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
+        usable = [split for split in splits if space.is_valid(split)]
+        busy = (split for split in usable if self._work_items(split) >= limits.busy_work_items)
+        return next(busy, usable[-1] if usable else space.nearest_valid(config))
+
+    @staticmethod
+    def _split(config: Config, parts: int, group: int) -> Config:
+        """Return a config whose sums have `parts` parts, in a group of about `group` work-items."""
+        return config.replace(group_parts=parts, group_rows=max(group // parts, _LEAST_ACROSS))
+
+    def _work_items(self, config: Config) -> int:
+        tiles = self.tiles(config)
+        return int(tiles.groups * tiles.threads)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         # Without this mark, fp16 is converted by functions that take an offset, not a pointer.

@@ -1,0 +1,125 @@
+"""Products with quantized weights: every form equal to the definition on every device, epilogues, fp16."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+import romou
+from romou.base.space import Config
+from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.frontend.reference import relative_l2_error
+from romou.compiler.operators.families.quantized_product import QuantizedTemplate
+from romou.devices.targets import Target
+from romou.tuner.measure.verify import poison
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
+from support.kernels.operators import assert_agrees, each_kind, has_device
+from support.models.quantized import QuantizedCase, quantized_task
+from support.suite.exhaustive import exhaustive
+
+PHONE = Target("opencl -device=adreno640")
+CASES = [
+    QuantizedCase(m=1, k=1000, n=37, zero="uint8"),
+    QuantizedCase(m=3, k=203, n=21, block=64),
+    QuantizedCase(m=64, k=320, n=33, block=128, zero="float"),
+    QuantizedCase(m=1, k=300, n=21, bits=8, block=16),
+    QuantizedCase(m=3, k=130, n=40, bits=2, block=16, zero="uint8"),
+    QuantizedCase(m=2, k=256, n=48, block=16, dtype="float16", zero="float"),
+    QuantizedCase(m=64, k=96, n=17, bits=8, zero="uint8"),
+    QuantizedCase(m=1, k=2050, n=9, bits=8, block=256, dtype="float16"),
+]
+DRAWN = [0, 1, 2]
+
+
+def check(target: Target, case: QuantizedCase, config: Config | None = None, seed: int = 0) -> None:
+    task, drawn = quantized_task(case), case.draw(seed)
+    arrays = [drawn.data, *case.matrix(drawn).arrays, poison((case.m, case.n), case.dtype)]
+    limit = 1e-5 if case.dtype == "float32" else 1e-3
+    assert_agrees(target, task, config or task.default_config(target), arrays, drawn.result, limit)
+
+
+@each_kind("case", CASES, opencl=(0, 2, 4, 5), cuda=(5,), vulkan=(5,))
+def test_default_configs(target: Target, case: QuantizedCase) -> None:
+    check(target, case)
+
+
+@each_kind("drawn", DRAWN, opencl=(1,), cuda=(), vulkan=())
+def test_random_configs(target: Target, drawn: int) -> None:
+    """Fresh numbers for each config. Every choice of every knob occurs in some of them."""
+    rng = np.random.default_rng(drawn)
+    for case in CASES[drawn::3] if has_device(target) else CASES[:1]:
+        for config in quantized_task(case).space(target).sample(rng, 1):
+            check(target, case, config, seed=int(rng.integers(1 << 30)))
+
+
+@pytest.mark.parametrize(
+    ("unpack", "staged"),
+    [("mask", 256), *(pytest.param(u, s, marks=exhaustive) for u in ("shift", "mask", "bytes") for s in (0, 256))],
+)
+def test_unpacking_is_exact(unpack: str, staged: int, opencl_device: tvm.runtime.Device) -> None:
+    """Integers come out exactly, so that no code, place value or zero point is nearly right."""
+    target = Target("opencl")
+    for bits in (2, 4, 8):
+        case = QuantizedCase(m=1, k=520, n=8, bits=bits, zero="uint8")
+        task, drawn = quantized_task(case), case.draw(bits)
+        data = np.random.default_rng(bits).integers(-8, 9, (1, case.k)).astype(np.float32)
+        whole = type(drawn)(**{**vars(drawn), "data": data, "scales": np.sign(drawn.scales)})
+        config = task.default_config(target).replace(unpack=unpack, staged_data=staged, group_parts=2)
+        assert task.space(target).is_valid(config)
+        arrays = [data, *case.matrix(whole).arrays, poison((1, case.n), "float32")]
+        assert_agrees(target, task, config, arrays, whole.result, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parts"),
+    [
+        ("float16", 4),
+        *(pytest.param(dtype, parts, marks=exhaustive) for dtype, parts in (("float32", 1), ("float32", 4))),
+    ],
+)
+def test_an_epilogue_is_part_of_the_kernel(dtype: str, parts: int, opencl_device: tvm.runtime.Device) -> None:
+    target, case = Target("opencl"), QuantizedCase(m=3, k=128, n=21, dtype=dtype)
+    task, drawn, rng = quantized_task(case, has_epilogue=True), case.draw(), np.random.default_rng(1)
+    bias, other = (rng.standard_normal(shape).astype(dtype) for shape in ((case.n,), (case.m, case.n)))
+    expected = np.maximum(drawn.result + bias.astype(np.float64), 0) * other.astype(np.float64)
+    config = task.default_config(target).replace(group_parts=parts)
+    arrays = [drawn.data, *case.matrix(drawn).arrays, bias, other, poison(expected.shape, dtype)]
+    assert_agrees(target, task, config, arrays, expected, 1e-5 if dtype == "float32" else 2e-3)
+
+
+def test_a_model_keeps_its_weight_packed(opencl_device: tvm.runtime.Device) -> None:
+    """From ONNX to a kernel of this family: the bias is its epilogue, and the model holds the packed bytes."""
+    target, case = Target("opencl"), QuantizedCase(m=2, k=512, n=64, zero="uint8", has_bias=True)
+    model, data, expected = case.model()
+    lowered = Compilation.of(import_model(model, None), target).lowered()
+    assert [task.family for task in lowered.tasks] == ["quantized_product"]
+    (result,) = romou.compile(model, target=target).run({"x": data})
+    assert relative_l2_error(result, expected) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES[:3], ids=str)
+def test_formulas(case: QuantizedCase) -> None:
+    """Bytes of the weight in the formulas are the packed bytes."""
+    task = quantized_task(case)
+    template = task.template
+    assert isinstance(template, QuantizedTemplate)
+    work, limits = template.workload, PHONE.limits
+    config = template.default_config(limits).replace(group_parts=1)
+    usage: Any = form_of(template, limits).usage(columns_of([config]))
+    tiles = template.tiles(config)
+    per_code = work.bits / 8
+    weight = tiles.threads * tiles.item_rows * tiles.codes * per_code
+    assert weight < usage.buffer_bytes[0] < 2 * weight + tiles.item_data * tiles.codes * 4
+    assert usage.work_groups[0] == tiles.groups
+
+
+def test_the_default_fits_every_device() -> None:
+    devices = ["opencl -device=adreno740", "opencl -device=mali_g76", "vulkan -device=mali_g715", "opencl -device=host"]
+    for name, case in itertools.product([*devices, "cuda -device=nvidia_h200"], CASES):
+        target, task = Target(name), quantized_task(case)
+        assert task.space(target).is_valid(task.default_config(target)), (name, case)
