@@ -201,22 +201,19 @@ class QuantizedKernel:
             steps.append(self._load_vector(index, start, self.loaded, 0))
             if self.data_sums is not None:
                 steps.append(self._add_vector(0, is_first=vector * LANES % self.segment == 0))
-            factor = self._factor_of(vector % work.per_word)
-            steps.append(
-                self._in_lanes(
-                    lambda lane, vector=vector, factor=factor: self._put(
-                        self.staged,
-                        row * self.staged_size + at + vector * LANES + lane,
-                        _times(self._at(self.loaded, lane), factor),
-                    )
-                )
-            )
+            target = row * self.staged_size + at + vector * LANES
+            steps.append(self._put_staged(target, self._factor_of(vector % work.per_word)))
             if self.data_sums is not None and (vector + 1) * LANES % self.segment == 0:
                 segment = row * self.segments + (at + vector * LANES) // self.segment
                 steps.append(self._put(self.staged_sums, segment, self._sum_of_lanes(0)))
         is_cut = count % threads != 0
         body = guarded(number < count if is_cut else None, tirx.SeqStmt(steps))
         return loop(turn, -(-count // threads), body)
+
+    def _put_staged(self, target: tirx.Expr, factor: float) -> tirx.Stmt:
+        return self._in_lanes(
+            lambda lane: self._put(self.staged, target + lane, _times(self._at(self.loaded, lane), factor))
+        )
 
     # Places
 
