@@ -67,11 +67,14 @@ def on_cpu(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.nda
     return [array.numpy() for array in (result if len(imported.outputs) > 1 else [result])]
 
 
+def given(inputs: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in inputs.items() if array is not None}
+
+
 def check(model: onnx.ModelProto, inputs: dict[str, np.ndarray | None], tolerance: float = 1e-5) -> None:
-    given = {name: array for name, array in inputs.items() if array is not None}
-    expected = run_onnxruntime(model, given)
+    expected = run_onnxruntime(model, given(inputs))
     assert expected is not None
-    for array, right in zip(on_cpu(model, given), expected, strict=True):
+    for array, right in zip(on_cpu(model, given(inputs)), expected, strict=True):
         assert (array.shape, array.dtype) == (right.shape, right.dtype)
         np.testing.assert_allclose(array, right, atol=tolerance, rtol=tolerance)
 
@@ -168,10 +171,10 @@ def test_a_chain_runs_in_kernels(dtype: str) -> None:
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
     compiled = romou.compile(model, target="opencl -device=host", precision=dtype)
     assert (compiled.host_nodes, compiled.summary().by_tvm, compiled.summary().moved) == ((), (), ())
-    given = {"ids": np.array([[0, 10, 3, 7, 7]]), "positions": np.array([[0, 1, 2, 8, 4]])}
-    expected = run_onnxruntime(model, given)
+    inputs = {"ids": np.array([[0, 10, 3, 7, 7]]), "positions": np.array([[0, 1, 2, 8, 4]])}
+    expected = run_onnxruntime(model, inputs)
     assert expected is not None
-    for array, right in zip(compiled.run(given), expected, strict=True):
+    for array, right in zip(compiled.run(inputs), expected, strict=True):
         np.testing.assert_allclose(array, right, atol=1e-5 if dtype == "float32" else 3e-2)
 
 
@@ -188,10 +191,10 @@ FORMS: dict[str, dict[str, object]] = {
 
 def grouped(form: str, rows: int, past: int, dtype: str = "float32") -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return a GroupQueryAttention whose cache of LENGTH holds `past` tokens, with its inputs."""
-    given = dict(FORMS[form])
+    attributes = dict(FORMS[form])
     width, shared = HEADS * SIZE, SHARED * SIZE
     is_packed, has_positions, has_sink, has_bias, is_padded = (
-        bool(given.pop(name, False)) for name in ("packed", "positions", "sink", "bias", "queries")
+        bool(attributes.pop(name, False)) for name in ("packed", "positions", "sink", "bias", "queries")
     )
     tokens = rows - 1 if is_padded and rows > 1 else rows
     inputs: dict[str, np.ndarray | None] = {
@@ -202,7 +205,7 @@ def grouped(form: str, rows: int, past: int, dtype: str = "float32") -> tuple[on
     for cache in caches:
         cache[:, :, past:] = 0
     inputs |= {"x3": caches[0], "x4": caches[1], "x5": np.array([past + tokens - 1], "int32")}
-    angles = normal(LENGTH, SIZE // 2, dtype=dtype) if "do_rotary" in given else None
+    angles = normal(LENGTH, SIZE // 2, dtype=dtype) if "do_rotary" in attributes else None
     constants = {"x6": np.array([LENGTH], "int32"), "x7": angles, "x8": angles}
     if has_positions:
         inputs["x9"] = np.arange(past, past + rows)[None]
@@ -216,9 +219,9 @@ def grouped(form: str, rows: int, past: int, dtype: str = "float32") -> tuple[on
     for i in range(9, max(others, default=8) + 1):
         inputs.setdefault(f"x{i}", others.get(i))
     model = model_of(
-        "GroupQueryAttention", inputs, 3, constants=constants, num_heads=HEADS, kv_num_heads=SHARED, **given
+        "GroupQueryAttention", inputs, 3, constants=constants, num_heads=HEADS, kv_num_heads=SHARED, **attributes
     )
-    return model, {name: array for name, array in inputs.items() if array is not None}
+    return model, given(inputs)
 
 
 STEPS = [(form, rows, past) for form in FORMS for rows, past in ((3, 6), (1, 6), (4, 0))]
@@ -270,3 +273,58 @@ def test_a_refused_form_is_named(attributes: dict[str, object], reason: str) -> 
     node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attributes.items())])
     with pytest.raises(ImporterError, match=reason):
         from_onnx(model)
+
+
+PROJECTED = {
+    "three inputs": {"x0": (2, 3, 32), "x1": (2, 5, 32), "x2": (2, 5, 48)},
+    "bias, lengths": {"x0": (2, 3, 32), "x1": (2, 5, 32), "x2": (2, 5, 32), "x3": (96,), "x4": [5, 2]},
+    "mask, past": {
+        "x0": (2, 3, 32),
+        "x1": (2, 3, 32),
+        "x2": (2, 3, 32),
+        "x3": None,
+        "x4": [[1, 1, 0, 1, 1], [0, 1, 1, 1, 1]],
+        "x5": (1, 1, 3, 5),
+        "x6": (2, 4, 2, 8),
+        "x7": (2, 4, 2, 8),
+    },
+    "packed": {"x0": (2, 3, 4, 3, 8)},
+    "packed keys": {"x0": (2, 3, 32), "x1": (2, 5, 4, 2, 8)},
+    "heads of keys": {"x0": (2, 3, 32), "x1": (2, 4, 5, 8), "x2": (2, 4, 5, 8)},
+}
+
+
+def unpacked(inputs: dict[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
+    """Return three inputs instead of packed ones, which onnxruntime has no kernel for on the CPU."""
+    packed = next((array for array in inputs.values() if array is not None and array.ndim == 5), None)
+    if packed is None or "x6" in inputs:
+        return inputs
+    parts = [packed[:, :, :, i].reshape(*packed.shape[:2], -1) for i in range(packed.shape[3])]
+    arrays = [array for array in (inputs["x0"], *parts) if array is not packed]
+    return {f"x{i}": array for i, array in enumerate(arrays)}
+
+
+@pytest.mark.parametrize("form", few(list(PROJECTED), 1, 2, 3))
+def test_multi_head_attention(form: str) -> None:
+    inputs = {
+        name: np.array(value, "int32") if isinstance(value, list) else None if value is None else normal(*value)
+        for name, value in PROJECTED[form].items()
+    }
+    outputs, others = 3 if "x6" in inputs else 1, unpacked(inputs)
+    attributes = {"num_heads": 4, "unidirectional": int(form == "packed")}
+    expected = run_onnxruntime(model_of("MultiHeadAttention", others, outputs, **attributes), given(others))
+    assert expected is not None
+    results = on_cpu(model_of("MultiHeadAttention", inputs, outputs, **attributes), given(inputs))
+    for array, right in zip(results, expected, strict=True):
+        np.testing.assert_allclose(array, right, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_past", [False, True])
+def test_attention(has_past: bool) -> None:
+    inputs: dict[str, np.ndarray | None] = {"x0": normal(2, 3, 16)}
+    inputs["x3"] = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]] if has_past else [3, 2], "int32")
+    if has_past:
+        inputs["x4"] = normal(2, 2, 4, 2, 8)
+    constants = {"x1": normal(16, 96) / 4, "x2": normal(96)}
+    model = model_of("Attention", inputs, 1 + has_past, constants, num_heads=4, unidirectional=int(has_past))
+    check(model, inputs)

@@ -5,6 +5,7 @@ The wheel lacks it, or converts it without caches and masks.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from tvm_patches.onnx_converters.microsoft import Heads
-from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter, shape_of
+from tvm_patches.onnx_converters.node import MICROSOFT, Node, Result, converter, shape_of
 
 op = relax.op
 
@@ -203,3 +204,98 @@ def _weights(node: Node, scores: relax.Expr, group: int) -> relax.Expr:
     powers = node.emit(op.exp(op.subtract(wide, peak)))
     total = op.add(op.sum(powers, [-1], keepdims=True), op.exp(op.subtract(sink, peak)))
     return node.emit(op.astype(op.divide(powers, total), str(scores.ty.dtype)))
+
+
+@converter("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(node: Node) -> Sequence[relax.Expr]:
+    """Attend with as many heads of keys as of queries. A past of keys and values comes before the new ones."""
+    if node.has(8) or node.has(9) or any(node.is_wanted[3:]):
+        raise ValueError("shared buffers, beams and the scores as an output are not supported")
+    heads = node.attributes["num_heads"]
+    if len(node.shape()) == 5:
+        query, key, value = (_split_at(node, node.input(0), i) for i in range(3))
+    elif node.has(1) and len(node.shape(1)) == 5:
+        query = _outer(node, node.input(0), heads)
+        key, value = (_split_at(node, node.input(1), i) for i in range(2))
+    else:
+        query, key, value = (_outer(node, _with_bias(node, i), heads) for i in range(3))
+    if node.has(3) and (len(node.shape()) == 5 or len(node.shape(1)) != 3):
+        raise ValueError("a bias of packed inputs or of heads is not supported")
+    if node.has(6):
+        key, value = (node.emit(op.concat([node.input(past), new], axis=2)) for past, new in ((6, key), (7, value)))
+    return [_attended(node, query, key, value, mask=4, bias=5), key, value]
+
+
+@converter("Attention", domain=MICROSOFT)
+def attention(node: Node) -> Result:
+    """Attend to the input itself, through one product for queries, keys and values."""
+    if node.attributes.get("do_rotary", 0) or node.has(6):
+        raise ValueError("rotations and shared buffers are not supported")
+    heads, width = node.attributes["num_heads"], node.shape(1)[1]
+    sizes = node.attributes.get("qkv_hidden_sizes", ()) or (width // 3,) * 3
+    product = op.matmul(node.input(0), node.input(1))
+    product = node.emit(op.add(product, node.input(2)) if node.has(2) else product)
+    ends = np.cumsum((0, *sizes)).tolist()
+    query, key, value = (
+        _outer(node, op.strided_slice(product, [2], [begin], [end]), heads) for begin, end in itertools.pairwise(ends)
+    )
+    if node.has(4):
+        olds = [op.squeeze(op.take(node.input(4), relax.const([i], "int64"), axis=0), [0]) for i in range(2)]
+        key, value = (node.emit(op.concat([old, new], axis=2)) for old, new in zip(olds, (key, value), strict=True))
+    output = _attended(node, query, key, value, mask=3, bias=5)
+    return [output, op.stack([key, value], axis=0)] if any(node.is_wanted[1:]) else output
+
+
+def _split_at(node: Node, packed: relax.Expr, index: int) -> relax.Expr:
+    """Return part `index` of (batch, rows, heads, parts, size) as (batch, heads, rows, size)."""
+    batch, rows, heads, _, size = shape_of(packed)
+    part = op.reshape(op.strided_slice(packed, [3], [index], [index + 1]), [batch, rows, heads, size])
+    return node.emit(op.permute_dims(part, [0, 2, 1, 3]))
+
+
+def _with_bias(node: Node, index: int) -> relax.Expr:
+    """Return queries, keys or values plus their part of the bias."""
+    if not node.has(3):
+        return node.input(index)
+    widths = [node.shape(i)[2] if len(node.shape(i)) == 3 else 0 for i in range(3)]
+    begin = sum(widths[:index])
+    return op.add(node.input(index), op.strided_slice(node.input(3), [0], [begin], [begin + widths[index]]))
+
+
+def _outer(node: Node, data: relax.Expr, heads: int) -> relax.Expr:
+    """Return (batch, rows, heads * size) as (batch, heads, rows, size)."""
+    data = node.emit(data)
+    if len(shape_of(data)) == 4:
+        return data
+    batch, rows, width = shape_of(data)
+    return node.emit(op.permute_dims(op.reshape(data, [batch, rows, heads, width // heads]), [0, 2, 1, 3]))
+
+
+def _attended(node: Node, query: relax.Expr, key: relax.Expr, value: relax.Expr, *, mask: int, bias: int) -> relax.Expr:
+    """Return softmax(scores) x values as (batch, rows, heads * size). mask, bias: positions of these inputs."""
+    batch, _, rows, size = shape_of(query)
+    total, dtype = shape_of(key)[2], str(query.ty.dtype)
+    scores = _scores(node, query, key, size)
+    if node.has(mask):
+        filtered = relax.const(node.attributes.get("mask_filter_value", -10000.0), dtype)
+        scores = op.add(scores, op.where(_is_valid(node, mask, batch, total), relax.const(0.0, dtype), filtered))
+    if node.has(bias):
+        scores = op.add(scores, node.input(bias))
+    if node.attributes.get("unidirectional", 0):
+        seen = relax.const(np.arange(total) <= np.arange(rows)[:, None] + total - rows)
+        scores = op.where(seen, scores, relax.const(float(np.finfo(dtype).min), dtype))
+    result = node.emit(op.matmul(op.nn.softmax(scores, axis=-1), value))
+    batch, heads, rows, size = shape_of(result)
+    return op.reshape(op.permute_dims(result, [0, 2, 1, 3]), [batch, rows, heads * size])
+
+
+def _is_valid(node: Node, mask: int, batch: int, total: int) -> relax.Expr:
+    """Return which keys each row sees: (batch, 1, rows or 1, keys)."""
+    given, shape = node.input(mask), node.shape(mask)
+    if shape == (batch,):
+        at = relax.const(np.arange(total, dtype=np.int32).reshape(1, 1, 1, total), node.dtype(mask))
+        return op.less(at, op.reshape(given, [batch, 1, 1, 1]))
+    if len(shape) not in (2, 3) or (shape[0], shape[-1]) != (batch, total):
+        raise ValueError(f"a mask of the shape {shape} is not supported")
+    rows = shape[1] if len(shape) == 3 else 1
+    return op.reshape(op.greater(given, relax.const(0, node.dtype(mask))), [batch, 1, rows, total])

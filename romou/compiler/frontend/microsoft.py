@@ -33,7 +33,13 @@ UNIFORM = frozenset(
     }
 )
 # Other operators whose float tensors have one type.
-ONE_FLOAT_TYPE = UNIFORM | {"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits"}
+ONE_FLOAT_TYPE = UNIFORM | {
+    "Attention",
+    "GatherBlockQuantized",
+    "GroupQueryAttention",
+    "MatMulNBits",
+    "MultiHeadAttention",
+}
 
 Types = Mapping[str, onnx.TypeProto]
 Constants = Mapping[str, onnx.TensorProto]
@@ -114,6 +120,9 @@ class _Reader:
     def attribute(self, name: str, default: int = 0) -> int:
         return next((int(a.i) for a in self.node.attribute if a.name == name), default)
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        return next((tuple(a.ints) for a in self.node.attribute if a.name == name), ())
+
 
 def _uniform(node: onnx.NodeProto, types: Types) -> list[onnx.TypeProto]:
     first = types[node.input[0]]
@@ -146,8 +155,30 @@ def _grouped(node: _Reader) -> list[onnx.TypeProto]:
     return [helper.make_tensor_type_proto(node.element(), shape) for shape in (output, cache, cache)]
 
 
+def _multi_head(node: _Reader) -> list[onnx.TypeProto]:
+    query, key, value = (node.shape(i) or () for i in range(3))
+    heads, past = node.attribute("num_heads"), node.shape(6)
+    rows = query[1] if len(query) == 5 else key[2] if len(key) == 4 else key[1]
+    size = (key if len(key) in (4, 5) else query)[-1] // (1 if len(query) == 5 or len(key) != 3 else heads)
+    of_value = value[-1] // (heads if len(value) == 3 else 1) if value else size
+    total = rows + (past[2] if past else 0)
+    shapes = [(*query[:2], heads * of_value), *((query[0], heads, total, n) for n in (size, of_value))]
+    return [helper.make_tensor_type_proto(node.element(), shape) for shape in shapes]
+
+
+def _self_attended(node: _Reader) -> list[onnx.TypeProto]:
+    batch, rows, _ = node.shape(0) or (0, 0, 0)
+    heads, past, width = node.attribute("num_heads"), node.shape(4), (node.shape(1) or (0, 0))[1]
+    _, of_key, of_value = node.integers("qkv_hidden_sizes") or (width // 3,) * 3
+    total = rows + (past[3] if past else 0)
+    shapes = [(batch, rows, of_value), (2, batch, heads, total, of_key // heads)]
+    return [helper.make_tensor_type_proto(node.element(), shape) for shape in shapes]
+
+
 _RULES: Mapping[str, Callable[[_Reader], list[onnx.TypeProto]]] = {
+    "Attention": _self_attended,
     "GatherBlockQuantized": _gathered,
+    "MultiHeadAttention": _multi_head,
     "MatMulNBits": _multiplied,
     "GroupQueryAttention": _grouped,
 }
