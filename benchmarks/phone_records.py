@@ -77,6 +77,21 @@ def estimated(tasks: Sequence[Judged], out: Console) -> None:
     out.print(table)
 
 
+def scaled(tasks: Sequence[Judged], out: Console) -> None:
+    """Print how far the estimate's seconds are from the recorded ones, which ranks do not show."""
+    columns = ("tasks", "time of all configs", "quartiles", "of the best config", "quartiles")
+    table = table_of_numbers("GPU, template, type", columns, title="Recorded time over the estimate (medians of tasks)")
+    for name, members in grouped(tasks).items():
+        rows = []
+        for judged in members:
+            ratios = np.where(judged.task.is_timed, judged.task.time_s, np.nan) / judged.seconds
+            rows.append((np.nanmedian(ratios), ratios[int(np.nanargmin(judged.task.time_s))]))
+        low, middle, high = np.quantile(np.array(rows), _QUARTILES, axis=0)
+        cells = [(f"{middle[i]:.2f}x", f"{low[i]:.2f} to {high[i]:.2f}") for i in (0, 1)]
+        table.add_row(name, str(len(members)), *cells[0], *cells[1])
+    out.print(table)
+
+
 def drift(judged: Judged) -> tuple[float, float]:
     """Return the rank correlation without the drift of the phone's clock, and how much drift there is.
 
@@ -282,6 +297,7 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
         out.print(f"target: {target}", markup=False)
     expressed(tasks, out)
     estimated(tasks, out)
+    scaled(tasks, out)
     if plot is not None:
         draw(points_of(tasks), plot)
     if ablate:

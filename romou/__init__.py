@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from romou.api import operators as operators
     from romou.api import training as training
     from romou.api.bench import bench as bench
+    from romou.api.check import check as check
     from romou.api.compare import compare as compare
     from romou.api.compile import compile as compile
     from romou.api.decoder import Decoder as Decoder
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from romou.tuner.search.trial import Trial as Trial
 
 _NAMES = {
-    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "compare")},
+    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare")},
     "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),

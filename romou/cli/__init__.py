@@ -23,6 +23,7 @@ from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, pri
 COMMANDS = {
     "tune": "Tune an ONNX model for a device and save the result.",
     "compile": "Compile an ONNX model with default schedules; no device needed.",
+    "check": "Check in seconds how an ONNX model would run on a device; no device needed.",
     "inspect": "Show kernels: source, estimates, IR around each pass, what Mesa's mobile compilers say.",
     "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
     "records": "Export and import measured configs in Kernel Tuner's T4 format.",

@@ -61,6 +61,14 @@ class CompileKeywords(ModelKeywords, total=False):
     max_memory: int | None
 
 
+class CheckKeywords(ModelKeywords, total=False):
+    """Options of `romou.check`."""
+
+    device: int | str | None
+    max_memory: int | None
+    max_ms: float | None
+
+
 class TuneKeywords(ModelKeywords, total=False):
     """Options of `romou.tune`."""
 
@@ -294,6 +302,28 @@ class CompileOptions(DeviceOptions):
         with workspaces give way. None: no limit.
         """,
         help_text="The most that the model may take of the device's memory.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_memory(self, self.max_memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(DeviceOptions):
+    """Options of `romou.check`."""
+
+    noun: ClassVar[str] = "option of check"
+
+    max_memory: int | None = option(
+        None,
+        "Bytes of the device's memory that the model may take. More is a problem. None: no limit.",
+        help_text="The most that the model may take of the device's memory; more is exit code 1.",
+    )
+    max_ms: float | None = number(
+        None,
+        "Milliseconds that the estimate may be. More is a problem. None: no limit.",
+        help_text="Milliseconds that the estimate may be; more is exit code 1.",
     )
 
     def __post_init__(self) -> None:

@@ -133,6 +133,20 @@ def fp32_nodes(
     return kept
 
 
+def fp16_error(
+    model: onnx.ModelProto, signature: Mapping[str, tuple[tuple[int, ...], str]]
+) -> tuple[float, list[Layer]]:
+    """Return the error of a folded model's worst output in fp16 on random inputs, and its nodes with their ranges.
+
+    Raises
+    ------
+    ModelError
+        onnxruntime cannot run the model.
+    """
+    kept = frozenset(first_output(model.graph.node[i]) for i in unserved(model))
+    return _Check(model, [random_inputs(signature, 0, draws_of(model))]).errors(kept)
+
+
 def _varied(sample: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """Return inputs with floats that differ from the given ones by a few percent."""
     rng = np.random.default_rng(seed)

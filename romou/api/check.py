@@ -1,0 +1,119 @@
+"""romou.check: a model judged for a device in seconds, without the device and without compiling a kernel."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from romou.base.compat import check_versions
+from romou.base.errors import DeviceError, ModelError
+from romou.base.options import takes_options
+from romou.compiler.budget import check_sizes
+from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.frontend.precision import fp16_error
+from romou.devices.targets import device_text
+from romou.driver.options import CheckOptions
+from romou.driver.summary import layer_rows, unmeasured
+from romou.tools.inspection.check import (
+    CheckReport,
+    checked_layers,
+    host_nodes,
+    largest_tensor,
+    precision_lines,
+    quirk_lines,
+    remarks_on,
+)
+
+if TYPE_CHECKING:
+    import onnx
+    from typing_extensions import Unpack
+
+    from romou.compiler.frontend import ImportedModel
+    from romou.driver.options import CheckKeywords
+
+_MIB = 1 << 20
+
+
+@takes_options(CheckOptions)
+def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[CheckKeywords]) -> CheckReport:
+    """Say which nodes of a model run on a device, how long they take by the estimate, and what stands in the way.
+
+    Nothing is compiled, and no device is needed for a target or `device` that names one. onnxruntime runs the model
+    once, to see whether fp16 is exact enough.
+
+    Parameters
+    ----------
+    model
+        An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing or broken, or a node has no kernel and onnxruntime cannot run it either.
+    DeviceError
+        The target names no device and none is attached.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
+    """
+    started = time.monotonic()
+    check_versions()
+    options = CheckOptions.from_dict(keywords)
+    target, index = options.parsed_target(), options.device_index()
+    facts = None
+    if index is not None or target.device_name is None:
+        facts = target.backend.facts(target.backend.device_index(None) if index is None else index)
+        target = target.limited_to(facts)
+    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
+    compilation = Compilation.of(imported, target).lowered()
+    summary = unmeasured(compilation, target, rows=layer_rows(compilation, {}))
+    layers = checked_layers(compilation, {row.key: row.nodes for row in summary.rows})
+    memory, largest = largest_tensor(compilation)
+    report = CheckReport(
+        target=str(target),
+        device=device_text(target, index, is_timed=False) or target.spec.title,
+        nodes=summary.nodes,
+        host=host_nodes(compilation),
+        host_share=summary.host_flop_share,
+        layers=layers,
+        by_tvm=summary.by_tvm,
+        memory=memory,
+        largest=largest,
+        largest_allowed=target.limits.max_buffer_bytes,
+        quirks=quirk_lines(target, facts),
+        precision=_precision(compilation),
+        remarks=remarks_on(target, layers),
+    )
+    problems = _problems(report, compilation, options)
+    return replace(report, problems=problems, seconds=time.monotonic() - started)
+
+
+def _precision(compilation: Compilation) -> tuple[str, ...]:
+    imported, spec = compilation.imported, compilation.target.spec
+    if imported.unconverted is not None or imported.onnx_model is None:
+        return precision_lines(spec, None, ())
+    try:
+        error, ranges = fp16_error(imported.folded, imported.inputs)
+    except ModelError as problem:
+        return (*precision_lines(spec, None, ()), f"The error of fp16 is not known: {problem.message}")
+    return precision_lines(spec, error, ranges)
+
+
+def _problems(report: CheckReport, compilation: Compilation, options: CheckOptions) -> tuple[str, ...]:
+    """Return the reasons for exit code 1: a tensor that is too large, memory or time above the caller's limits."""
+    problems = []
+    try:
+        check_sizes(compilation.within(None).memory_plan(), compilation.target)
+    except ModelError as error:
+        problems.append(str(error).replace("\n", " "))
+    except DeviceError as error:
+        problems.append(error.message)
+    if options.max_memory is not None and report.memory is not None and report.memory.total > options.max_memory:
+        took, most = (f"{number / _MIB:.2f}" for number in (report.memory.total, options.max_memory))
+        problems.append(f"the model takes {took} MiB of the device's memory; max_memory allows {most}")
+    if options.max_ms is not None and report.ms is not None and report.ms > options.max_ms:
+        problems.append(f"the estimate is {report.ms:.3f} ms; max_ms allows {options.max_ms:g}")
+    return tuple(problems)

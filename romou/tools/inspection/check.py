@@ -1,0 +1,290 @@
+"""A model judged for a device without running it: where its nodes run, estimated times, roofs, memory, quirks, fp16."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from romou.base.rung import MOST_ON_HOST, Rung
+from romou.compiler.frontend.fp16 import first_output
+from romou.compiler.frontend.host_groups import Values, node_name
+from romou.compiler.frontend.host_table import UNSERVED
+from romou.compiler.frontend.precision import TOLERANCE, Layer
+from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
+from romou.compiler.tir.expressions import bytes_of
+from romou.devices.hardware.quirks import known_quirks, quirks_of
+from romou.tuner.pruning.estimate import estimable, estimate_parts, estimate_seconds, missing_facts
+from romou.tuner.pruning.tasks import usage_of
+
+if TYPE_CHECKING:
+    from romou.compiler.compilation import Compilation
+    from romou.compiler.task import TunableTask
+    from romou.devices.hardware import HardwareSpec
+    from romou.devices.targets import Target
+
+# Recorded time of AutoTVM's best kernel over the estimate, quartiles of tasks (docs/validation.md): of convolutions on
+# the GPUs with recordings and on any Adreno, and of depthwise convolutions.
+_RECORDED = {"adreno660": (1.73, 2.40), "adreno740": (0.63, 1.69), "adreno": (0.63, 2.40)}
+_RECORDED_DEPTHWISE = (2.89, 8.65)
+_DEPTHWISE = "depthwise"
+_LIMITS = {
+    "issuing": "arithmetic",
+    "waiting": "load latency",
+    "buffers": "buffer reads",
+    "images": "image reads",
+    "l2": "L2 cache",
+    "output": "writes",
+}
+_SHAPE_HINT = (
+    "Export with fixed shapes: a mask or a fixed number of results instead of a count that depends on data, or fix the"
+    " input's value (--set NAME=VALUE)."
+)
+_HINTS = {
+    "If": "Fix the condition, if it is an input: --set NAME=VALUE. Or export the branch that is taken.",
+    "Loop": "Fix the trip count, if it is an input: --set NAME=VALUE. Or export the loop unrolled.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostNode:
+    """A node that runs on the host, by onnxruntime. hint: what to change in the export, "" if nothing is known."""
+
+    name: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedLayer:
+    """A layer with its default kernel, estimated.
+
+    nodes: names of its ONNX nodes.
+    ms: estimated time of all its calls, None without an estimate.
+    between_ms: where recorded times of such kernels lie (quartiles), None if none were recorded.
+    limit: what takes most of the estimate.
+    peak_share: share of the device's fp32 peak, None if unknown.
+    bandwidth_share: share of the memory's bandwidth if each operand moves once. None if unknown, or above 1: operands
+        lie in caches, or are not read whole.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    calls: int
+    flops: int
+    bytes: int
+    ms: float | None
+    between_ms: tuple[float, float] | None
+    limit: str
+    peak_share: float | None
+    bandwidth_share: float | None
+
+    @property
+    def words(self) -> str:
+        """The roofline in words: "arithmetic, 41% of peak, 8% of bandwidth"."""
+        shares = ((self.peak_share, "peak"), (self.bandwidth_share, "bandwidth"))
+        return ", ".join([self.limit, *(f"{share:.0%} of {roof}" for share, roof in shares if share is not None)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """A model checked for a device. Nothing was compiled or run but by onnxruntime, for the ranges of its numbers.
+
+    target: the target's text.
+    device: the device in words.
+    nodes: number of the model's nodes.
+    host: nodes that run on the host. host_share: their share of the operations.
+    layers: layers with kernels, in order.
+    by_tvm: nodes with one of TVM's schedules, which have no estimate.
+    memory: planned memory. largest: largest tensor or weight. largest_allowed: the device's limit, None if unknown.
+    quirks: faults of the device's drivers, with their workarounds.
+    precision: advice on fp16.
+    problems: reasons for exit code 1.
+    remarks: what is not known, or not counted.
+    """
+
+    target: str
+    device: str
+    nodes: int
+    host: tuple[HostNode, ...]
+    host_share: float
+    layers: tuple[CheckedLayer, ...]
+    by_tvm: tuple[str, ...]
+    memory: MemoryUse | None
+    largest: PlannedTensor | None
+    largest_allowed: int | None
+    quirks: tuple[str, ...] = ()
+    precision: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def ms(self) -> float | None:
+        """The sum of the estimates in milliseconds, None if no layer has one."""
+        times = [layer.ms for layer in self.layers if layer.ms is not None]
+        return sum(times) if times else None
+
+    @property
+    def between_ms(self) -> tuple[float, float] | None:
+        """Where the sum would lie if each layer were as far from its estimate as recorded ones are, None if unknown."""
+        known = [(layer.ms, layer.between_ms) for layer in self.layers if layer.ms is not None]
+        if not any(between for _, between in known):
+            return None
+        pairs = [between or (ms, ms) for ms, between in known]
+        return sum(low for low, _ in pairs), sum(high for _, high in pairs)
+
+    @property
+    def is_off_device(self) -> bool:
+        """True if more operations run on the host than a compiled model should leave there."""
+        return self.host_share > MOST_ON_HOST
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, with derived numbers."""
+        data = dataclasses.asdict(self)
+        data["layers"] = [{**dataclasses.asdict(layer), "words": layer.words} for layer in self.layers]
+        data["memory"] = None if self.memory is None else self.memory.to_dict()
+        return data | {"ms": self.ms, "between_ms": self.between_ms, "is_off_device": self.is_off_device}
+
+
+def host_nodes(compilation: Compilation) -> tuple[HostNode, ...]:
+    """Return the nodes that run on the host, each with the reason and what to change in the export."""
+    imported = compilation.imported
+    graph, values = imported.folded.graph, Values(imported.folded)
+    moves = [move for move in compilation.fallbacks.moves if move.rung == Rung.HOST]
+    rows = []
+    for position in sorted(imported.on_host):
+        node = graph.node[position]
+        moved = next((move.reason for move in moves if first_output(node) in move.nodes), "")
+        hint = _HINTS.get(node.op_type, "")
+        if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node):
+            reason = UNSERVED[node.op_type][1]
+        elif moved:
+            reason = moved
+        elif not values.is_static(node):
+            reason, hint = "a shape that it reads or writes depends on data", hint or _SHAPE_HINT
+        else:
+            reason = "TVM's importer has no converter for it, or it computes with a type that kernels only move"
+            hint = hint or "Export it as simpler operators, or in another opset or type."
+        rows.append(HostNode(name=node_name(node), reason=reason, hint=hint))
+    return tuple(rows)
+
+
+def checked_layers(compilation: Compilation, nodes_of: Mapping[str, tuple[str, ...]]) -> tuple[CheckedLayer, ...]:
+    """Return the model's layers with estimates of their default kernels. nodes_of: task key -> ONNX nodes."""
+    target = estimable(compilation.target)
+    return tuple(_checked(task, compilation.target, target.spec, nodes_of) for task in compilation.tasks)
+
+
+def _checked(
+    task: TunableTask, target: Target, spec: HardwareSpec, nodes_of: Mapping[str, tuple[str, ...]]
+) -> CheckedLayer:
+    usage = usage_of(task, task.default_config(target), target)
+    estimated, parts = estimate_seconds(usage, spec), estimate_parts(usage, spec) or {}
+    moved = sum(bytes_of(tuple(int(extent) for extent in p.shape), str(p.dtype)) for p in task.func.params)
+    seconds = None if estimated is None else float(np.asarray(estimated)) * task.calls
+    ms = None if seconds is None else 1e3 * seconds
+    ratio = _recorded_ratio(task, spec)
+    peak, bandwidth = _peak_flops(spec), spec.dram_bandwidth_gbps
+    used = moved * task.calls / seconds / (1e9 * bandwidth) if seconds and bandwidth else None
+    return CheckedLayer(
+        name=task.name,
+        nodes=nodes_of.get(task.key, ()),
+        calls=task.calls,
+        flops=task.flops,
+        bytes=moved,
+        ms=ms,
+        between_ms=None if ms is None or ratio is None else (ratio[0] * ms, ratio[1] * ms),
+        limit=_LIMITS[max(parts, key=lambda name: float(np.asarray(parts[name])))] if parts else "",
+        peak_share=task.flops * task.calls / seconds / peak if seconds and peak and task.flops else None,
+        bandwidth_share=used if used is not None and used <= 1 else None,
+    )
+
+
+def _recorded_ratio(task: TunableTask, spec: HardwareSpec) -> tuple[float, float] | None:
+    """Return the quartiles of recorded times over the estimate, None if no such kernel was recorded on such a GPU."""
+    if not task.template.sums_products or not spec.name.startswith("adreno"):
+        return None
+    return _RECORDED_DEPTHWISE if task.name.startswith(_DEPTHWISE) else _RECORDED.get(spec.name, _RECORDED["adreno"])
+
+
+def _peak_flops(spec: HardwareSpec) -> float | None:
+    if spec.fp32_peak_gflops:
+        return 1e9 * spec.fp32_peak_gflops
+    facts = (spec.shader_cores, spec.alus_per_core, spec.clock_mhz)
+    return None if None in facts else 2e6 * float(np.prod([float(fact) for fact in facts if fact is not None]))
+
+
+def largest_tensor(compilation: Compilation) -> tuple[MemoryUse, PlannedTensor | None]:
+    """Return the model's planned memory, and its largest tensor or weight."""
+    plan = compilation.memory_plan()
+    return plan.use, max((*plan.tensors, *plan.weights), key=lambda tensor: tensor.bytes, default=None)
+
+
+def quirk_lines(target: Target, facts: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the driver quirks of a device, a line each.
+
+    facts: of the attached device. None for a named one, whose driver is not known: each line says which one has it.
+    """
+    if facts is not None:
+        return tuple(quirk.describe() for quirk in quirks_of(facts))
+    title = target.spec.title
+    maker = "QUALCOMM Adreno(TM)" if "Adreno" in title else "ARM Platform" if "Mali" in title else ""
+    lines = []
+    for quirk in known_quirks():
+        bare = dataclasses.replace(quirk, when={k: v for k, v in quirk.when.items() if k in ("device", "platform")})
+        if maker and bare.applies_to({"name": title, "platform": maker}):
+            bounds = {"driver": "drivers that match {}", "compiler_from": "from {} on", "compiler_before": "before {}"}
+            named = [text.format(quirk.when[key]) for key, text in bounds.items() if key in quirk.when]
+            lines.append((f"{' '.join(named)}: " if named else "") + f"{quirk.symptom}; so {quirk.workaround}")
+    return tuple(lines)
+
+
+def precision_lines(spec: HardwareSpec, error: float | None, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """Return advice on fp16.
+
+    error: relative L2 error of the worst output in fp16, None if it is not known.
+    layers: nodes with their ranges.
+    """
+    lines = []
+    if error is not None:
+        beyond = [layer for layer in layers if layer.overflows]
+        if beyond:
+            names = ", ".join(layer.name for layer in beyond[:3])
+            lines.append(f"fp16 overflows in {len(beyond)} nodes ({names}): --precision mixed keeps them in fp32.")
+        elif error > TOLERANCE:
+            lines.append(f"fp16 has a relative L2 error of {error:.1e}, above {TOLERANCE:.0e}: use --precision mixed.")
+        else:
+            lines.append(f"fp16 is exact enough: relative L2 error {error:.1e}, no overflow. --precision float16.")
+    if spec.has_half_arithmetic:
+        rate = f"{spec.fp16_rate:g} times the rate of fp32" if spec.fp16_rate else "at an unknown rate"
+        lines.append(f"The device computes in fp16, {rate}; memory and bandwidth are halved.")
+    elif spec.has_half_arithmetic is False:
+        lines.append("The device does not compute in fp16: fp16 only halves memory and bandwidth.")
+    return tuple(lines)
+
+
+def remarks_on(target: Target, report_layers: Sequence[CheckedLayer]) -> tuple[str, ...]:
+    """Return what the estimate does not know or does not count."""
+    lacking = missing_facts(target.spec)
+    remarks = []
+    if target.spec.is_cpu:
+        remarks.append("Times of CPUs are not estimated: tune on it, which measures them.")
+    elif lacking:
+        near = f"{target.spec.nearest}'s are taken" if target.spec.nearest else "nothing is estimated"
+        remarks.append(f"Not known of the device: {', '.join(lacking)}; {near}.")
+    if any(layer.ms is not None for layer in report_layers):
+        remarks.append("Times are those of default kernels. Launches, copies and nodes on the host are not counted.")
+        if any(layer.between_ms for layer in report_layers):
+            remarks.append(
+                "Between: quartiles of AutoTVM's best kernels over the estimate, recorded on Adreno 660 and 740"
+                " (docs/validation.md). Romou's kernels have not run there."
+            )
+        else:
+            remarks.append(
+                "No times were recorded on such a GPU: the estimate ranks layers, and its scale is unproved."
+            )
+    return tuple(remarks)

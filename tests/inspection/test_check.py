@@ -1,0 +1,142 @@
+"""romou.check: nodes on the host with reasons, estimates, memory, quirks and fp16, without a kernel being built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
+
+import romou
+from romou.base.errors import UsageError
+from romou.cli import main
+from romou.compiler.assembly import build
+from romou.compiler.compilation import Compilation, import_model
+from romou.devices.hardware import load_device
+from romou.tools.inspection.check import CheckReport
+from romou.tuner.pruning.estimate import estimate_seconds
+from romou.tuner.pruning.tasks import usage_of
+from support.models.small_networks import NetworkBuilder
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "codegen_build", None)
+    monkeypatch.delenv("ROMOU_NO_FALLBACK", raising=False)
+
+
+def net() -> onnx.ModelProto:
+    g = NetworkBuilder({"image": (1, 16, 14, 14)})
+    x = g.add("Relu", g.conv("image", 16, 32, (3, 3), pads=[1, 1, 1, 1]))
+    return g.model(g.conv(x, 32, 32, (3, 3), groups=32))
+
+
+def with_a_count_that_depends_on_data() -> onnx.ModelProto:
+    g = NetworkBuilder({"image": (1, 16, 14, 14)})
+    y, z = g.conv("image", 16, 16, (1, 1)), g.add("NonZero", "image")
+    proto = g.model(y)
+    proto.graph.output.append(helper.make_tensor_value_info(z, TensorProto.INT64, None))
+    return proto
+
+
+@pytest.fixture(scope="module")
+def report() -> CheckReport:
+    return romou.check(net(), device="Redmi K70")
+
+
+def test_times_are_the_estimate_of_default_kernels(report: CheckReport) -> None:
+    assert report.device.startswith("Qualcomm Adreno 740")
+    target = romou.Target("opencl -device=adreno740")
+    tasks = Compilation.of(import_model(net(), None), target).lowered().tasks
+    seconds = [estimate_seconds(usage_of(t, t.default_config(target), target), target.spec) for t in tasks]
+    assert [layer.ms for layer in report.layers] == pytest.approx([1e3 * float(s) for s in seconds if s is not None])
+    assert report.ms == pytest.approx(sum(layer.ms or 0 for layer in report.layers))
+    convolution, depthwise = (
+        next(layer for layer in report.layers if layer.name.startswith(kind)) for kind in ("conv2d", "depthwise")
+    )
+    assert convolution.ms is not None
+    assert convolution.between_ms == pytest.approx((0.63 * convolution.ms, 1.69 * convolution.ms))
+    assert depthwise.between_ms is not None
+    assert depthwise.ms is not None
+    assert depthwise.between_ms[0] > 2 * depthwise.ms, "recorded depthwise kernels are far from the estimate"
+    # 2 x multiply-adds over the time, against 6 cores of 256 ALUs at 680 MHz.
+    peak = 2 * 6 * 256 * 680e6
+    assert convolution.flops == 2 * 14 * 14 * 32 * 16 * 9
+    assert convolution.peak_share == pytest.approx(convolution.flops / (convolution.ms * 1e-3) / peak)
+    assert convolution.nodes[0].startswith("Conv (")
+    assert f"{convolution.peak_share:.0%} of peak" in convolution.words
+
+
+def test_what_it_says_of_memory_fp16_and_drivers(report: CheckReport) -> None:
+    assert report.largest is not None
+    assert report.largest.bytes == 1 * 32 * 14 * 14 * 4
+    assert report.largest_allowed == load_device("adreno740").max_buffer_bytes
+    assert report.precision[0].startswith("fp16 is exact enough: relative L2 error ")
+    assert any("E031.47" in line for line in report.quirks)
+    assert not any("PoCL" in line or "Mali" in line for line in report.quirks)
+    assert report.problems == ()
+    assert (report.host, report.host_share, report.is_off_device) == ((), 0.0, False)
+
+
+def test_fp16_that_overflows_is_advised_against() -> None:
+    g = NetworkBuilder({"x": (1, 8)})
+    report = romou.check(g.model(g.add("Exp", g.add("Mul", "x", g.weight(1, 8, scale=40.0)))), device="adreno740")
+    assert report.precision[0].startswith("fp16 overflows in 1 nodes (Exp (")
+    assert "--precision mixed" in report.precision[0]
+
+
+def test_nodes_on_the_host_have_a_reason_and_advice() -> None:
+    report = romou.check(with_a_count_that_depends_on_data(), device="mali_g76")
+    (node,) = report.host
+    assert node.name.startswith("NonZero (")
+    assert node.reason == "a shape that it reads or writes depends on data"
+    assert "fixed shapes" in node.hint
+    assert any("No times were recorded on such a GPU" in remark for remark in report.remarks)
+
+
+def test_limits_are_problems() -> None:
+    report = romou.check(net(), target="opencl -device=adreno740 -max_buffer_bytes=20000", max_ms=1e-6, max_memory=9)
+    assert [problem.split(",")[0].split(";")[0] for problem in report.problems] == [
+        "a tensor of fused_conv2d_add_relu",
+        "the model takes 0.13 MiB of the device's memory",
+        f"the estimate is {report.ms:.3f} ms",
+    ]
+    with pytest.raises(UsageError, match="max_ms=0: must be a number, above 0"):
+        romou.check(net(), max_ms=0)
+
+
+def test_a_cpu_is_not_estimated() -> None:
+    report = romou.check(net(), device="host")
+    assert report.ms is None
+    assert "not estimated" in report.remarks[0]
+
+
+def invoke(model: onnx.ModelProto, path: Path, *arguments: str) -> Result:
+    onnx.save(model, path / "model.onnx")
+    return CliRunner().invoke(main, ["check", str(path / "model.onnx"), *arguments])
+
+
+def test_the_command_prints_json_and_a_page_and_has_exit_codes(tmp_path: Path) -> None:
+    page = tmp_path / "check.html"
+    done = invoke(net(), tmp_path, "--device", "adreno740", "--json", "--html", str(page))
+    assert done.exit_code == 0, done.output
+    data: dict[str, Any] = json.loads(done.stdout)
+    assert data["ms"] == pytest.approx(sum(layer["ms"] for layer in data["layers"]))
+    text = page.read_text()
+    assert "<h2>Memory</h2>" in text
+    assert all(f"<td>{layer['name']}</td>" in text for layer in data["layers"])
+    assert invoke(net(), tmp_path, "--device", "adreno740", "--max-ms", "0.0001").exit_code == 1
+    g = NetworkBuilder({"image": (1, 4, 4)})
+    off_device = g.model(g.add("Relu", "image"))
+    off_device.graph.output.append(helper.make_tensor_value_info(_non_zero(off_device), TensorProto.INT64, None))
+    assert invoke(off_device, tmp_path, "--device", "adreno740").exit_code == 3
+    assert invoke(off_device, tmp_path, "--device", "adreno740", "--allow-host").exit_code == 0
+
+
+def _non_zero(proto: onnx.ModelProto) -> str:
+    proto.graph.node.append(helper.make_node("NonZero", ["image"], ["places"]))
+    return "places"
