@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from romou.runtime.module.stepper import Stepper
 if TYPE_CHECKING:
     import onnx
 
+    from romou.devices.targets import Target
     from romou.runtime.module.tuned_model import TunedModel
 
 
@@ -71,8 +72,10 @@ class Decoder:
         Tokens of the prompt that are read in one run.
     trials
         Candidates to measure in a search, as in `romou.tune`. 0 compiles with default schedules.
+    target, device
+        As in `romou.compile`. The device is one of this machine.
     options
-        Other options of `romou.compile`, or of `romou.tune` if there are trials: the target, the precision.
+        Other options of `romou.compile`, or of `romou.tune` if there are trials, such as the precision.
 
     Raises
     ------
@@ -89,14 +92,15 @@ class Decoder:
         length: int | None = None,
         chunk: int = 32,
         trials: int = 0,
+        target: Target | str | Mapping[str, object] = "opencl",
+        device: int | str | None = None,
         **options: Any,
     ) -> None:
         cached = CachedModel.of(model, None if length is None else whole_of("length", length, lowest=1))
         self.length = cached.length
         self.chunk = min(whole_of("chunk", chunk, lowest=1), self.length)
         make: Callable[..., TunedModel] = tune if trials else compile
-        if trials:
-            options["trials"] = trials
+        options |= {"target": target, "device": device, **({"trials": trials} if trials else {})}
         self._names = cached.inputs
         self._row = cached.row
 

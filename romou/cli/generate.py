@@ -30,7 +30,7 @@ from romou.driver.options import CompileOptions
     show_default=True,
     help="Candidates to measure, as of romou tune.",
 )
-@options_of(CompileOptions, "target", "verify", "precision", "max_memory", "strict")
+@options_of(CompileOptions, "target", "device", "verify", "precision", "max_memory", "strict")
 @json_option
 @debug_option
 def command(model: str, prompt: str, tokens: int, stop: tuple[int, ...], is_json: bool, **options: Any) -> None:
@@ -38,6 +38,11 @@ def command(model: str, prompt: str, tokens: int, stop: tuple[int, ...], is_json
 
     MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Each step takes
     the most likely token. Words are no tokens: a tokenizer turns them into numbers.
+
+    \b
+    Examples:
+      romou generate bundled:decoder --prompt 1,15,27 --tokens 16
+      romou generate decoder.onnx --prompt 1,15,27 --length 1024 --stop 2
     """
     try:
         ids = [int(token) for token in prompt.split(",")]

@@ -44,16 +44,47 @@ def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto
         Not `is_strict`, and a node is broken.
     """
     try:
-        foreign = [node for node in model.graph.node if _is_foreign(node, model)]
+        light = _without_weights(model)
+        foreign = [node for node in light.graph.node if _is_foreign(node, light)]
         if foreign:
-            model = _with_foreign(model, foreign)
+            light = _with_foreign(light, foreign)
         if foreign and is_strict:
-            _check(model)
-        return onnx.shape_inference.infer_shapes(model, strict_mode=is_strict, data_prop=True)
+            _check(light)
+        return _with_weights(
+            onnx.shape_inference.infer_shapes(light, strict_mode=is_strict, data_prop=True), model.graph
+        )
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         if not is_strict:
             raise
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy with inputs in place of weights, because inference copies a model several times."""
+    light, graph = onnx.ModelProto(), model.graph
+    for field, value in model.ListFields():
+        if field.name == "graph":
+            continue
+        (getattr(light, field.name).extend if field.is_repeated else light.MergeFrom)(
+            value if field.is_repeated else onnx.ModelProto(**{field.name: value})
+        )
+    for field, value in graph.ListFields():
+        if field.name != "initializer":
+            light.graph.MergeFrom(onnx.GraphProto(**{field.name: value}))
+    given = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in given:
+            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return light
+
+
+def _with_weights(light: onnx.ModelProto, graph: onnx.GraphProto) -> onnx.ModelProto:
+    """Return the model with the inputs and the weights of `graph` again."""
+    del light.graph.input[len(graph.input) :], light.graph.initializer[:]
+    light.graph.initializer.extend(graph.initializer)
+    return light
 
 
 def _check(model: onnx.ModelProto) -> None:
@@ -101,15 +132,20 @@ def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx
             **{n: helper.make_tensor_type_proto(t.data_type, t.dims) for n, t in constants.items()},
         }
         shapes = {**shapes_of(graph), **{name: tuple(tensor.dims) for name, tensor in constants.items()}}
-        ready = [node for node in waiting if all(name in shapes for name in node.input if name)]
-        waiting = [node for node in waiting if not any(node is ready_node for ready_node in ready)]
+        ready: list[onnx.NodeProto] = []
+        later: list[onnx.NodeProto] = []
+        for node in waiting:
+            is_ready = all(name in shapes for name in node.input if name)
+            known = result_types(node, types, constants) if is_ready else None
+            (ready if is_ready else later).append(node)
+            for name, result in zip(node.output, known or (), strict=False):
+                if name:
+                    # The next node may read it: no inference is needed between them.
+                    types[name] = result
+                    shapes[name] = tuple(dim.dim_value for dim in result.tensor_type.shape.dim)
+                    _declare(graph, name, result)
+        waiting = later
         for node in ready:
-            known = result_types(node, types, constants)
-            if known is not None:
-                for name, result in zip(node.output, known, strict=False):
-                    if name:
-                        _declare(graph, name, result)
-                continue
             names = [name for name in node.output if name]
             elements = sum(math.prod(shapes[name]) for name in node.input if name)
             if (
