@@ -66,6 +66,20 @@ class Algorithms:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StagedProducts:
+    """Rules for default configs with local memory, on GPUs that are no phone's.
+
+    groups_of_core: fewest work groups for each core.
+    last_groups_of_core: fewest work groups for each core of the kernel with the smallest ones.
+    most_padding: most outputs that are computed, padding included, over the outputs that are needed.
+    """
+
+    groups_of_core: float
+    last_groups_of_core: float
+    most_padding: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TensorCores:
     """Cycles of a core whose warps multiply matrices.
 
@@ -223,6 +237,7 @@ class Preset:
     occupancy: Occupancy
     estimate: Estimate
     mixed_sums: MixedSums
+    staged_products: StagedProducts
     tensor_cores: TensorCores
     streaming: Streaming
     attention: Attention

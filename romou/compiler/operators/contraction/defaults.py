@@ -9,6 +9,7 @@ from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED
+from romou.compiler.operators.contraction.local_memory_defaults import staged_products
 from romou.compiler.operators.contraction.occupancy import (
     fit_group,
     is_allowed,
@@ -29,6 +30,8 @@ _MIN_FP16_PRODUCTS = 32
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
     """Return a config that is decent on any GPU: a 1x4 register tile, about 64 work-items, nothing staged.
 
+    Large GPUs stage products without a window in local memory.
+
     Operators with few outputs leave most of a large GPU idle. For them the reduction is split, then the tile made
     smaller, until the device is busy.
     """
@@ -47,6 +50,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
         if is_idle and is_allowed(space, candidate, limits):
             config = candidate
+    config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)
 
 
