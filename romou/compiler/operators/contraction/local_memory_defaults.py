@@ -47,4 +47,4 @@ def staged_products(space: Space, c: Contraction, config: Config, limits: Limits
 
 def _groups(c: Contraction, config: Config) -> int:
     o, h, w = c.extents
-    return -(-o // (config["tile_o"] * config["wg_o"])) * h * -(-w // (config["tile_w"] * config["wg_w"]))
+    return int(-(-o // (config["tile_o"] * config["wg_o"])) * h * -(-w // (config["tile_w"] * config["wg_w"])))
