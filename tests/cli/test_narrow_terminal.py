@@ -24,7 +24,7 @@ from romou.tools.regression import Bench, compare_recorded
 from romou.tools.report.comparison import bench_table, comparison_table
 from romou.tools.report.kernels import print_kernel
 from romou.tools.report.table import print_summary, print_table
-from romou.tuner.search.progress import Status, TerminalProgress
+from romou.tuner.search.progress import NoProgress, PlainProgress, Status, TerminalProgress, progress_of
 from support.data.benches import bench, operator
 from support.models.small_networks import prime_net
 
@@ -172,3 +172,21 @@ def test_progress_keeps_its_bar_and_all_of_its_text(width: int) -> None:
     assert str(STATUS) in text
     assert "61/120" in text
     assert "━" * 15 in text
+
+
+@pytest.mark.parametrize(
+    ("is_wanted", "is_terminal", "kind"),
+    [
+        (None, True, TerminalProgress),
+        (None, False, NoProgress),
+        (True, True, TerminalProgress),
+        (True, False, PlainProgress),
+        (False, True, NoProgress),
+    ],
+)
+def test_progress_shows_itself_only_in_a_terminal(
+    is_wanted: bool | None, is_terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    assert type(progress_of(is_wanted)) is kind

@@ -11,7 +11,7 @@ from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
-from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
+from romou.runtime.module import CallRow, LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import (
@@ -223,6 +223,15 @@ def test_memory_names_its_peak(evidence: Evidence) -> None:
         "At most 3.00 MiB are live, in conv. 5.00 MiB of memory on the device: 1.00 weights, 0.00 inputs, 4.00"
         " activations, workspaces and outputs.",
     )
+
+
+def test_memory_has_the_saved_models_figure_and_layers(evidence: Evidence) -> None:
+    use = MemoryUse(weights=7 << 20, inputs=0, tensors=0, least=0, workspaces=0)
+    calls = (CallRow(function="conv", layer="conv2d_a", nodes=()),)
+    summary = dataclasses.replace(Summary.unmeasured(target="opencl", rows=(), seconds=0.0), memory=use, calls=calls)
+    rows, remark = memory.rows(dataclasses.replace(evidence, summary=summary))
+    assert [row["function"] for row in rows] == ["conv2d_a"]
+    assert "7.00 MiB of memory on the device" in remark
 
 
 def test_curves_are_thinned(evidence: Evidence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from romou.runtime.module import MemoryPlan, MemoryUse
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import Figure
 from romou.tools.report.table import memory_text
@@ -12,12 +13,22 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     if evidence.memory is None:
         raise UnknownError(NEEDS_MODEL)
     plan = evidence.memory
-    calls = zip(plan.calls, plan.live, strict=True)
+    # The names of the other figures, as far as functions are layers.
+    named = {call.function: call.layer for call in (evidence.summary.calls if evidence.summary else ()) if call.layer}
+    calls = zip((named.get(function, function) for function in plan.calls), plan.live, strict=True)
     by_call: list[Row] = [
         {"call": number, "function": function, "mib": live / 2**20} for number, (function, live) in enumerate(calls, 1)
     ]
     most = max(by_call, key=lambda row: row["mib"])
-    return by_call, f"At most {most['mib']:.2f} MiB are live, in {most['function']}. {memory_text(plan.use)}"
+    return (
+        by_call,
+        f"At most {most['mib']:.2f} MiB are live, in {most['function']}. {memory_text(_use_of(evidence, plan))}",
+    )
+
+
+def _use_of(evidence: Evidence, plan: MemoryPlan) -> MemoryUse:
+    """Return the memory of the saved model, so that page and command line print one figure, or else of the plan."""
+    return (evidence.summary.memory if evidence.summary else None) or plan.use
 
 
 FIGURE = Figure(
