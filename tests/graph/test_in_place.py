@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import romou
 from romou.runtime.module.stepper import Stepper
@@ -63,3 +64,33 @@ def test_state_goes_from_step_to_step(read: str) -> None:
     stepper.reset()
     (y,) = stepper.run({"new": np.zeros((2, 3, 8), "float32"), "at": np.array([0, 0])})
     assert not y.any()
+
+
+STATIC = """
+<ir_version: 11, opset_import: ["": 24]>
+graph (float[1, 4, 1, 8] q, float[1, 2, 1, 8] k, float[1, 2, 1, 8] v,
+       float[1, 2, 12, 8] past_k, float[1, 2, 12, 8] past_v, int64[1] at, int64[1] used)
+    => (float[1, 4, 1, 8] y, float[1, 2, 12, 8] all_k, float[1, 2, 12, 8] all_v)
+{
+    all_k = TensorScatter <axis = 2> (past_k, k, at)
+    all_v = TensorScatter <axis = 2> (past_v, v, at)
+    y = Attention (q, all_k, all_v, , , , used)
+}
+"""
+
+
+def test_a_static_cache_of_onnx() -> None:
+    """Opset 24 writes a cache by TensorScatter. Attention reads how much of it is in use."""
+    model = onnx.parser.parse_model(STATIC)
+    state = {"past_k": "all_k", "past_v": "all_v"}
+    compiled_model = romou.compile(model, target="opencl -device=host", verify=False)
+    assert (compiled_model.host_nodes, compiled_model.summary().by_tvm) == ((), ())
+    stepper, reference, rng = Stepper(compiled_model, state), ReferenceEvaluator(model), np.random.default_rng(0)
+    caches = {name: np.zeros((1, 2, 12, 8), "float32") for name in state}
+    for step in range(12):
+        heads = {"q": (1, 4, 1, 8), "k": (1, 2, 1, 8), "v": (1, 2, 1, 8)}
+        given = {name: rng.standard_normal(shape).astype("float32") for name, shape in heads.items()}
+        given |= {"at": np.array([step]), "used": np.array([step + 1])}
+        expected, *new = reference.run(None, {**given, **caches})
+        caches = dict(zip(caches, new, strict=True))
+        np.testing.assert_allclose(stepper.run(given)[0], expected, atol=1e-5)
