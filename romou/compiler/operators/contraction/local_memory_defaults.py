@@ -25,15 +25,22 @@ def staged_products(space: Space, c: Contraction, config: Config, limits: Limits
     is_in_buffers = config["data"] == MemoryKind.BUFFER.value and "arrangement" in space.knobs
     if not is_in_buffers or math.prod(window) > 1 or limits.warp_size == 1 or limits.is_mobile:
         return config
-    staged = config.replace(
-        tile_h=1, split_k=1, arrangement="striped", unroll=ITERATION, vector_width=LANES, local_buffers=2
-    )
+    whole = config.replace(tile_h=1, split_k=1)
     costs, cores = limits.preset.staged_products, limits.busy_work_items // limits.max_work_group_size
     for tile_o, tile_w, wg_o, wg_w, local in _KERNELS:
-        shape = staged.replace(tile_o=tile_o, tile_w=tile_w, wg_o=wg_o, wg_w=wg_w)
-        # A short sum has fewer texels to stage.
-        sizes = {"local": tuple(local // shorter for shorter in (1, 2, 4) if local >= shorter)}
-        candidate = next(candidates(space, shape, sizes), None)
+        sides = {
+            "tile_o": [tile_o],
+            "tile_w": [tile_w],
+            "wg_o": [wg_o],
+            "wg_w": [wg_w],
+            # A short sum has fewer texels to stage.
+            "local": [local // shorter for shorter in (1, 2, 4) if local >= shorter],
+            "arrangement": ["striped", "blocked"],
+            "unroll": [ITERATION, "lanes"],
+            "vector_width": [LANES, 2, 1],
+            "local_buffers": [2, 1],
+        }
+        candidate = next(candidates(space, whole, sides), None)
         if candidate is None:
             continue
         groups = _groups(c, candidate)
