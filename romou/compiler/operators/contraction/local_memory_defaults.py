@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
@@ -28,7 +30,7 @@ def staged_products(space: Space, c: Contraction, config: Config, limits: Limits
     whole = config.replace(tile_h=1, split_k=1)
     costs, cores = limits.preset.staged_products, limits.busy_work_items // limits.max_work_group_size
     for tile_o, tile_w, wg_o, wg_w, local in _KERNELS:
-        sides = {
+        sides: dict[str, Sequence[Any]] = {
             "tile_o": [tile_o],
             "tile_w": [tile_w],
             "wg_o": [wg_o],
