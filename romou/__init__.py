@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
     from romou.api.operators import tune_operator as tune_operator
+    from romou.api.quantize import Quantized as Quantized
+    from romou.api.quantize import quantize as quantize
     from romou.api.report import write_report as write_report
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
@@ -56,6 +58,7 @@ _NAMES = {
     "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),
+    "romou.api.quantize": ("Quantized", "quantize"),
     "romou.api.report": ("write_report",),
     "romou.api.operators": ("tune_operator",),
     "romou.runtime.module.saved": ("load",),

@@ -9,7 +9,7 @@ It has to happen before constants are folded, which would make floats of the wei
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +85,8 @@ def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Weight:
-    """A dequantized weight as rows of outputs.
+class Weight:
+    """A quantized weight as rows of outputs.
 
     codes: (n, k) without sign.
     scales, zeros: (n, blocks). Zeros are codes, None for 2^(bits - 1).
@@ -99,9 +99,18 @@ class _Weight:
     block: int
 
 
+# Name of a matrix, and whether its rows are outputs, not its columns -> the matrix, or None if it stays as it is.
+WeightOf = Callable[[str, bool], "Weight | None"]
+
+
 def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with products of blocked, dequantized weights as MatMulNBits."""
-    packer = _Packer(model)
+    return with_products(model, _Dequantized(model).weight)
+
+
+def with_products(model: onnx.ModelProto, weight_of: WeightOf) -> onnx.ModelProto:
+    """Return the model with MatMul and Gemm as MatMulNBits if `weight_of` has their weight."""
+    packer = _Packer(model, weight_of)
     nodes = list(itertools.chain.from_iterable(map(packer.packed, model.graph.node)))
     if not packer.tensors:
         return model
@@ -128,12 +137,10 @@ def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx
 class _Packer:
     """The products of a model, one after the other, and the constants that they need."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._graph = model.graph
-        self._constants = constant_tensors(model.graph)
-        self._made_by = {name: node for node in model.graph.node for name in node.output}
+    def __init__(self, model: onnx.ModelProto, weight_of: WeightOf) -> None:
+        self._graph, self._weight_of = model.graph, weight_of
         self.tensors: list[onnx.TensorProto] = []
-        # Name of the dequantized matrix -> inputs 1 to 3 and attributes of its products.
+        # Name of a matrix, and whether its rows are outputs -> inputs 1 to 3 and attributes of its products.
         self._weights: dict[tuple[str, bool], tuple[list[str], dict[str, Any]] | None] = {}
 
     def packed(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
@@ -158,12 +165,13 @@ class _Packer:
         )
 
     def _packed_weight(self, name: str, is_rows: bool) -> tuple[list[str], dict[str, Any]] | None:
-        weight = self._weight(name, is_rows)
+        weight = self._weight_of(name, is_rows)
         if weight is None:
             return None
         n, k = weight.codes.shape
+        packed = _bytes_of(weight.codes, weight.bits, weight.block * weight.bits // 8)
         arrays = {
-            "packed": _bytes_of(weight.codes, weight.bits, weight.block * weight.bits // 8),
+            "packed": packed.reshape(n, -(-k // weight.block), -1),
             "scales": weight.scales,
         }
         if weight.zeros is not None:
@@ -174,7 +182,15 @@ class _Packer:
             self.tensors.append(numpy_helper.from_array(values, inputs[-1]))
         return inputs, {"K": k, "N": n, "bits": weight.bits, "block_size": weight.block}
 
-    def _weight(self, name: str, is_rows: bool) -> _Weight | None:
+
+class _Dequantized:
+    """The blocked, dequantized weights of a model."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._constants = constant_tensors(model.graph)
+        self._made_by = {name: node for node in model.graph.node for name in node.output}
+
+    def weight(self, name: str, is_rows: bool) -> Weight | None:
         """Return the weight that a name holds. is_rows: whether its rows are outputs, not its columns."""
         node = self._made_by.get(name)
         while (
@@ -200,7 +216,7 @@ class _Packer:
         unsigned = [(values.astype(np.int16) + offset).astype(np.uint8) for values in arrays]
         rows = [values if is_rows else values.T for values in (unsigned[0], scales, unsigned[1])]
         is_symmetric = is_signed and bool(np.all(rows[2] == offset))
-        return _Weight(codes=rows[0], scales=rows[1], zeros=None if is_symmetric else rows[2], bits=bits, block=block)
+        return Weight(codes=rows[0], scales=rows[1], zeros=None if is_symmetric else rows[2], bits=bits, block=block)
 
 
 def _bytes_of(codes: np.ndarray, bits: int, multiple: int) -> np.ndarray:
