@@ -145,20 +145,24 @@ class Streaming:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """Default configs of products with quantized weights.
+    """Default configs of products with quantized weights: for one row of activations, for few (2 to 8), and for more.
 
     unpack: how a code becomes a number, a choice of the knob `unpack`.
-    rows: rows of the weight of a work-item, for one row of activations.
-    tile_rows, tile_data: rows of the weight and of the activations of a work-item, for several rows of activations.
-    is_staged: whether a group stages activations in local memory.
+    rows, chunks: rows of the weight of a work-item, and chunks of each that it loads at a time, for one row.
+    few_rows, few_data: rows of the weight and of the activations of a work-item, for few rows.
+    tile_rows, tile_data: the same for more rows.
+    staged: products whose groups stage activations in local memory: "all", "tiles" (of more than few rows) or "none".
     group: work-items of a group.
     """
 
     unpack: Literal["shift", "mask", "bytes"]
     rows: int
+    chunks: int
+    few_rows: int
+    few_data: int
     tile_rows: int
     tile_data: int
-    is_staged: bool
+    staged: Literal["all", "tiles", "none"]
     group: int
 
 

@@ -90,6 +90,8 @@ KNOBS = (
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
 )
+# Most rows of activations that count as few.
+_MOST_FEW = 8
 # Activations of a row that the default config stages, for one row and for several.
 _STAGED, _STAGED_TILE = 1024, 256
 # Registers for addresses and loop counters.
@@ -209,15 +211,26 @@ class QuantizedTemplate(Template):
 
     def default_config(self, limits: Limits) -> Config:
         """Return tiles for the rows of activations, with sums split until the device is busy."""
-        space, numbers, work = self.space(limits), limits.preset.quantized, self.workload
-        data = next(d for d in _ITEM_DATA if d >= min(work.m, numbers.tile_data))
-        config = space.default(
-            item_data=data,
-            item_rows=numbers.rows if data == 1 else numbers.tile_rows,
-            staged_data=(_STAGED if data == 1 else _STAGED_TILE) if numbers.is_staged else 0,
-            unpack=numbers.unpack if numbers.is_staged or numbers.unpack != MASK else SHIFT,
+        space, numbers, m = self.space(limits), limits.preset.quantized, self.workload.m
+        is_one, is_tile = m == 1, m > _MOST_FEW
+        rows, most = (
+            (numbers.rows, 1)
+            if is_one
+            else (numbers.tile_rows, numbers.tile_data)
+            if is_tile
+            else (numbers.few_rows, numbers.few_data)
         )
-        if limits.registers is not None and self.registers(config) + _ADDRESSES > limits.registers:
+        is_staged = numbers.staged == "all" or (numbers.staged == "tiles" and is_tile)
+        config = space.default(
+            item_data=next(d for d in _ITEM_DATA if d >= min(m, most)),
+            item_rows=rows,
+            item_chunks=numbers.chunks if is_one else 1,
+            staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,
+            unpack=numbers.unpack,
+        )
+        # Sums of activations pay if a group shares them, or if there is one row of them.
+        is_full = limits.registers is not None and self.registers(config) + _ADDRESSES > limits.registers
+        if is_full or not (is_one or is_staged):
             config = config.replace(zero_point=OF_WEIGHT)
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
         usable = [split for split in splits if space.is_valid(split)]
