@@ -46,7 +46,8 @@ def with_rounded_weights(model: onnx.ModelProto, bits: int, block: int) -> tuple
         codes, scales = rounded_codes(weight, bits, block)
         steps = np.repeat(scales.astype(np.float64), block, axis=1)[:, : weight.shape[1]]
         difference = (codes.astype(np.float64) - (1 << bits - 1)) * steps - weight
-        errors[name] = float(np.linalg.norm(difference) / max(np.linalg.norm(weight.astype(np.float64)), 1e-300))
+        length = float(np.linalg.norm(weight.astype(np.float64)))
+        errors[name] = float(np.linalg.norm(difference)) / length if length else 0.0
         return Weight(codes=codes, scales=scales, zeros=None, bits=bits, block=block)
 
     return with_products(model, weight_of), errors
