@@ -66,6 +66,21 @@ def test_state_goes_from_step_to_step(read: str) -> None:
     assert not y.any()
 
 
+def test_two_models_share_a_state() -> None:
+    """Also if one of them has run before, and reads other tensors."""
+    state, new = {"past": "present"}, np.ones((2, 3, 8), "float32")
+    at = np.array([4, 8])
+    other = compiled("past")
+    other.run({"past": np.zeros((2, 12, 8), "float32"), "new": new, "at": at})
+    first = Stepper(compiled("present"), state)
+    second = Stepper(other, state, first)
+    first.run({"new": new, "at": at})
+    (before,) = second.run({"new": 2 * new, "at": at + 1})
+    (after,) = first.run({"new": new, "at": at})
+    assert (before[0, 4:7].min(), before.sum()) == (-1, -48)
+    assert (after[0, 7].max(), after.sum()) == (-2, -80)
+
+
 STATIC = """
 <ir_version: 11, opset_import: ["": 24]>
 graph (float[1, 4, 1, 8] q, float[1, 2, 1, 8] k, float[1, 2, 1, 8] v,

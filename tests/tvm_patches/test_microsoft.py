@@ -122,10 +122,10 @@ def test_rotary_embedding(form: str, interleaved: int) -> None:
 
 
 @pytest.mark.parametrize("has_zeros", [False, True])
-@pytest.mark.parametrize(("kind", "bits"), [("uint8", 4), ("uint8", 8), ("uint4", 4), ("int4", 4)])
+@pytest.mark.parametrize(("kind", "bits"), [("uint8", 2), ("uint8", 4), ("uint8", 8), ("uint4", 4), ("int4", 4)])
 def test_gather_block_quantized(kind: str, bits: int, has_zeros: bool) -> None:
     """Rows of 80 numbers in blocks of 32, the last of which is not full."""
-    packed = 2 if (kind, bits) == ("uint8", 4) else 1
+    packed = 8 // bits if kind == "uint8" else 1
     low, high = (-8, 8) if kind == "int4" else (0, 256 if kind == "uint8" else 16)
     table, zeros = (RNG.integers(low, high, shape) for shape in ((11, 80 // packed), (11, -(-3 // packed))))
     scales = normal(11, 3)
@@ -237,6 +237,23 @@ def test_group_query_attention(form: str, rows: int, past: int) -> None:
     np.testing.assert_allclose(output[:, :tokens], expected[0][:, :tokens], atol=1e-5)
     for cache, right in zip(caches, expected[1:], strict=True):
         np.testing.assert_allclose(cache[:, :, : past + tokens], right[:, :, : past + tokens], atol=1e-6)
+
+
+def test_norms_of_heads() -> None:
+    """Onnxruntime has no kernel for them on the CPU: the heads are normalized before."""
+    model, inputs = grouped("packed", 3, 6)
+    weights = {name: (1 + normal(SIZE) / 4).astype("float32") for name in ("q_norm", "k_norm")}
+    normed = inputs["x0"].reshape(1, 3, -1, SIZE).copy()
+    for weight, heads in ((weights["q_norm"], slice(HEADS)), (weights["k_norm"], slice(HEADS, HEADS + SHARED))):
+        part = normed[:, :, heads]
+        normed[:, :, heads] = part / np.sqrt((part**2).mean(-1, keepdims=True) + 1e-3) * weight
+    expected = run_onnxruntime(model, {**inputs, "x0": normed.reshape(inputs["x0"].shape)})
+    node = model.graph.node[0]
+    node.input.extend(["", "", "", "", "", *weights])
+    node.attribute.append(helper.make_attribute("qk_norm_epsilon", 1e-3))
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    assert expected is not None
+    np.testing.assert_allclose(on_cpu(model, inputs)[0], expected[0], atol=1e-5)
 
 
 def test_group_query_attention_in_kernels() -> None:

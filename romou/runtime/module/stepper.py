@@ -40,9 +40,10 @@ class Stepper:
         outputs = {name: i for i, name in enumerate(model.outputs)}
         self._kept = {outputs[output]: self._places[name] for name, output in state.items()}
         self._wanted = [i for i in range(len(model.outputs)) if i not in self._kept]
-        machine = model._machine()
         if before is not None:
-            machine.share({self._places[name]: before.tensor(name) for name in state})
+            # A machine that has run, for a check or for times, reads other tensors.
+            model.release()
+            model._machine().share({self._places[name]: before.tensor(name) for name in state})
         # The first run makes the tensors.
         self._step({name: np.zeros(*kind) for name, kind in model.inputs.items()})
         self.reset()
