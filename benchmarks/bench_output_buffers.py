@@ -70,7 +70,7 @@ def outputs_in(kind: str) -> Iterator[None]:
         sch.compute_inline(padded)
         sch.set_scope(acc, 0, "shared")
         below = loops_below(sch, acc, group)
-        spatial, reduction = schedule._bind_items(sch, below)
+        spatial, reduction = schedule._bind_items(sch, below, config)
         sch.reorder(*reduction, *spatial)
         for block in schedule._stages_of(sch, schedule._TEXELS):
             load_texels(sch, block, reduction[-2])

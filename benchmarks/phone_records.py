@@ -211,9 +211,8 @@ def nearest_to_default(judged: Judged) -> tuple[float, ...]:
     """
     task = judged.task
     default, columns = start_of(task), task.columns
-    away = np.abs(np.log2(task.rows))
-    for name in ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w"):
-        away = away + np.abs(np.log2(columns[name] / default[name]))
+    sides = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_h", "wg_w")
+    away = sum(np.abs(np.log2(columns[name] / default[name])) for name in sides)
     times = np.where(task.is_timed, task.time_s, np.inf)
     best = {name: column[int(np.argmin(times))] for name, column in columns.items()}
     # Of equally near configs, the median one.

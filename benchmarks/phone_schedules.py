@@ -34,7 +34,7 @@ SOURCE = "Deelvin/qualcomm and octoml/qualcomm, Apache-2.0"
 # Shorter times are mostly launches and copies.
 LEAST_S = 1e-4
 # What a config of AutoTVM says about Romou's kernel. Other knobs are left to Romou's default.
-_SIDES = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w")
+_SIDES = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_h", "wg_w")
 _SAID = ("algorithm", "pixels", *_SIDES, "split_k", "arrangement", "local", "unroll")
 _UNKNOWN = "not recorded"
 # Factors of two that are worse than any other difference.
@@ -44,20 +44,19 @@ _EXCLUDED = 100
 def nearest_config(kernel: ForeignKernel, task: PhoneTask, start: Config) -> Config:
     """Return the valid config of a space whose tile and work group are nearest to a kernel's, in factors of two.
 
-    A group of several rows becomes one that is as large: its shape counts half. Configs that no criterion excludes come
-    first, because a search passes over the others.
+    The shape of a group counts half as much as its size. Configs that no criterion excludes come first, because a
+    search passes over the others.
 
     start: the other knobs
     """
     space = task.space
     knobs = {name: int(kernel.knobs[name]) for name in _SIDES}
-    pixels = knobs["wg_w"] * kernel.rows
     candidates = list(itertools.product(*(space.knobs[name] for name in _SIDES)))
-    o, h, w, group_o, group_w = np.log2(np.array(candidates, dtype=float)).T
+    o, h, w, group_o, group_h, group_w = np.log2(np.array(candidates, dtype=float)).T
     wanted = {name: math.log2(value) for name, value in knobs.items()}
-    size = group_o + group_w - wanted["wg_o"] - math.log2(pixels)
+    size = group_o + group_h + group_w - wanted["wg_o"] - wanted["wg_h"] - wanted["wg_w"]
     away = sum(abs(mine - wanted[name]) for mine, name in ((o, "tile_o"), (h, "tile_h"), (w, "tile_w")))
-    away = away + abs(size) + abs(group_o - wanted["wg_o"]) / 2
+    away = away + abs(size) + (abs(group_o - wanted["wg_o"]) + abs(group_h - wanted["wg_h"])) / 2
     away = away + _EXCLUDED * is_excluded(task, start, dict(zip(_SIDES, np.array(candidates).T, strict=True)))
     for index in np.argsort(away, kind="stable"):
         config = start.replace(**dict(zip(_SIDES, candidates[int(index)], strict=True)), split_k=1, local=0)

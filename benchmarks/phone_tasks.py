@@ -7,13 +7,11 @@ for task in load_tasks(Path("adreno_autotvm.jsonl.gz"), least=100):
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,18 +26,6 @@ from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
 from romou.tuner.records.autotvm_kernels import ForeignKernel, equivalent, kernel_of
 from romou.tuner.records.recording import Recording
-
-# Fields of a usage that are summed over the rows of work-items of a group.
-_OF_ALL_ITEMS = ("unshared_buffer_bytes", "unshared_image_bytes", "work_group_size")
-# Fields of a usage that depend on how many rows of pixels a group computes.
-_OF_GROUP = (
-    "buffer_bytes",
-    "image_bytes",
-    "reread_buffer_bytes",
-    "reread_image_bytes",
-    "work_groups",
-    "padding",
-)
 
 # Measurements before and after one that show whether all were slow at the time.
 _NEIGHBOURS = 15
@@ -115,14 +101,9 @@ class PhoneTask:
 
     @cached_property
     def columns(self) -> Columns:
-        """Romou's knobs. Values may be no choices of the space, and a group may have work-items in several `rows`."""
+        """Romou's knobs. Values may be no choices of the space."""
         first = {name: choices[0] for name, choices in self.space.knobs.items()}
         return columns_of([{name: kernel.knobs.get(name, first[name]) for name in first} for kernel in self.kernels])
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """Work-items of a group along the rows of pixels. Romou's groups have one."""
-        return np.array([kernel.rows for kernel in self.kernels])
 
     @cached_property
     def unrolled(self) -> np.ndarray:
@@ -132,7 +113,7 @@ class PhoneTask:
     @cached_property
     def usage(self) -> KernelUsage:
         """The usage of each kernel by Romou's formulas."""
-        return usage_of(self.form, self.columns, self.rows)
+        return self.form.usage(self.columns)
 
     @cached_property
     def equivalents(self) -> list[Config | str]:
@@ -153,25 +134,6 @@ def drift_of(times: np.ndarray, expected: np.ndarray) -> np.ndarray:
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1)
     factors: np.ndarray = np.exp(np.nanmedian(windows, axis=1) - np.median(slower))
     return factors
-
-
-def usage_of(form: Form, columns: Columns, rows: np.ndarray) -> KernelUsage:
-    """Return the usage of kernels whose groups have work-items in several rows of pixels.
-
-    Such a group reads the data of a group whose work-items are that many times as tall.
-    """
-    usage, tall = form.usage(columns), form.usage({**columns, "tile_h": columns["tile_h"] * rows})
-    changes = {name: getattr(usage, name) * rows for name in _OF_ALL_ITEMS}
-    changes |= {name: getattr(tall, name) for name in _OF_GROUP}
-    whole = dataclasses.replace(usage, **changes)
-    count = len(rows)
-    fields: dict[str, Any] = {
-        field.name: np.broadcast_to(getattr(whole, field.name), count)
-        for field in dataclasses.fields(KernelUsage)
-        if field.name != "images"
-    }
-    images = {name: np.broadcast_to(is_image, count) for name, is_image in whole.images.items()}
-    return KernelUsage(images=images, **fields)
 
 
 def load_tasks(
@@ -205,7 +167,7 @@ def recorded_tasks(path: Path, template: str | None = None, *, least: int = 1) -
         if template not in (None, task.family) or len(trials) < least:
             continue
         # Romou's kernels are in the words of its knobs already.
-        kernels = [ForeignKernel(knobs=t.record.config, rows=1, unrolled=1, differs="") for t in trials]
+        kernels = [ForeignKernel(knobs=t.record.config, unrolled=1, differs="") for t in trials]
         operator = RecordedOperator(
             gpu=str(target.device_name),
             template=task.family,

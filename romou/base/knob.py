@@ -27,6 +27,8 @@ class Knob:
     devices: devices that have it, or some of its choices, in words.
     exists_on: whether spaces for a device with these limits have the knob.
     scales_outputs: whether the outputs of a work group are proportional to it.
+    absent: value of the kernels whose configs lack the knob, as those of records that were written before it existed.
+        None if every config has the knob.
     is_spelling: whether it only spells the same arithmetic, so that drivers often compile all choices to the same code.
     """
 
@@ -37,6 +39,7 @@ class Knob:
     devices: str = "all"
     exists_on: Callable[[Limits], bool] = lambda _: True
     scales_outputs: bool = False
+    absent: Choice | None = None
     is_spelling: bool = False
 
     def number(self, value: Choice) -> float:

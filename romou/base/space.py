@@ -193,7 +193,8 @@ class Space:
         kept: Any = True
         for name, choices in self.knobs.items():
             if len(choices) < len(all_choices[name]):
-                kept = kept & functools.reduce(operator.or_, (columns[name] == choice for choice in choices))
+                values = columns.get(name, self.declared[name].absent)
+                kept = kept & functools.reduce(operator.or_, (values == choice for choice in choices))
         kept = functools.reduce(operator.and_, self._conditions(columns), kept)
         is_in = [
             (columns[self.divided_by] == key) & space._admits(columns, all_choices)
@@ -283,7 +284,10 @@ class Space:
         return Config({name: values[name] for name in self.knobs})
 
     def index_of(self, config: Mapping[str, Choice]) -> int:
-        """Return the inverse of `at`. Raises UsageError if a knob is unknown or missing, or a value is no choice."""
+        """Return the inverse of `at`. Raises UsageError if a knob is unknown or missing, or a value is no choice.
+
+        A missing knob that configs may lack has the value `Knob.absent`.
+        """
         for name in config:
             if name not in self.knobs:
                 near = difflib.get_close_matches(name, self.knobs, n=1)
@@ -293,14 +297,13 @@ class Space:
                 )
         index = 0
         for name, choices in self.knobs.items():
-            if name not in config:
+            value = config.get(name, self.declared[name].absent)
+            if value is None:
                 raise UsageError(f"config lacks knob {name!r}")
             # bool == int in Python: `True` must not pass for the choice 1.
-            digit = next(
-                (i for i, c in enumerate(choices) if c == config[name] and type(c) is type(config[name])), None
-            )
+            digit = next((i for i, c in enumerate(choices) if c == value and type(c) is type(value)), None)
             if digit is None:
-                raise UsageError(f"knob {name!r} has no choice {config[name]!r}; choices: {list(choices)!r}")
+                raise UsageError(f"knob {name!r} has no choice {value!r}; choices: {list(choices)!r}")
             index = index * len(choices) + digit
         return index
 

@@ -101,7 +101,7 @@ def test_a_kernel_taken_apart() -> None:
     assert kernel.function == "conv"
     sides = ", ".join(map(str, kernel.work_group))
     assert f"__kernel __attribute__((reqd_work_group_size({sides}))) void conv_kernel(" in kernel.source
-    assert kernel.work_group == (config["wg_w"], config["wg_o"], config["split_k"])
+    assert kernel.work_group == (config["wg_w"], config["wg_o"], config["split_k"] * config["wg_h"])
     names = [step.name for step in kernel.passes]
     assert (
         names.index("tirx.VectorizeLoop")

@@ -23,7 +23,7 @@ WORKS = {
     "matmul": matmul((3,), 7, 16, 24),
 }
 _LOOP = re.compile(r"for \(int (\w+)")
-_IDS = ("group_x", "group_y", "local_x", "local_y")
+_IDS = ("group_x", "group_y", "local_x", "local_y", "local_z")
 
 
 def text_of(task: TunableTask, target: Target) -> str:
@@ -73,9 +73,9 @@ def test_names_cover_the_output(name: str) -> None:
         extents = (o, h, w) if len(indices) == 3 else (o, w)
         tile_o, tile_h, tile_w = (config[f"tile_{axis}"] for axis in "ohw")
         blocks = -(-w // (tile_w * config["wg_w"]))
-        grid = blocks * -(-h // tile_h), -(-o // (tile_o * config["wg_o"]))
+        grid = blocks * -(-h // (tile_h * config["wg_h"])), -(-o // (tile_o * config["wg_o"]))
         owners: Counter[tuple[int, ...]] = Counter()
-        for numbers in itertools.product(*map(range, (*grid, config["wg_w"], config["wg_o"]))):
+        for numbers in itertools.product(*map(range, (*grid, config["wg_w"], config["wg_o"], config["wg_h"]))):
             ids = dict(zip(_IDS, numbers, strict=True))
             owners.update(itertools.product(*(values(index, ids) for index in indices)))
         inside = {at: count for at, count in owners.items() if all(map(int.__lt__, at, extents))}

@@ -327,7 +327,7 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(judge(FINE, ADRENO))[-1] == "tiles"
     assert (
         all(
-            config["wg_o"] * config["wg_w"] * config["split_k"] <= 32
+            config["wg_o"] * config["wg_h"] * config["wg_w"] * config["split_k"] <= 32
             for config in space.sample(np.random.default_rng(0), 20)
         )
         or count.slack != 1

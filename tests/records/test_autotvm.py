@@ -163,7 +163,8 @@ def test_unrolling_is_a_knob(knobs: dict[str, Any], unroll: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("knobs", "reason"),
     [
-        (knobs_of(rows=(1, 2)), "a group has work-items in several rows"),
+        (knobs_of(rows=(1, 3)), "wg_h has no such choice"),
+        (knobs_of(rows=(2, 2)), "rows of a work-item are a group apart"),
         (knobs_of(pixels=(6, 2)), "tile_w has no such choice"),
         (knobs_of(pixels=(2, 6)), "wg_w has no such choice"),
         (knobs_of(tile_rx=[-1, 3], auto_unroll_max_step=64), "a part of the reduction is unrolled"),
@@ -245,7 +246,7 @@ def test_groups_of_several_rows_read_what_they_share_once(tmp_path: Path) -> Non
     assert task.usage.work_group_size.tolist() == [16, 64, 96]
     groups = -(-8 // 8) * np.ceil(12 / height) * np.ceil(12 / width)
     assert task.usage.work_groups.tolist() == groups.tolist()
-    assert task.rows.tolist() == [1, 4, 3]
+    assert task.columns["wg_h"].tolist() == [1, 4, 3]
 
 
 def test_a_log_becomes_recorded_spaces(tmp_path: Path) -> None:

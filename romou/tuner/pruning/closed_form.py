@@ -38,6 +38,7 @@ _INSIDE = {
     "data": "buffer",
     "output": "buffer",
     "pixels": "rows",
+    "wg_h": 1,
     "tile_h": 1,
     "unroll": "lanes",
     "multiply_add": "fma",
@@ -135,10 +136,11 @@ class ClosedForm(Form):
             else -1
         )
         gives_zeros = (get("data") == MemoryKind.IMAGE) & self._forms["flat"].is_padded
-        row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap, get("tile_h"))
+        row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap)
+        tile_h = get("tile_h")
 
-        def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
-            pixel_values, where = combinations(*row, width, stride)
+        def distinct(rows: Any, width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
+            pixel_values, where = combinations(*row, rows, width, stride)
             pixels = [Pixels(*values) for values in pixel_values]
             step_values, when = combinations(*axis, phases.ahead, is_one)
             steps = [Steps(*values) for values in step_values]
@@ -151,8 +153,8 @@ class ClosedForm(Form):
         return {
             "steps": tabulate(lambda *values: reads.distinct_steps(Steps(*values)), *axis, 0, False),
             "steps_of_one": tabulate(lambda *values: reads.distinct_steps(Steps(*values)), *axis, 0, True),
-            "data": distinct(get("wg_w") * get("tile_w"), 1, channels, False),
-            "data_of_one": distinct(get("tile_w") * phases.spacing_w, apart, 1, True),
+            "data": distinct(_rows(columns) * tile_h, get("wg_w") * get("tile_w"), 1, channels, False),
+            "data_of_one": distinct(tile_h, get("tile_w") * phases.spacing_w, apart, 1, True),
             "rounds_of_data": tabulate(_rounds, True, get("wg_o"), get("wg_w"), step_w * reads.texel * size),
             "rounds_of_weights": tabulate(_rounds, False, get("wg_o"), get("wg_w"), step_o * LANES * along * size),
         }
@@ -183,8 +185,12 @@ class ClosedForm(Form):
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         get, phases, reads = columns.__getitem__, self._phases(columns), self._reads
         extents = o, h, w = self._extents(columns)
-        group = group_o, tile_h, group_w = get("wg_o") * get("tile_o"), get("tile_h"), get("wg_w") * get("tile_w")
-        size = get("wg_o") * get("wg_w") * get("split_k")
+        group = group_o, group_h, group_w = (
+            get("wg_o") * get("tile_o"),
+            _rows(columns) * get("tile_h"),
+            get("wg_w") * get("tile_w"),
+        )
+        size = get("wg_o") * _rows(columns) * get("wg_w") * get("split_k")
         window = np.where(phases.on_tensor_cores, reads.taps_of_texel, reads.window)
         taps = np.where(phases.has_window, window, 1) * reads.last
         loads = self._loads_of(columns, counts, phases, taps, size)
@@ -201,7 +207,7 @@ class ClosedForm(Form):
             access_width=self._access_width(columns, phases.is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
             iterations=iterations - phases.ahead,
-            multiply_adds=tile_h * get("tile_w") * get("tile_o") * LANES * taps * phases.together,
+            multiply_adds=get("tile_h") * get("tile_w") * get("tile_o") * LANES * taps * phases.together,
             local_loads=self._local_loads(columns, counts),
             work_group_size=size,
             work_groups=work_groups,
@@ -209,7 +215,7 @@ class ClosedForm(Form):
             is_staged=phases.is_staged,
             images={name: get(name) == MemoryKind.IMAGE for name in ("data", "weight", "output")},
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
-            padding=work_groups * group_o * tile_h * group_w / (o * h * w) - 1,
+            padding=work_groups * group_o * group_h * group_w / (o * h * w) - 1,
             on_tensor_cores=phases.on_tensor_cores,
             multiplies_fp16=columns["accumulate"] != FP32,
             iterations_ahead=phases.ahead,
@@ -284,9 +290,10 @@ class ClosedForm(Form):
             np.asarray(texels * LANES),
         )
         weight = np.where(step_o < texels, -(-along_o * step_o // texels), along_o)
+        rows = np.minimum(_rows(columns), np.maximum(warp_size // (along_w * along_o), 1))
         in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
         is_staged = get("local") > 0
-        return np.where(is_staged, in_order, pieces * data), np.where(is_staged, in_order, pieces * weight)
+        return np.where(is_staged, in_order, pieces * rows * data), np.where(is_staged, in_order, pieces * weight)
 
     def _access_width(self, columns: Columns, is_staged: Any) -> Any:
         if self._varies == "by lane":
@@ -391,6 +398,11 @@ def _either(condition: Any, usage: KernelUsage, other: KernelUsage) -> KernelUsa
     return KernelUsage(
         images=usage.images, **{name: np.where(condition, getattr(usage, name), getattr(other, name)) for name in names}
     )
+
+
+def _rows(columns: Columns) -> Any:
+    """Return the work-items of a group along the rows of pixels."""
+    return columns.get("wg_h", np.asarray(1))
 
 
 @functools.cache

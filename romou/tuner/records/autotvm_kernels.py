@@ -3,7 +3,7 @@
 | AutoTVM splits            | into                                    | Romou's knobs               |
 |---------------------------|-----------------------------------------|-----------------------------|
 | output channels / 4       | groups, vthreads, work-items (, pixels) | tile_o, wg_o                |
-| rows of pixels            | the same                                | tile_h, no work-items       |
+| rows of pixels            | the same                                | tile_h, wg_h                |
 | pixels of a row           | the same                                | tile_w, wg_w                |
 | channels, window          | outer and inner loops                   | unroll, by what is unrolled |
 
@@ -44,13 +44,11 @@ class ForeignKernel:
     """The kernel of a config of AutoTVM.
 
     knobs: Romou's knobs that say the same. The values may be no choices
-    rows: work-items of a group along the rows of pixels. Romou's groups have one
     unrolled: steps of the reduction that TVM unrolls, without the four lanes of a channel
     differs: why Romou has no such kernel, without regard to the choices of its knobs. Empty if it may have one
     """
 
     knobs: Mapping[str, Choice]
-    rows: int
     unrolled: int
     differs: str
 
@@ -76,18 +74,18 @@ def kernel_of(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKernel | No
         "tile_h": h.tile,
         "tile_w": w.tile,
         "wg_o": o.items,
+        "wg_h": h.items,
         "wg_w": w.items,
         "arrangement": _arrangement(o, w),
         "unroll": "window" if has_window else "lanes",
     }
     differs = (
-        "a group has work-items in several rows"
-        if h.items > 1
-        else _mixed(o, w)
+        _mixed(o, w)
+        or ("rows of a work-item are a group apart" if h.has_vthreads else "")
         or ("a part of the reduction is unrolled" if steps not in (1, window[1] if task.is_depthwise else taps) else "")
         or ("channels are summed inside of the window" if _sums_channels_first(knobs, taps) else "")
     )
-    return ForeignKernel(knobs=_kernel(task, kernel), rows=h.items, unrolled=steps, differs=differs)
+    return ForeignKernel(knobs=_kernel(task, kernel), unrolled=steps, differs=differs)
 
 
 def equivalent(kernel: ForeignKernel | None, space: Space) -> Config | str:
@@ -137,12 +135,13 @@ def _winograd_kernel(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKern
         "tile_h": 1,
         "tile_w": w.tile,
         "wg_o": items,
+        "wg_h": 1,
         "wg_w": w.items,
         "arrangement": _arrangement(o, w),
         "unroll": "lanes",
     }
     differs = "Winograd's workspaces are in images"
-    return ForeignKernel(knobs=_kernel(task, kernel), rows=1, unrolled=1, differs=differs)
+    return ForeignKernel(knobs=_kernel(task, kernel), unrolled=1, differs=differs)
 
 
 def _axis(sizes: Sequence[int]) -> _Axis:

@@ -111,8 +111,12 @@ class KernelStructure:
 
     @property
     def summed_outputs(self) -> int:
-        """Numbers that the whole launch sums up. The pieces of a split reduction, along z, sum up the same ones."""
-        items = math.prod(extent for tag, extent in self.extents.items() if tag != "threadIdx.z")
+        """Numbers that the whole launch sums up. The pieces of a split reduction, along z, sum up the same ones.
+
+        They meet in local memory. Without it, work-items along z have other rows.
+        """
+        is_split = self.local_memory_bytes > 0
+        items = math.prod(extent for tag, extent in self.extents.items() if not (is_split and tag == "threadIdx.z"))
         return items * sum(self._sums.values())
 
     def loads_in(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:

@@ -12,6 +12,7 @@ from tvm import tirx
 from romou.base.space import Config
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction, round_up
+from romou.compiler.operators.contraction.knobs import rows_of_items
 
 
 def describe(c: Contraction, config: Config, buffers: Sequence[tirx.Buffer]) -> str:
@@ -23,13 +24,16 @@ def describe(c: Contraction, config: Config, buffers: Sequence[tirx.Buffer]) -> 
     _, h, w = c.extents
     blocks = round_up(w, config["wg_w"] * tiles["w"]) // (config["wg_w"] * tiles["w"])
     # The grid's x counts blocks of pixels, row after row.
-    has_rows = round_up(h, tiles["h"]) > tiles["h"]
+    rows = rows_of_items(config)
+    has_rows = round_up(h, rows * tiles["h"]) > tiles["h"]
     row, column = f"group_x / {blocks}" if blocks > 1 else "group_x", f"group_x % {blocks}" if blocks > 1 else ""
     is_mma = tensor_core.is_mma(config)
     o_name, h_name, w_name = c.axes
     lines = {
         o_name: _sum_of("group_y", "local_y", tiles["o"], config["wg_o"], config, is_mma=is_mma),
-        h_name: _tile_of(row, tiles["h"]) if has_rows else _own(tiles["h"]),
+        h_name: _sum_of(row, "local_z", tiles["h"], rows, config.replace(arrangement="blocked"), is_mma=is_mma)
+        if has_rows
+        else _own(tiles["h"]),
         w_name: _sum_of(
             column if has_rows else "group_x", "local_x", tiles["w"], config["wg_w"], config, is_mma=is_mma
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Space
+from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
@@ -47,8 +47,21 @@ AUTOBROADCAST = Knob(
 )
 
 
-# The order of the knobs numbers the configs.
+# Warps of this many work-items leave lanes idle if a group has the pixels of a single row.
+_WIDE_WARP = 32
+# The order of the knobs numbers the configs. Several rows exclude most choices of others, so they come first: blocks of
+# a space are cut by the first knob.
 KNOBS = (
+    Knob(
+        name="wg_h",
+        choices=(1, 4),
+        default=1,
+        help="work-items of a group along the rows of pixels",
+        devices="mobile GPUs with warps of at least 32",
+        exists_on=lambda limits: limits.is_mobile and limits.warp_size >= _WIDE_WARP,
+        scales_outputs=True,
+        absent=1,
+    ),
     DATA,
     WEIGHT,
     OUTPUT,
@@ -193,6 +206,7 @@ def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool) -> dict[s
     h, w = (max(c.extents[axis] for c in (flat, rows)) for axis in (1, 2))
     has_rows = not has_mma and not flat.is_batched
     return {
+        "wg_h": [t for t in _numbers("wg_h") if t < 2 * h] if has_rows else [1],
         "tile_o": [t for t in _numbers("tile_o") if t <= o] if is_shared else [1],
         "tile_h": [t for t in _numbers("tile_h") if t <= h] if has_rows else [1],
         "tile_w": [t for t in _numbers("tile_w") if t <= w and (t & (t - 1) == 0 or not has_mma)],
@@ -250,6 +264,7 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     )
     tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
+    items_h: Any = config.get("wg_h", 1)
     split, is_mma = config["split_k"], tensor_core.is_mma(config)
     is_stored_whole = config["output"] == MemoryKind.IMAGE
     has_image = (config["data"] == MemoryKind.IMAGE) | (config["weight"] == MemoryKind.IMAGE) | is_stored_whole
@@ -269,10 +284,14 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
         "striped and blocked differ": (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712
         # Without vectors along the channels, an image is read in vectors along the reduction.
         "images are read in whole texels": (config["vector_width"] == LANES) | (has_image == False) | (not flat.vector),  # noqa: E712
-        "work-items of a group, device's limit": config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
+        "work-items of a group, device's limit": config["wg_o"] * items_h * config["wg_w"] * split
+        <= limits.max_work_group_size,
         # A larger group computes mostly padding.
         "a group less than twice as large as the channels": (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
         "a group less than twice as large as the pixels": (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
+        "a group less than twice as high as the rows": (items_h == 1) | (items_h * config["tile_h"] < 2 * h),
+        "sums of several rows of work-items are neither staged nor split": (items_h == 1)
+        | ((config["local"] == 0) & (split == 1)),
         "split sums are not staged, and dealt out evenly": (split == 1) | ((config["local"] == 0) & is_dealt_out),
         "sums of mixed precision are not staged": (config["accumulate"] != MIXED) | (config["local"] == 0),
         "a second buffer is for a loop of stages": (config["local_buffers"] == 1)
@@ -305,6 +324,11 @@ def steps_of_sum(c: Contraction) -> int:
 
 def _numbers(name: str) -> list[int]:
     return [choice for knob in KNOBS if knob.name == name for choice in knob.choices if isinstance(choice, int)]
+
+
+def rows_of_items(config: Config) -> int:
+    """Return the work-items of a group along the rows of pixels. Devices with narrow warps have no such knob."""
+    return int(config.get("wg_h", 1))
 
 
 def local_bytes(config: Columns, c: Contraction) -> Any:

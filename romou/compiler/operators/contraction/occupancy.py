@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from romou.base.knob import nearest
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction, round_up
@@ -16,6 +16,8 @@ from romou.compiler.operators.contraction.registers import estimated_registers
 SIDE = 8
 # Steps of the reduction of each piece: a shorter piece costs more in the final sum than it saves.
 _MIN_STEPS_OF_PIECE = 4
+# Work-items of a group with split sums for each of its columns, unless a warp is larger.
+_MIN_SPLIT_GROUP = 16
 # Padding that a larger group may compute, as a multiple of the least padding of all groups.
 _PADDING_TOLERANCE = 1.1
 
@@ -47,20 +49,25 @@ def warp_of(limits: Limits) -> int:
 
 def split_sums(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """Return `config` with its sums split until the device is busy, as far as that pays."""
-    steps = next(iter(contraction.reduce.values()))
+    steps, warp = next(iter(contraction.reduce.values())), warp_of(limits)
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= steps // _MIN_STEPS_OF_PIECE]:
         # The group keeps its size and fills a warp: its other sides shrink by the split.
         wide = min(config["wg_w"], SIDE)
-        high = max(16, warp_of(limits) // wide)
+        size = max(_MIN_SPLIT_GROUP * wide, warp)
         if limits.most_with_local_memory is not None:
             # Partial sums meet in local memory.
-            high = min(high, limits.most_with_local_memory // wide)
-        if high < split:
+            size = min(size, limits.most_with_local_memory)
+        if size < split * wide:
             break
-        candidate = config.replace(split_k=split, wg_w=wide, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
-        is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
-        if is_idle and is_allowed(space, candidate, limits):
-            config = candidate
+        if work_items(contraction, config) >= min_work_items(limits, contraction, config):
+            continue
+        whole = config.replace(split_k=split, wg_w=wide, **({"wg_h": 1} if "wg_h" in config else {}))
+        groups = [
+            group
+            for group in candidates(space, whole, {"wg_w": range(1, SIDE + 1), "wg_o": space.knobs["wg_o"]})
+            if group["wg_w"] * group["wg_o"] * split <= size and is_allowed(space, group, limits)
+        ]
+        config = _largest(groups, contraction, warp, wide) or config
     return config
 
 
@@ -81,26 +88,52 @@ def is_allowed(space: Space, config: Config, limits: Limits) -> bool:
 def fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
     """Choose the largest (then widest) group with little padding and no partly filled warp.
 
-    It has at most `SIDE` work-items along each side, or fills a single warp. It is wider only to fill a warp.
+    It has at most `SIDE` work-items along each side, or fills a single warp. It is wider only to fill a warp, and has
+    several rows of work-items only to leave fewer lanes idle.
     """
-    o, _, w = contraction.extents
     for name in ("wg_o", "wg_w"):
         sides = [side for side in space.knobs[name] if int(side) <= SIDE]
         config = [config, *candidates(space, config, {name: sides})][-1]
     wide, size = config["wg_w"], max(config["wg_o"] * config["wg_w"], warp_size)
-    costs = {}
-    for shape in candidates(space, config, {name: space.knobs[name] for name in ("wg_w", "wg_o")}):
-        group = shape["wg_o"] * shape["wg_w"]
-        if group <= (size if shape["wg_w"] <= wide else warp_size):
-            covered = round_up(o, shape["wg_o"] * shape["tile_o"]) * round_up(w, shape["wg_w"] * shape["tile_w"])
-            costs[shape] = covered * round_up(group, warp_size) / group
+    shapes = [
+        shape
+        for shape in candidates(space, config, {name: space.knobs[name] for name in ("wg_w", "wg_o")})
+        if shape["wg_w"] * shape["wg_o"] <= (size if shape["wg_w"] <= wide else warp_size)
+    ]
+    shapes += [
+        several
+        for shape in shapes
+        for several in candidates(space, shape, {"wg_h": [warp_size // (shape["wg_w"] * shape["wg_o"])]})
+        if several["wg_h"] > 1
+    ]
+    return _largest(shapes, contraction, warp_size, wide) or config
+
+
+def _largest(shapes: Sequence[Config], contraction: Contraction, warp_size: int, wide: int = SIDE) -> Config | None:
+    """Return the config with the largest (then widest) group among those with little padding. None if there are none.
+
+    Groups of one row come first. Widths beyond `wide` count alike.
+    """
+    costs = {shape: computed(contraction, shape, warp_size) for shape in shapes}
     cheap = [shape for shape, cost in costs.items() if cost <= _PADDING_TOLERANCE * min(costs.values())]
-    return max(cheap, key=lambda c: (c["wg_o"] * c["wg_w"], min(c["wg_w"], wide), c["wg_o"]), default=config)
+    return max(
+        cheap,
+        key=lambda c: (c.get("wg_h", 1) == 1, c["wg_o"] * c["wg_w"], min(c["wg_w"], wide), c["wg_o"]),
+        default=None,
+    )
+
+
+def computed(contraction: Contraction, config: Config, warp_size: int) -> float:
+    """Return the texels that all lanes compute: outputs, padding, and what idle lanes of warps would compute."""
+    sides = ((config[f"tile_{axis}"] * config.get(f"wg_{axis}", 1)) for axis in "ohw")
+    texels = math.prod(round_up(extent, side) for extent, side in zip(contraction.extents, sides, strict=True))
+    items = config["wg_o"] * config["wg_w"] * config.get("wg_h", 1) * config["split_k"]
+    return float(texels * round_up(items, warp_size) / items)
 
 
 def candidates(space: Space, config: Config, choices: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
     """Yield `config` with each valid combination of the choices of some knobs."""
-    allowed = ([value for value in values if value in space.knobs[name]] for name, values in choices.items())
+    allowed = ([value for value in values if value in space.knobs.get(name, ())] for name, values in choices.items())
     combinations = itertools.product(*allowed)
     return filter(
         space.is_valid, (config.replace(**dict(zip(choices, values, strict=True))) for values in combinations)

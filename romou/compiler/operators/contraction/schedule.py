@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir
 
 from romou.base.space import Config
-from romou.compiler.operators.contraction.knobs import FP32, ITERATION, MIXED, number_bytes
+from romou.compiler.operators.contraction.knobs import FP32, ITERATION, MIXED, number_bytes, rows_of_items
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.scheduling.loops import (
     Block,
@@ -55,7 +55,7 @@ def schedule_stages(
     sch.compute_at(acc, group, preserve_unit_loops=True)
     sch.compute_inline(padded)
     sch.set_scope(acc, 0, "local")
-    spatial, reduction = _bind_items(sch, loops_below(sch, acc, group))
+    spatial, reduction = _bind_items(sch, loops_below(sch, acc, group), config)
     if config["local"]:
         first, reduction = _stage_operands(sch, spatial, reduction, config)
     else:
@@ -89,13 +89,16 @@ def _tile_output(sch: s_tir.Schedule, loops: Sequence[Loop], config: Config) -> 
     else:
         block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
         block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
-    block_h, tile_h = sch.split(h, [None, config["tile_h"]])
-    sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
+    rows = [rows_of_items(config)] if rows_of_items(config) > 1 else []
+    block_h, *thread_h, tile_h = sch.split(h, [None, *rows, config["tile_h"]])
+    sch.reorder(block_o, block_h, block_w, *thread_h, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
     # OpenCL and CUDA allow long grids only along x, so pixels are there. Fusing a loop of one iteration would leave a
     # modulo behind.
     grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid_x, "blockIdx.x")
+    for loop in thread_h:
+        sch.bind(loop, "threadIdx.z")
     bind_threads(sch, thread_o, thread_w)
     return grid_x, [tile_o, tile_h, tile_w, lane]
 
@@ -146,9 +149,12 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None
         fp16_arithmetic(sch, block)
 
 
-def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop]) -> tuple[Sequence[Loop], Sequence[Loop]]:
+def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop], config: Config) -> tuple[Sequence[Loop], Sequence[Loop]]:
     """Bind the loops over the work-items of a group. Return the loops of a tile, and the loops of the reduction."""
     item_o, item_w, *own = loops
+    if rows_of_items(config) > 1:
+        item_h, item_w = sch.split(item_w, [None, config["wg_w"]])
+        sch.bind(item_h, "threadIdx.z")
     bind_threads(sch, item_o, item_w)
     return own[:4], own[4:]
 
@@ -210,7 +216,7 @@ def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], conf
 def _sum_piece(sch: s_tir.Schedule, part: Block, group: Loop, config: Config) -> None:
     """Sum a work-item's piece of the reduction in registers, then write it to local memory."""
     k, *loops = loops_below(sch, part, group)
-    spatial, reduction = _bind_items(sch, loops)
+    spatial, reduction = _bind_items(sch, loops, config)
     sch.bind(k, "threadIdx.z")
     sch.reorder(*reduction, *spatial)
     if config["accumulate"] != MIXED:

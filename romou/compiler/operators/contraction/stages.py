@@ -13,7 +13,7 @@ from tvm import te, tirx
 from romou.base.space import Config
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction, Expr, round_up
-from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED, steps_of_sum
+from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED, rows_of_items, steps_of_sum
 from romou.compiler.scheduling.loops import ALONG_MEMORY, APART
 from romou.compiler.tir.primitives import LANES
 
@@ -102,32 +102,36 @@ class _Domain:
     """The padded domain of a contraction, and which work-item computes which element.
 
     padded: (o, h, w), rounded up to whole work groups.
-    o, w: output channels and pixels of a row, dealt out to work-items.
+    o, h, w: output channels, rows, and pixels of a row, dealt out to work-items. Work-items of the pixels have one
+        index, row by row.
     """
 
     c: Contraction
     config: Config
     padded: tuple[int, int, int]
     o: _Axis
+    h: _Axis
     w: _Axis
 
     @classmethod
     def of(cls, c: Contraction, config: Config) -> _Domain:
         o, h, w = c.extents
         group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
-        padded = round_up(o, group_o), round_up(h, config["tile_h"]), round_up(w, group_w)
+        rows = _Axis(config["tile_h"], rows_of_items(config), False)
+        padded = round_up(o, group_o), round_up(h, rows.items * rows.tile), round_up(w, group_w)
         if tensor_core.is_mma(config):
             # An instruction takes neighbouring pixels of a warp.
-            return cls(c, config, padded, _Axis(1, 1, False), _Axis(tensor_core.PAIR, tensor_core.WARP_W, False))
+            return cls(c, config, padded, _Axis(1, 1, False), rows, _Axis(tensor_core.PAIR, tensor_core.WARP_W, False))
         is_striped = config["arrangement"] == "striped"
-        axes = (_Axis(config[f"tile_{axis}"], config[f"wg_{axis}"], is_striped) for axis in "ow")
-        return cls(c, config, padded, *axes)
+        channels, pixels = (_Axis(config[f"tile_{axis}"], config[f"wg_{axis}"], is_striped) for axis in "ow")
+        return cls(c, config, padded, channels, rows, pixels)
 
     @property
     def owned(self) -> tuple[int, int, int, int, int]:
-        """Extents of (work-item along o, work-item along w, own o, h, own w)."""
+        """Extents of (work-item along o, work-item of the pixels, own o, own h, own w)."""
         o, h, w = self.padded
-        return self.o.items, self.w.items, o // self.o.items, h, w // self.w.items
+        items = self.o.items, self.h.items * self.w.items
+        return *items, o // self.o.items, h // self.h.items, w // self.w.items
 
     @property
     def reduced(self) -> list[int]:
@@ -145,7 +149,10 @@ class _Domain:
     def owner(self, o: Expr, h: Expr, w: Expr, lane: Expr) -> tuple[Expr, ...]:
         """Return the indices of an element by its work-item."""
         (item_o, own_o), (item_w, own_w) = self.o.split(o), self.w.split(w)
-        return item_o, item_w, own_o, h, own_w, lane
+        if self.h.items == 1:
+            return item_o, item_w, own_o, h, own_w, lane
+        item_h, own_h = self.h.split(h)
+        return item_o, item_h * self.w.items + item_w, own_o, own_h, own_w, lane
 
     def load_left(self, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         """Return an element of the left operand in memory."""
@@ -156,9 +163,12 @@ class _Domain:
             o, h, w = map(_clamped, (o, h, w), self.c.extents, self.padded, tiles)
         return self.c.lhs(o, h, w, lane, *r)
 
-    def load_own_left(self, item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+    def load_own_left(self, item_o: Expr, item: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         """Return an element of the left operand in memory, indexed by its work-item."""
-        return self.load_left(self.o.join(item_o, o), h, self.w.join(item_w, w), lane, *r)
+        if self.h.items > 1:
+            item_h, item = item // self.w.items, item % self.w.items
+            h = self.h.join(item_h, h)
+        return self.load_left(self.o.join(item_o, o), h, self.w.join(item, w), lane, *r)
 
     def load_right(self, o: Expr, h: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         """Return an element of the right operand in memory."""
@@ -194,7 +204,7 @@ def _left_operand(domain: _Domain) -> _Operand:
             attrs=apart or None,
         )
         return lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
-    shape = (*steps, domain.w.items, *domain.owned[3:], texel)
+    shape = (*steps, domain.owned[1], *domain.owned[3:], texel)
     if domain.config["local"]:
         staged = _staged_left(domain, texel, apart)
         texels = te.compute(

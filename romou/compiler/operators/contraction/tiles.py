@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from romou.base.limits import Limits
 from romou.base.preset import Registers
@@ -11,8 +11,8 @@ from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.operators.contraction.knobs import FP32
 from romou.compiler.operators.contraction.occupancy import (
-    SIDE,
     candidates,
+    computed,
     fit_group,
     min_work_items,
     split_sums,
@@ -21,6 +21,10 @@ from romou.compiler.operators.contraction.occupancy import (
 )
 from romou.compiler.operators.contraction.registers import estimated_registers, rolled_registers, window_row
 from romou.compiler.tir.primitives import LANES
+
+# A tile of this many times the sums has fewer addresses and epilogues. It is better unless it takes more instructions
+# than by this factor.
+_LARGER, _TOLERANCE = 1.5, 1.05
 
 
 def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
@@ -38,8 +42,18 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
     most = model.max_fill * limits.registers
     tiles = candidates(space, config, rules.sides)
     fitting = [tile for tile in tiles if rules.registers(tile) <= most and rules.is_busy(tile)]
-    best = min([config, *fitting], key=rules.instructions)
+    costs = {tile: rules.instructions(tile) for tile in (config, *fitting)}
+    best = min(costs, key=lambda tile: costs[tile])
+    larger = [
+        tile for tile in costs if sums_of(tile) >= _LARGER * sums_of(best) and costs[tile] <= _TOLERANCE * costs[best]
+    ]
+    best = min(larger, key=lambda tile: costs[tile], default=best)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
+
+
+def sums_of(tile: Config) -> int:
+    """Return the texels that a work-item sums."""
+    return int(tile["tile_o"] * tile["tile_w"])
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,7 @@ class _TileRules:
     contraction: Contraction
     limits: Limits
     model: Registers
+    _grouped: dict[Config, Config] = field(default_factory=dict)
 
     @property
     def is_float(self) -> bool:
@@ -82,7 +97,7 @@ class _TileRules:
         return estimated_registers(self.contraction, tile, self.model)
 
     def instructions(self, tile: Config) -> float:
-        """Return the instructions of a row of all output channels, padding and idle lanes included."""
+        """Return the instructions for all outputs, padding and idle lanes included."""
         o, _, w = self.contraction.extents
         *_, lanes = self.contraction.reduce.values()
         is_depthwise = self.contraction.lhs_varies == "by lane"
@@ -90,17 +105,20 @@ class _TileRules:
             window_row(self.contraction, tile["tile_w"]) if is_depthwise else lanes * tile["tile_o"] + tile["tile_w"]
         )
         loads = loaded / (lanes * tile["tile_o"] * tile["tile_w"])
-        warp = warp_of(self.limits)
-        group = fit_group(self.space, self.contraction, tile, warp)
-        items = group["wg_o"] * group["wg_w"]
-        # A few neighbours along a row share a group, as far as the row goes. If there are too few channels to fill a
-        # warp, more do.
-        has_channels = warp // SIDE * tile["tile_o"] < 2 * o
-        along_row = next(side for side in (4, 2, 1) if side * tile["tile_w"] <= w or side == 1)
-        wide = along_row if has_channels else group["wg_w"]
         # A single pixel gets more work-items by splitting its sums.
-        idle = round_up(items, warp) / items if w > 1 else 1
-        return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide * tile["tile_w"]) * idle)
+        texels = (
+            computed(self.contraction, self.grouped(tile), warp_of(self.limits))
+            if w > 1
+            else round_up(o, tile["tile_o"])
+        )
+        return float((1 + loads) * texels)
+
+    def grouped(self, tile: Config) -> Config:
+        """Return the tile with its work group, and with its sums split if they leave the device idle."""
+        if tile not in self._grouped:
+            group = fit_group(self.space, self.contraction, tile, warp_of(self.limits))
+            self._grouped[tile] = split_sums(self.space, self.contraction, group, self.limits)
+        return self._grouped[tile]
 
     def is_busy(self, tile: Config) -> bool:
         """Return whether the tile leaves enough work-items.
@@ -109,9 +127,7 @@ class _TileRules:
         once for all taps of a row.
         """
         width = self.contraction.extents[2]
-        if 1 < width <= tile["tile_w"]:
-            grouped = fit_group(self.space, self.contraction, tile, warp_of(self.limits))
-            tile = split_sums(self.space, self.contraction, grouped, self.limits)
+        tile = self.grouped(tile) if 1 < width <= tile["tile_w"] else tile
         is_filled = work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
         return width == 1 or is_filled
 

@@ -1,0 +1,137 @@
+"""Counts the instructions and the spills of default configs of 44 layers of mobile networks under Mesa's compilers.
+
+    python benchmarks/bench_mobile_defaults.py                                    five GPUs, fp32 and fp16
+    python benchmarks/bench_mobile_defaults.py --gpu a660 --precision float32 --only 1x1 --json result.json
+    python benchmarks/bench_mobile_defaults.py --against result.json              each number over that of the file
+
+The counts are static: nothing is executed. They are machine instructions for each needed multiply-add, idle lanes of
+partial waves included, and the convolutions have a bias and a ReLU. S stands for spills.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import onnx
+from onnx import TensorProto, helper
+from rich.console import Console
+
+import bench_mobile_layers as layers
+import bench_mobile_static as static
+from romou.devices.mobile_compilers import GPUS, find_compilers, mesa_version, mobile_gpu
+from romou.tools.report.table import table_of_numbers
+
+CONVOLUTIONS = Path(__file__).parent / "data/mobile_layers.csv"
+COMPARED = ("a630", "a660", "a740", "g76", "g610")
+# Name -> batch, rows, reduction length and columns of a product of two computed matrices.
+PRODUCTS = {
+    "product 3x197x64 -> 197": (3, 197, 64, 197),
+    "product 3x197x197 -> 64": (3, 197, 197, 64),
+    "product 8x77x77 -> 64": (8, 77, 77, 64),
+    "product 6x50x50 -> 64": (6, 50, 50, 64),
+}
+
+
+def mobile_layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
+    """Yield name, model and needed multiply-adds of each layer."""
+    with CONVOLUTIONS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            yield _name_of(row), static.model_of(row), static.multiply_adds_of(row)
+    for name, (batch, rows, length, columns) in PRODUCTS.items():
+        shapes = {"x": (batch, rows, length), "w": (batch, length, columns), "y": (batch, rows, columns)}
+        x, w, y = (helper.make_tensor_value_info(tensor, TensorProto.FLOAT, shape) for tensor, shape in shapes.items())
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x, w], [y])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        yield name, model, batch * rows * length * columns
+
+
+def _name_of(row: dict[str, str]) -> str:
+    groups, stride = int(row["groups"]), int(row["stride"])
+    kind = "" if groups == 1 else "depthwise " if groups == int(row["in_channels"]) else f"{groups} groups "
+    size = f"{row['in_channels']}x{row['in_h']}x{row['in_w']} -> {row['out_channels']}"
+    return f"{kind}{row['kernel_h']}x{row['kernel_w']} {size}{f' /{stride}' if stride > 1 else ''}"
+
+
+def count(name: str, model: onnx.ModelProto, needed: int, gpu: str, precision: str) -> dict[str, Any] | None:
+    """Return the numbers of a layer's default config. None if Mesa's compiler refuses it."""
+    counts, _ = layers.counts_of(model, needed, gpu, mobile_gpu(gpu).devices[-1], precision, 1)
+    if not counts:
+        return None
+    (default,) = counts
+    return {
+        "instructions": round(default.instructions, 3),
+        "cycles": round(default.cycles, 3),
+        "spills": default.spills,
+        "registers": default.registers,
+        "config": dict(default.config),
+    }
+
+
+@click.command()
+@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(["float32", "float16"]),
+    multiple=True,
+    default=["float32", "float16"],
+    show_default=True,
+)
+@click.option("--only", default="", help="Only layers whose name holds this text.")
+@click.option("--json", "written", type=click.Path(dir_okay=False, path_type=Path), help="Also write the numbers.")
+@click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An earlier --json.")
+def main(
+    gpus: tuple[str, ...], precisions: tuple[str, ...], only: str, written: Path | None, against: Path | None
+) -> None:
+    """Print a table with a column for each GPU and precision."""
+    find_compilers()
+    out = Console(width=180)
+    earlier = {} if against is None else json.loads(against.read_text(encoding="utf-8"))
+    columns = [f"{gpu} {precision[:1]}{precision[-2:]}" for precision in precisions for gpu in gpus]
+    title = f"Mesa's compilers {mesa_version()} (not the vendors'), default configs: instructions per multiply-add"
+    table = table_of_numbers("layer", columns, title=title)
+    numbers: dict[str, dict[str, Any]] = {}
+    for name, model, needed in mobile_layers():
+        if only not in name:
+            continue
+        own = numbers[name] = {}
+        for column, (precision, gpu) in zip(columns, ((p, g) for p in precisions for g in gpus), strict=True):
+            own[column] = count(name, model, needed, gpu, precision)
+        table.add_row(name, *(_cell(own[column], earlier.get(name, {}).get(column)) for column in columns))
+    out.print(table)
+    for column in columns:
+        made = [own[column] for own in numbers.values() if own[column] is not None]
+        spilling = sum(bool(number["spills"]) for number in made)
+        median = statistics.median(number["instructions"] for number in made)
+        text = f"{column}: {len(made)} of {len(numbers)} layers, median {median:.2f}, {spilling} spill"
+        ratios = [
+            own[column]["instructions"] / before["instructions"]
+            for name, own in numbers.items()
+            if own[column] and (before := earlier.get(name, {}).get(column))
+        ]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            text += f"; over the earlier ones {mean:.3f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+        out.print(text)
+    if written is not None:
+        written.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+
+
+def _cell(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
+    if now is None:
+        return "refused"
+    text = f"{now['instructions']:.2f}{' S' if now['spills'] else ''}"
+    if before is None:
+        return text
+    spilled = " S" if before["spills"] else ""
+    return f"{before['instructions']:.2f}{spilled} > {text}"
+
+
+if __name__ == "__main__":
+    main()
