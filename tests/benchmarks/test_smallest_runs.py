@@ -14,16 +14,18 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 
 import record_spaces
+import romou
 from romou import models
+from romou.api.decoder import Generated
 from romou.compiler.single_operator import conv
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
-from romou.models.decoder import DecoderShape, decoder
 from support.data.autotvm_logs import write_log
 from support.docs.documents import ROOT
 from support.docs.smallest_runs import MESA_RUNS, RUNS
@@ -44,6 +46,11 @@ CLBLAST_ROWS = [
 ]
 
 
+def generated(prompt: list[int], tokens: int) -> Generated:
+    """Return what a decoder would. tests/api/test_decoder.py runs one."""
+    return Generated(tokens=(1,) * tokens, prompt=len(prompt), prompt_s=0.5, tokens_s=0.25)
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a folder with the inputs of the runs. A convolution with a ReLU replaces every bundled network."""
@@ -53,8 +60,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(models, "names", lambda: ("small",))
     monkeypatch.setitem(record_spaces.OPERATORS, "small", conv(16, (7, 7), 16, (1, 1)))
     onnx.save(model, tmp_path / "small.onnx")
-    sizes = {"layers": 1, "width": 32, "heads": 2, "shared": 1, "size": 16, "inner": 32, "words": 64, "longest": 16}
-    onnx.save(decoder(DecoderShape(**sizes)), tmp_path / "decoder.onnx")
+    monkeypatch.setattr(romou, "Decoder", lambda model, **options: SimpleNamespace(generate=generated), raising=False)
+    onnx.save(model, tmp_path / "decoder.onnx")
     (tmp_path / "spaces").mkdir()
     shutil.copy(ROOT / "benchmarks/data/spaces_pocl/dense.json.gz", tmp_path / "spaces")
     write_log(tmp_path / "phone.log")
