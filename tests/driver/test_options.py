@@ -21,6 +21,7 @@ from support.models.small_networks import prime_net
 CLASSES: dict[str, tuple[type[CheckedOptions], Any]] = {
     "tune": (options.TuneOptions, options.TuneKeywords),
     "compile": (options.CompileOptions, options.CompileKeywords),
+    "check": (options.CheckOptions, options.CheckKeywords),
     "bench": (options.BenchOptions, options.BenchKeywords),
     "compare": (options.CompareOptions, options.CompareKeywords),
     "write_report": (options.ReportOptions, options.ReportKeywords),
@@ -32,7 +33,8 @@ COMMANDS = {"write_report": "report", "memory_plan": "inspect", "pruned_spaces":
 # Fields that only a caller from Python can give
 PYTHON_ONLY = {
     "tune": {"progress", "callback"},
-    "compile": {"device"},
+    "compile": set[str](),
+    "check": set[str](),
     "bench": {"label"},
     "compare": {"label", "times", "measures"},
     "write_report": set[str](),
