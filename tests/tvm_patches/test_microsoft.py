@@ -190,6 +190,14 @@ def test_a_chain_runs_in_kernels(dtype: str) -> None:
         np.testing.assert_allclose(array, right, atol=1e-5 if dtype == "float32" else 3e-2)
 
 
+@pytest.mark.parametrize("quant_type", [0, 1], ids=["fp4", "nf4"])
+def test_bnb4(quant_type: int) -> None:
+    """Rows of 80 numbers in blocks of 32, which go on from row to row."""
+    inputs = {"x0": normal(2, 3, 80)}
+    constants = {"x1": RNG.integers(0, 256, 7 * 40).astype("uint8"), "x2": np.abs(normal(-(-7 * 80 // 32)))}
+    check(model_of("MatMulBnb4", inputs, 1, constants, K=80, N=7, block_size=32, quant_type=quant_type), inputs)
+
+
 HEADS, SHARED, SIZE, LENGTH = 4, 2, 16, 11
 FORMS: dict[str, dict[str, object]] = {
     "packed": {"packed": True, "do_rotary": 1},

@@ -18,7 +18,7 @@ _KNOWN = ("input_ids", "attention_mask", "position_ids")
 # Positions of the inputs and outputs of GroupQueryAttention that are caches.
 _CACHES = ((3, 1), (4, 2))
 # Products over the last axis, which may be computed for one row only.
-_PRODUCTS = ("MatMul", "MatMulNBits")
+_PRODUCTS = ("MatMul", "MatMulBnb4", "MatMulNBits")
 _DEFAULT_LENGTH = 2048
 
 

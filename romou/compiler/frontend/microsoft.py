@@ -37,6 +37,7 @@ ONE_FLOAT_TYPE = UNIFORM | {
     "Attention",
     "GatherBlockQuantized",
     "GroupQueryAttention",
+    "MatMulBnb4",
     "MatMulNBits",
     "MultiHeadAttention",
 }
@@ -179,6 +180,7 @@ _RULES: Mapping[str, Callable[[_Reader], list[onnx.TypeProto]]] = {
     "Attention": _self_attended,
     "GatherBlockQuantized": _gathered,
     "MultiHeadAttention": _multi_head,
+    "MatMulBnb4": _multiplied,
     "MatMulNBits": _multiplied,
     "GroupQueryAttention": _grouped,
 }
