@@ -12,7 +12,7 @@ from tvm import relax
 
 from romou.base.errors import ModelError
 from romou.compiler.frontend import import_onnx
-from romou.compiler.frontend.reference import relative_l2_error
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from support.models.quantized import QuantizedCase, model_of
 
 CASE = QuantizedCase(m=2, k=70, n=9)
@@ -64,6 +64,14 @@ def test_refused_forms(attributes: dict[str, int], inputs: dict[str, np.ndarray]
             model.graph.node[0].input.extend(["", name])
     with pytest.raises(ModelError, match=message):
         import_onnx(model)
+
+
+def test_the_reference_keeps_its_activations() -> None:
+    """At accuracy level 4 onnxruntime would round activations to 8 bits, an error of half a percent."""
+    model, data, expected = QuantizedCase(m=2, k=512, n=64).model(accuracy_level=4)
+    reference = run_onnxruntime(model, {"x": data})
+    assert reference is not None
+    assert relative_l2_error(reference[0], expected) < 1e-5
 
 
 def test_an_identical_g_idx_is_no_order() -> None:
