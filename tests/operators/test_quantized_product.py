@@ -15,7 +15,7 @@ from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import relative_l2_error
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.devices.targets import Target
-from romou.tuner.measure.verify import poison
+from romou.tuner.measure.verify import make_inputs, poison
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 from support.kernels.operators import assert_agrees, each_kind, has_device
@@ -116,6 +116,14 @@ def test_formulas(case: QuantizedCase) -> None:
     weight = tiles.threads * tiles.item_rows * tiles.codes * per_code
     assert weight < usage.buffer_bytes[0] < 2 * weight + tiles.item_data * tiles.codes * 4
     assert usage.work_groups[0] == tiles.groups
+
+
+def test_a_search_checks_every_code() -> None:
+    """The inputs that candidates are checked with have ones and zeros at each bit of the packed words."""
+    _, words, *_ = make_inputs(quantized_task(CASES[0]), seed=0)
+    assert words.dtype == np.uint32
+    assert np.bitwise_or.reduce(words, axis=None) == 2**32 - 1
+    assert np.bitwise_and.reduce(words, axis=None) == 0
 
 
 def test_the_default_fits_every_device() -> None:

@@ -42,7 +42,8 @@ def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> l
 
     Floats are normal, scaled so that a sum over the reduction has about unit variance: a clipping epilogue (ReLU6) must
     not hide the result. For k multiplications per output both factors are scaled by k^-1/4, so the weight need not be
-    identified. int32 and int64 may be indices and are 0 or 1. Narrower integers have their whole range.
+    identified. int32 and int64 may be indices and are 0 or 1. Narrower integers, and words of packed codes (uint32),
+    have their whole range.
     """
     rng = np.random.default_rng([seed, int(task.key, 16) & 0xFFFFFFFF])
     *inputs, output = task.func.params
@@ -173,7 +174,8 @@ def _random(
         return np.asarray(np.abs(values) + np.float32(0.1) if is_positive else values, dtype=kind)
     if kind.kind == "b":
         return rng.integers(0, 2, shape).astype(kind)
-    if kind.itemsize >= 4:
+    # Wide integers may be indices. Words of packed codes are not, and every bit of them counts.
+    if kind.itemsize >= 4 and kind != np.uint32:
         return rng.integers(0, 2, shape, dtype=kind)
     info = np.iinfo(kind)
     return rng.integers(info.min, info.max, shape, dtype=kind, endpoint=True)

@@ -97,7 +97,13 @@ def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarra
     """Return an array for each parameter. The output is poisoned, so that elements that a kernel does not write are
     noticed.
     """
-    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
+    shapes = [(tuple(int(d) for d in p.shape), str(p.dtype)) for p in task.func.params]
+    arrays = [
+        rng.integers(0, 1 << 32, shape, dtype=np.uint32)
+        if dtype == "uint32"
+        else rng.standard_normal(shape).astype(dtype)
+        for shape, dtype in shapes
+    ]
     arrays[-1] = poison(arrays[-1].shape, str(arrays[-1].dtype))
     return arrays
 
