@@ -93,7 +93,7 @@ KNOBS = (
 # Most rows of activations that count as few.
 _MOST_FEW = 8
 # Activations of a row that the default config stages, for one row and for several.
-_STAGED, _STAGED_TILE = 1024, 256
+_STAGED, _STAGED_TILE = 2048, 256
 # Registers for addresses and loop counters.
 _ADDRESSES = 16
 # Work-items along the weight's rows that read a cache line together.
