@@ -308,15 +308,3 @@ def test_a_machine_without_a_linker_says_so_at_the_start(
         " ld.lld is on PATH",
         "apt-get install g++ (Debian, Ubuntu), or without root: pip install ziglang",
     ]
-
-
-def test_a_linker_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ld").symlink_to(str(shutil.which("ld")))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv("CXX", raising=False)
-    g = NetworkBuilder({"x": (1, 16, 12, 12)})
-    tuned = romou.tune(g.model(g.conv("x", 16, 16)), target="null", trials=1, work_dir=False)
-    assert tuned.summary().outcomes["ok"] == 1, "candidates have a second name for their function"
-    loaded = romou.load(tuned.save(tmp_path / "m.romou"))
-    assert loaded.run({"x": np.zeros((1, 16, 12, 12), "float32")})[0].shape == (1, 16, 10, 10)

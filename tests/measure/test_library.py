@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
+import sys
 from pathlib import Path
 
 import pytest
+import tvm
 
 from romou.base.errors import BuildError
-from romou.base.linking import compiler_for, export_library, is_here
+from romou.base.linking import compiler_for, export_library, is_here, linker
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate
@@ -74,6 +77,21 @@ def test_a_candidate_for_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_pa
     arguments = (made / "arguments").read_text()
     assert f"--defsym,__tvm_ffi_{candidate.name}=__tvm_ffi_main" in arguments
     assert "-shared" in arguments
+
+
+def test_a_linker_without_a_compiler_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A model and a candidate with its own name are linked by it, and load."""
+    (tmp_path / "ld").symlink_to(str(shutil.which("ld")))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert linker() == (str(tmp_path / "ld"),)
+    task, target = faulty_kernels.task(), Target("opencl -device=host")
+    export_library(build_task(task, task.default_config(target), target), tmp_path / "x.so", entry="other")
+    module = tvm.runtime.load_module(str(tmp_path / "x.so"))
+    assert module["other"] is not None
+    (tmp_path / "ld").unlink()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "ziglang" else None)
+    assert linker() == (sys.executable, "-m", "ziglang", "ld.lld")
 
 
 def test_no_two_candidates_have_one_name() -> None:
