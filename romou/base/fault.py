@@ -11,6 +11,8 @@ from pathlib import Path
 from romou.base.errors import RomouError
 
 _ROMOU = Path(__file__).resolve().parents[1]
+# Its ONNX converters may refuse a node by any exception, which then runs on the host.
+_PATCHES = _ROMOU.parent / "tvm_patches"
 # These folders write the code that TVM refuses, so an exception below a call from them is Romou's fault.
 _AUTHORS = tuple(str(_ROMOU / "compiler" / folder) for folder in ("operators", "scheduling", "passes"))
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib", "stdlib"))
@@ -45,7 +47,8 @@ def mistake(error: BaseException) -> BaseException | None:
         frames, ours = _frames_of(cause)
         if not ours or ours[-1] is not frames[-1]:
             continue
-        is_users = not Path(ours[-1].filename).resolve().is_relative_to(_ROMOU)
+        path = Path(ours[-1].filename).resolve()
+        is_users = not any(path.is_relative_to(own) for own in (_ROMOU, _PATCHES))
         if isinstance(cause, _MISTAKES + _USERS_MISTAKES * is_users) or _MISTAKES_IN_TEXT.search(str(cause)):
             return cause
     return None
