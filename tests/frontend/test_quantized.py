@@ -11,7 +11,7 @@ from onnx import helper
 from tvm import relax
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from support.models.quantized import QuantizedCase, model_of
 
@@ -64,6 +64,14 @@ def test_refused_forms(attributes: dict[str, int], inputs: dict[str, np.ndarray]
             model.graph.node[0].input.extend(["", name])
     with pytest.raises(ModelError, match=message):
         import_onnx(model)
+
+
+def test_fp16_reaches_scales_and_zero_points() -> None:
+    model, _, _ = QuantizedCase(m=2, k=512, n=64, zero="float", has_bias=True).model()
+    folded = import_onnx(model, precision=Precision(kind="float16")).folded
+    assert [node.op_type for node in folded.graph.node] == ["Cast", "MatMulNBits", "Cast"]
+    kinds = sorted(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name for tensor in folded.graph.initializer)
+    assert kinds == ["float16", "float16", "float16", "uint8"]
 
 
 def test_the_reference_keeps_its_activations() -> None:
