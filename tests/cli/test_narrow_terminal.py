@@ -112,7 +112,7 @@ def compared(out: Console) -> None:
     print_table(comparison_table(compare_recorded(timed(1.0), timed(1.5), fail_over=0.05, reason="a test")), out)
 
 
-LINES_ALONE = {"compile", "generate", "records", "run", "serve", "report", "phone"}
+LINES_ALONE = {"compile", "generate", "records", "run", "serve", "report", "phone", "version"}
 TABLES: dict[str, Sequence[Callable[[int], str]]] = {
     "tune": [printed(summary), printed(progress)],
     "bench": [printed(lambda out: print_table(bench_table(bench(operator(LONG), operator("dense"))), out))],
@@ -130,6 +130,10 @@ def test_tables(name: str) -> None:
 def test_space(model: str) -> None:
     """`romou space` and `romou inspect --knobs` print the knobs of an operator by the same function."""
     assert_readable(command(main, "space", model, *ADRENO))
+
+
+def test_check(model: str) -> None:
+    assert_readable(command(main, "check", model, *ADRENO))
 
 
 def test_inspect() -> None:
@@ -155,7 +159,7 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_others_print_no_table() -> None:
     """Every command that prints a table needs a test above."""
-    assert set(COMMANDS) == {*TABLES, "space", "inspect", "doctor", *LINES_ALONE}
+    assert set(COMMANDS) == {*TABLES, "check", "space", "inspect", "doctor", *LINES_ALONE}
     for name in LINES_ALONE:
         text = (Path(doctor.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
         assert "Table(" not in text
