@@ -1,4 +1,4 @@
-"""Counts the instructions and the spills of default configs of 44 layers of mobile networks under Mesa's compilers.
+"""Counts the instructions and the spills of default configs of 45 layers of mobile networks under Mesa's compilers.
 
     python benchmarks/bench_mobile_defaults.py                                    five GPUs, fp32 and fp16
     python benchmarks/bench_mobile_defaults.py --gpu a660 --precision float32 --only 1x1 --json result.json

@@ -53,6 +53,8 @@ def test_a_phones_report_leads_to_texture_kernels(reports: None, name: str) -> N
         configs = [dict(task.default_config(target)) for target in (measured, by_hand)]
         # 183 registers instead of 181 have room for a column more.
         assert abs(int(configs[0].pop("tile_w")) - int(configs[1].pop("tile_w"))) <= 1
+        # So its group may have other sides.
+        assert len({config.pop("wg_w") * config.pop("wg_h", 1) for config in configs}) == 1
         assert configs[0] == configs[1]
         spaces = [pruned_space(task, target) for target in (by_hand, measured)]
         judged = [{count.criterion for count in space.report.criteria} for space in spaces]

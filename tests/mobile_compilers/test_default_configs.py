@@ -23,7 +23,7 @@ SAME, HALF = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "stride": (2, 
 # (Device, layer, the texels of channels and the pixels of its tile.)
 LAYERS = [
     # All of a short sum is loaded ahead: 236 numbers of twelve channels in a tile of 2x7, 176 of eight.
-    ("adreno640", conv(12, (56, 56), 64, (1, 1)), (1, 7)),
+    ("adreno640", conv(12, (56, 56), 64, (1, 1)), (1, 8)),
     ("adreno640", conv(16, (112, 112), 96, (1, 1)), (1, 7)),
     ("adreno640", conv(16, (112, 112), 96, (1, 1), "float16"), (1, 7)),
     ("adreno640", conv(8, (56, 56), 64, (1, 1)), (2, 7)),

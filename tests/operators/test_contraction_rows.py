@@ -10,6 +10,7 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction.occupancy import computed, warp_of
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
+from romou.tuner.pruning.tasks import pruned_space
 from support.kernels.operators import conv, error_of, random_arrays, reference, run, task_of
 
 SEED = 36
@@ -65,4 +66,5 @@ def test_a_config_of_before_has_one_row() -> None:
     assert space.knows(before)
     assert space.is_valid(Config(before))
     assert space.index_of(before) == space.index_of(config)
+    assert pruned_space(task, ADRENO).is_valid(Config(before)) == pruned_space(task, ADRENO).is_valid(config)
     assert "wg_h" not in task.space(Target("opencl -device=mali_g76")).knobs

@@ -151,7 +151,8 @@ class PrunedSpace(Space):
         return len(self._kept) * self.size // math.prod(self._shape)
 
     def is_valid(self, config: Config) -> bool:
-        digits = (digit[config[name]] for name, digit in zip(self.knobs, self._digits, strict=True))
+        values: Iterator[Any] = (config.get(name, self.declared[name].absent) for name in self.knobs)
+        digits = (digit[value] for value, digit in zip(values, self._digits, strict=True))
         place = np.ravel_multi_index(
             [d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape
         )
