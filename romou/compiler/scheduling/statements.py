@@ -37,10 +37,16 @@ def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
 
 
 def unravel(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
-    """Return the indices of the element at a flat, row-major position. The first index is not bounded.
+    """Return the indices of the element at a flat, row-major position.
 
     position, (a, b, c)      ->      [position // c // b, position // c % b, position % c]
+    position, (1, 1, c)      ->      [0, 0, position]
+
+    The index of the first axis with several elements is not bounded.
     """
+    leading = next((axis for axis, extent in enumerate(extents) if extent > 1), len(extents))
+    if 0 < leading < len(extents):
+        return [*(tirx.const(0, position.ty) for _ in range(leading)), *unravel(position, extents[leading:])]
     indices: list[tirx.Expr] = []
     for axis in range(len(extents) - 1, 0, -1):
         indices.insert(0, position % extents[axis] if extents[axis] > 1 else tirx.const(0, position.ty))

@@ -21,6 +21,7 @@ it. Elements in the overlap are stored once. Channels of images with odd rows ar
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -46,6 +47,7 @@ from romou.compiler.scheduling.placement import Placement
 from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
+from romou.compiler.tir.traversal import nodes_in
 
 KNOBS = (
     VECTOR_WIDTH,
@@ -283,7 +285,7 @@ class Elementwise(StreamingTemplate):
         grid = self._grid(width, across)
         texels = math.prod(grid)
         texel = (group * items + item) * size + thread
-        indices = unravel(texel, grid)
+        indices = unravel(texel, grid if across > 1 or self.image_scopes(config, limits) else self._joined(grid, width))
         if across == 1:
             position = [*axes, vectors.index] if self._block.body.indices else []
             body, buffers = vectors.store(self._block.body.buffer, position, bounded(value))
@@ -297,6 +299,23 @@ class Elementwise(StreamingTemplate):
         for name, scope in self.image_scopes(config, limits).items():
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})
+
+    def _joined(self, grid: Sequence[int], width: int) -> list[int]:
+        """Return the vectors along each axis, neighbouring axes joined if each buffer has both or neither in order.
+
+        out[c, y, x] = f(a[c, y, x], b[c])      ->      out[c, 0, p] = f(a[c, 0, p], b[c])
+
+        Nothing divides positions that are the same in all buffers. Batches stay apart, because a buffer may become a
+        slice of a tensor with more channels.
+        """
+        variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
+        joined, last = list(grid), len(grid) - 1
+        for axis in range(2 if self.shape[0] > 1 else 1, len(grid)):
+            # The index of an axis of one element, or of one vector, has been simplified to a constant.
+            can_count = grid[axis] > 1 and (axis < last or self.shape[-1] % width == 0)
+            if can_count and _are_neighbours(variables[axis - 1], variables[axis], self.shape[axis], value):
+                joined[axis - 1 : axis + 1] = 1, joined[axis - 1] * joined[axis]
+        return joined
 
     def _square(self, indices: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """Return statements that load vectors along the data and store them along the output, and their registers."""
@@ -350,6 +369,25 @@ class Elementwise(StreamingTemplate):
         is_first = indices[self._across] < self.shape[self._across] // across
         first_rows = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
         return tirx.SeqStmt([loads, turns, *first_rows, rows(along.repeated, across)]), [loaded, turned]
+
+
+def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int, value: tirx.Expr) -> bool:
+    """Return whether each buffer that `value` reads has both axes in this order, or neither.
+
+    extent: of the axis `behind`.
+    """
+
+    def reads(node: Any) -> bool:
+        return any(var.same_as(before) or var.same_as(behind) for var in nodes_in(node, tirx.Var))
+
+    def has_both(load: TensorLoad) -> bool:
+        pairs = enumerate(itertools.pairwise(load.indices))
+        at = next((i for i, (a, b) in pairs if a.same_as(before) and b.same_as(behind)), None)
+        others = load.indices if at is None else [*load.indices[:at], *load.indices[at + 2 :]]
+        return (at is None or int(load.source.shape[at + 1]) == extent) and not any(map(reads, others))
+
+    outside = structural_map(value, (TensorLoad, lambda load: tirx.const(0, load.ty.dtype)))
+    return all(map(has_both, loads_of(value))) and not reads(outside)
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:
