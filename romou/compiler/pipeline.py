@@ -70,6 +70,7 @@ from romou.compiler.passes.double_buffers import double_buffers
 from romou.compiler.passes.early_return import return_early
 from romou.compiler.passes.exact_division import divide_exactly
 from romou.compiler.passes.flat_buffers import flatten_buffers, flatten_without_images
+from romou.compiler.passes.float_differences import keep_differences
 from romou.compiler.passes.fp16_storage import widen_fp16
 from romou.compiler.passes.image_addressing import address_images, name_stored_texels
 from romou.compiler.passes.nan import keep_nan
@@ -147,6 +148,7 @@ MODULE = listed(
 
 KERNEL = listed(
     "",
+    stage(keep_differences, "TVM's simplifier cancels floats as if they were exact"),
     # Blocks to loops
     stage(s_tir.transform.CanonicalizeLoop(), "loops start at 0 with step 1"),
     stage(s_tir.transform.LowerCrossThreadReduction(), "reductions across work-items become calls"),

@@ -117,7 +117,10 @@ def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
 def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
     dtype, value = str(constant.ty), float(constant.value)
     is_exact = dtype == "float64" or (dtype == "float32" and (value.is_integer() or abs(math.frexp(value)[0]) == 0.5))
-    if not math.isfinite(value) or not is_exact:
+    if not math.isfinite(value):
+        # It is printed as INFINITY or NAN, which are floats: select(double, float, long) is ambiguous.
+        return tirx.Cast(dtype, tirx.FloatImm("float32", value)) if dtype == "float64" else constant
+    if not is_exact:
         return constant
     number = np.dtype(dtype).type
     parts, rest = list[tirx.Expr](), number(value)

@@ -82,8 +82,8 @@ def _is_in_memory(pointer: tirx.Var, pointers: Mapping[tirx.Var, tirx.Var]) -> b
 
 def _uses_fp16(func: tirx.PrimFunc) -> bool:
     """Return whether a kernel without fp16 parameters stores or computes fp16. Most do not."""
-    nodes = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast)
-    return any("float16" in str(node.ty if isinstance(node, tirx.Cast) else node.buffer.dtype) for node in nodes)
+    nodes = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast, tirx.FloatImm)
+    return any("float16" in str(node.buffer.dtype if isinstance(node, tirx.AllocBuffer) else node.ty) for node in nodes)
 
 
 def _cast(old: tirx.Cast) -> tirx.Expr:
