@@ -32,10 +32,12 @@ def child() -> Iterator[ChildProcess]:
 
 
 def _seed_of(part: int) -> int:
-    """Return a seed that is new with each content of the checkout, and the same in each run of that content."""
+    """Return the seed of a part. The first part's is new with each content of the checkout."""
+    if part:
+        return part
     words = ("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD^{tree}")
     tree = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-    return int(np.random.SeedSequence([int(tree or "0", 16), part]).generate_state(1)[0])
+    return int(np.random.SeedSequence(int(tree or "0", 16)).generate_state(1)[0])
 
 
 # Several parts, so that test processes share them.
