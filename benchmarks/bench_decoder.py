@@ -52,6 +52,7 @@ def copy_rate(target: str, mib: int) -> float:
 @click.command()
 @click.option("--model", default=None, help="A decoder as onnxruntime-genai exports it.")
 @click.option("--full", is_flag=True, help="A decoder of half a billion weights.")
+@click.option("--layers", default=None, type=int, help="Layers of it, where not all fit in memory as floats.")
 @click.option("--target", default="opencl -device=host", show_default=True)
 @click.option("--precision", "precisions", multiple=True, default=["float32"], show_default=True)
 @click.option("--prompt", default=64, show_default=True, help="Tokens of the prompt.")
@@ -63,6 +64,7 @@ def copy_rate(target: str, mib: int) -> float:
 def main(
     model: str | None,
     full: bool,
+    layers: int | None,
     target: str,
     precisions: Sequence[str],
     prompt: int,
@@ -74,6 +76,7 @@ def main(
 ) -> None:
     """Run the command line above."""
     shape = FULL if full else DecoderShape()
+    shape = shape if layers is None else dataclasses.replace(shape, layers=layers)
     several = {"4 bits": decoder(shape), "fp32": decoder(dataclasses.replace(shape, bits=32))}
     if model is not None:
         several = {model: onnx.load(model)}

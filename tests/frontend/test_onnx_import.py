@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import EncodeError
 from onnx import TensorProto
 from tvm import relax
 from tvm_ffi.structural import structural_walk
@@ -151,3 +152,14 @@ def test_the_callers_model_is_not_changed() -> None:
     import_onnx(model, {"image": (1, 4, 8, 8)})
     assert model.SerializeToString(deterministic=True) == before
     assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_a_model_of_more_than_2_gib_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test has no such memory. Protobuf fails in this way."""
+
+    def fail(_model: onnx.ModelProto) -> None:
+        raise EncodeError("Failed to serialize proto")
+
+    monkeypatch.setattr(onnx.checker, "check_model", fail)
+    with pytest.raises(ModelError, match="larger than 2 GiB.*\n.*external data"):
+        import_onnx(onnx.ModelProto())

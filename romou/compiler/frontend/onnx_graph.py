@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx
 import onnx.checker
+from google.protobuf.message import EncodeError
 from onnx import numpy_helper
+
+from romou.base.errors import ModelError
 
 # Tensor name -> shape, only for static shapes.
 Shapes = dict[str, tuple[int, ...]]
@@ -99,7 +102,7 @@ def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise onnx.checker.ValidationError for a broken model.
+    """Raise onnx.checker.ValidationError for a broken model, and ModelError for one that protobuf cannot write.
 
     Inputs and outputs need no shape. The checker requires one, onnxruntime does not.
     """
@@ -113,6 +116,11 @@ def check(model: onnx.ModelProto) -> None:
         tensor.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
+    except EncodeError as error:
+        raise ModelError(
+            "the model in memory is larger than 2 GiB, which protobuf does not write",
+            hint="Save it with its weights as external data, and give the path.",
+        ) from error
     finally:
         for tensor in bare:
             tensor.ClearField("shape")
