@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -426,7 +426,8 @@ def by_definition(case: Case) -> dict[str, np.ndarray]:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                arrays[name] = np.asarray(ReferenceEvaluator(part.model()).run(None, part.arrays())[0])
+                (output,) = cast("list[np.ndarray]", ReferenceEvaluator(part.model()).run(None, part.arrays()))
+                arrays[name] = np.asarray(output)
         except Exception:  # the reference's errors share no base class
             continue
     return {
