@@ -107,7 +107,8 @@ def config_of(task: TunableTask, tile: tuple[int, int]) -> Config:
         "vector_width": 4,
         "local_buffers": 1,
     }
-    base = task.default_config(TARGET)
+    # Without the rows of a group, which GPUs other than phones' lack.
+    base = Config({name: value for name, value in task.default_config(TARGET).items() if name != "wg_h"})
     return base.replace(**{name: value for name, value in wanted.items() if name in base})
 
 

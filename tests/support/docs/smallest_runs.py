@@ -11,7 +11,7 @@ RUNS: dict[str, tuple[str, str]] = {
     ),
     "bench_beast": (
         "--layer 3 --batch 2 --target 'opencl -device=adreno640'",
-        r"(?s)all combinations +│ +282,175,488 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% ",
+        r"(?s)all combinations +│ +564,350,976 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% ",
     ),
     "bench_compare": (
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
