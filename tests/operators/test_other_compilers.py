@@ -35,7 +35,7 @@ PLANTED = {
         r"min\(\(int\)(\w+), \(int\)\d+\)",
         r"\1",
         range(80, 82),
-        r"Invalid read of size \d at global memory",
+        r"Invalid read of size \d+ at global memory",
     ),
     "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(79, 95), "depends on uninitialized value"),
     # Here the numbers stay right, because the register happens to hold zero.
