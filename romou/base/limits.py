@@ -92,3 +92,8 @@ class Limits:
     sub_groups: SubGroups | None = None
     without: tuple[tuple[str, str], ...] = ()
     variant: str | None = None
+
+    @property
+    def cores(self) -> int:
+        """Return the cores that `busy_work_items` fill. 1 if their number is not known."""
+        return max(self.busy_work_items // self.max_work_group_size, 1)

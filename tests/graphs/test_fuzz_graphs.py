@@ -149,7 +149,7 @@ def test_a_number_next_to_a_whole_one_may_be_the_whole_one() -> None:
 
 
 def test_graphs_of_one_model_are_told_apart() -> None:
-    """A fault among them belongs to the graph that has it alone, or to all of them."""
+    """A fault among them belongs to the graph that shows it in a model with no other, or to all of them."""
     one = together({"a_": _chain(), "b_": _chain()})
     assert one.outputs == ("a_t4", "b_t4")
     assert wrong_output(one, "buffers") == (None, ())

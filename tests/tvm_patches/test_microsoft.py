@@ -136,7 +136,7 @@ TABLES = [
 
 @pytest.mark.parametrize(("kind", "bits", "has_zeros"), few(TABLES, 1, 2, 3, 8))
 def test_gather_block_quantized(kind: str, bits: int, has_zeros: bool) -> None:
-    """Rows of 80 numbers in blocks of 32, the last of which is not full."""
+    """Rows of 80 numbers in blocks of 32. The last block is not full."""
     packed = 8 // bits if kind == "uint8" else 1
     low, high = (-8, 8) if kind == "int4" else (0, 256 if kind == "uint8" else 16)
     table, zeros = (RNG.integers(low, high, shape) for shape in ((11, 80 // packed), (11, -(-3 // packed))))

@@ -189,7 +189,7 @@ def _masked(node: Node, scores: relax.Expr, progress: _Progress, group: int) -> 
 
 
 def _weights(node: Node, scores: relax.Expr, group: int) -> relax.Expr:
-    """Return the softmax of scores. A sink is one more score, of which no value is read."""
+    """Return the softmax of scores. A sink is one more score without a value."""
     has_sink = node.has(_SINK)
     if not has_sink and node.attributes.get("smooth_softmax", 0) <= 0:
         return op.nn.softmax(scores, axis=-1)

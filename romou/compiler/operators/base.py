@@ -15,6 +15,9 @@ from romou.base.space import Config, Space
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.tir.primitives import is_image
 
+# Registers for addresses and loop counters, besides a kernel's tiles.
+ADDRESSES = 16
+
 
 class Template(ABC):
     """The schedule template of a fused function. The function's last parameter is the output.

@@ -11,14 +11,12 @@ import tvm
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.form import Form, form_of, loads_of_one
-
-# Registers for addresses and loop counters.
-_ADDRESSES = 16
 
 
 class AttentionForm(Form):
@@ -37,7 +35,7 @@ class AttentionForm(Form):
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         template = self._template
-        tiles, registers = template.tiles(columns), template.registers(columns) + _ADDRESSES
+        tiles, registers = template.tiles(columns), template.registers(columns) + ADDRESSES
         staged = tiles.keys * self._row_bytes
         rows, keys, _, _ = template.attention.extents
         of_rows = -(-rows // tiles.queries) * tiles.queries / rows

@@ -10,14 +10,13 @@ import tvm
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.form import Form, form_of
 
-# Registers for addresses and loop counters.
-_ADDRESSES = 16
 # Bytes of a chunk of a row.
 _CHUNK_BYTES = 16
 # Instructions that make a float of a code: shift, mask and conversion, or mask and conversion.
@@ -44,7 +43,7 @@ class QuantizedForm(Form):
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         template, work = self._template, self._work
-        tiles, registers = template.tiles(columns), template.registers(columns) + _ADDRESSES
+        tiles, registers = template.tiles(columns), template.registers(columns) + ADDRESSES
         data, weight = self._bytes_of_item(columns)
         is_masked, is_of_block = (
             np.asarray(columns[knob]) == choice for knob, choice in (("unpack", MASK), ("zero_point", OF_BLOCK))

@@ -1,4 +1,4 @@
-"""Updates of an input in place: a cache of keys and values of which a step writes a few rows.
+"""Updates of an input in place: a step writes a few rows of a cache of keys and values.
 
     out[i] = c ? new : past[i]        ->        if (c) past[i] = new            call_tir        ->      call_tir_inplace
 

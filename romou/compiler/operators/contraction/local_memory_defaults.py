@@ -10,7 +10,7 @@ from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.knobs import ITERATION
-from romou.compiler.operators.contraction.occupancy import candidates
+from romou.compiler.operators.contraction.occupancy import candidates, work_groups
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # tile_o, tile_w, wg_o, wg_w and local of kernels, each with fewer outputs in a group than the one before. Tuned kernels
@@ -28,7 +28,7 @@ def staged_products(space: Space, c: Contraction, config: Config, limits: Limits
     if not is_in_buffers or math.prod(window) > 1 or limits.warp_size == 1 or limits.is_mobile:
         return config
     whole = config.replace(tile_h=1, split_k=1)
-    costs, cores = limits.preset.staged_products, limits.busy_work_items // limits.max_work_group_size
+    costs, cores = limits.preset.staged_products, limits.cores
     for tile_o, tile_w, wg_o, wg_w, local in _KERNELS:
         sides: dict[str, Sequence[Any]] = {
             "tile_o": [tile_o],
@@ -45,15 +45,10 @@ def staged_products(space: Space, c: Contraction, config: Config, limits: Limits
         candidate = next(candidates(space, whole, sides), None)
         if candidate is None:
             continue
-        groups = _groups(c, candidate)
+        groups = work_groups(c, candidate)
         padding = groups * wg_o * wg_w * tile_o * tile_w / math.prod(c.extents)
         is_last = (tile_o, tile_w, wg_o, wg_w, local) == _KERNELS[-1]
         least = costs.last_groups_of_core if is_last else costs.groups_of_core
         if groups >= least * cores and padding <= costs.most_padding:
             return candidate
     return config
-
-
-def _groups(c: Contraction, config: Config) -> int:
-    o, h, w = c.extents
-    return int(-(-o // (config["tile_o"] * config["wg_o"])) * h * -(-w // (config["tile_w"] * config["wg_w"])))

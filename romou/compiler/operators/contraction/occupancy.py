@@ -29,6 +29,12 @@ def work_items(contraction: Contraction, config: Config) -> int:
     return int(tiles * config["split_k"])
 
 
+def work_groups(contraction: Contraction, config: Config) -> int:
+    """Return the number of work groups of a config with one row of work-items and whole sums."""
+    o, h, w = contraction.extents
+    return int(-(-o // (config["wg_o"] * config["tile_o"])) * h * -(-w // (config["wg_w"] * config["tile_w"])))
+
+
 def min_work_items(limits: Limits, contraction: Contraction, tile: Config) -> float:
     """Return the fewest work-items that still fill the device.
 

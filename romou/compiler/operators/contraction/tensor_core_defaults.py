@@ -9,7 +9,7 @@ from romou.base.preset import TensorCores
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
-from romou.compiler.operators.contraction.occupancy import candidates
+from romou.compiler.operators.contraction.occupancy import candidates, work_groups
 from romou.compiler.tir.primitives import LANES
 
 # Partitions of a core that issue matrix instructions independently, and bytes of an fp16 number. The instruction set
@@ -31,7 +31,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
         "steps": (1, 2),
     }
     warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
-    costs, cores = limits.preset.tensor_cores, _cores(limits)
+    costs, cores = limits.preset.tensor_cores, limits.cores
     return min(
         candidates(space, warp, sides), key=lambda candidate: _cycles(c, candidate, costs, cores), default=config
     )
@@ -51,7 +51,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
         "steps": (4, 2),
     }
     warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")
-    costs, cores = limits.preset.tensor_cores, _cores(limits)
+    costs, cores = limits.preset.tensor_cores, limits.cores
     return min(
         candidates(space, warp, sides), key=lambda candidate: _staged_cycles(c, candidate, costs, cores), default=None
     )
@@ -65,7 +65,7 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     """
     tile_o, tile_w, split = config["tile_o"], config["tile_w"], config["split_k"]
     texels, *window, _ = tensor_core.flatten(c).reduce.values()
-    groups, warps = _groups(c, config), _warps(config) * split
+    groups, warps = work_groups(c, config), _warps(config) * split
     steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split) * math.prod(window)
     loads = costs.l1_line * (LANES * tile_o + tile_w // tensor_core.PAIR)
     products = costs.mma * _instructions(config) * tile_o * tile_w
@@ -82,7 +82,7 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
     """
     tile_o, tile_w, local = config["tile_o"], config["tile_w"], config["local"]
     texels, *window, _ = c.reduce.values()
-    groups, warps, instructions = -(-_groups(c, config) // cores), _warps(config), _instructions(config)
+    groups, warps, instructions = -(-work_groups(c, config) // cores), _warps(config), _instructions(config)
     products = instructions * local // tensor_core.GROUP * tile_o * tile_w
     loads = 2 * instructions * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
     staged_texels = config["wg_w"] * tile_w + LANES * config["wg_o"] * tile_o
@@ -104,15 +104,6 @@ def _choice_of(space: Space) -> str | None:
     return next((choice for choice in tensor_core.CHOICES if choice in space.knobs["multiply_add"]), None)
 
 
-def _cores(limits: Limits) -> int:
-    return max(limits.busy_work_items // limits.max_work_group_size, 1)
-
-
 def _warps(config: Config) -> int:
     """Return the warps of a group, for one piece of the reduction."""
     return int(config["wg_o"] * config["wg_w"] // (tensor_core.WARP_O * tensor_core.WARP_W))
-
-
-def _groups(c: Contraction, config: Config) -> int:
-    o, h, w = c.extents
-    return int(-(-o // (config["wg_o"] * config["tile_o"])) * h * -(-w // (config["wg_w"] * config["tile_w"])))

@@ -169,7 +169,7 @@ class AttentionTemplate(Template):
     def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
         tiles, costs = self.tiles(config), limits.preset.attention
-        cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
+        cores = limits.cores
         warps = -(-tiles.threads // limits.warp_size)
         products = self.multiply_adds(config) + costs.exponential * self.exponentials(config)
         staged = -(-tiles.keys * (tiles.depth_vectors + tiles.column_vectors) // tiles.threads)

@@ -19,7 +19,7 @@ from tvm import relax, tirx
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import Template
+from romou.compiler.operators.base import ADDRESSES, Template
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.kernel import (
     BYTES,
@@ -94,8 +94,6 @@ KNOBS = (
 _MOST_FEW = 8
 # Activations of a row that the default config stages, for one row and for several.
 _STAGED, _STAGED_TILE = 2048, 256
-# Registers for addresses and loop counters.
-_ADDRESSES = 16
 # Work-items along the weight's rows that read a cache line together.
 _LEAST_ACROSS = 8
 # Registers of a work-item for its tiles, which leave some for addresses.
@@ -167,10 +165,6 @@ class QuantizedTemplate(Template):
     def activations(self) -> set[str]:
         return set()
 
-    @property
-    def element_bytes(self) -> int:
-        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
-
     def tiles(self, columns: Columns) -> Tiles:
         """Return the tiles of a config, or of many."""
         return Tiles(self.workload, columns)
@@ -229,7 +223,7 @@ class QuantizedTemplate(Template):
             unpack=numbers.unpack,
         )
         # Sums of activations pay if a group shares them, or if there is one row of them.
-        is_full = limits.registers is not None and self.registers(config) + _ADDRESSES > limits.registers
+        is_full = limits.registers is not None and self.registers(config) + ADDRESSES > limits.registers
         if is_full or not (is_one or is_staged):
             config = config.replace(zero_point=OF_WEIGHT)
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
