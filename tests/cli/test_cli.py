@@ -264,7 +264,7 @@ def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_names_no_device_is_one_error(tmp_path: Path) -> None:
-    """It is the same one in each command."""
+    """Each command gives the same one."""
     saved = tmp_path / "m.romou"
     g = NetworkBuilder({"x": (1, 4)})
     romou.compile(g.model(g.add("Exp", "x")), target="opencl -device=host", verify=False).save(saved)
