@@ -28,6 +28,7 @@ COMMANDS = {
     "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
     "records": "Export and import measured configs in Kernel Tuner's T4 format.",
     "run": "Run a tuned model.",
+    "export": "Write a saved model as files for an app, which run without Romou.",
     "generate": "Generate tokens by a language model's decoder.",
     "serve": "Serve this machine's devices over TVM RPC, to be tuned on from elsewhere.",
     "bench": "Time a model by operator and save what romou compare needs.",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from romou.compiler.assembly.build import Kept
+from tvm import relax
+
 from romou.compiler.budget import check_sizes
 from romou.compiler.compilation import Compilation
-from romou.devices.targets import Target
+from romou.compiler.frontend import ImportedModel
 from romou.driver.site import TimingSite
 from romou.driver.summary import layer_rows, unmeasured
 from romou.runtime.module import Summary, TunedModel
@@ -26,8 +27,6 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
     assert assembled.program is not None
     check_sizes(assembled.program.memory, assembled.target)
     imported = assembled.imported
-    # The model outlives the cache of kernels.
-    lean = replace(assembled, kernels=Kept())
     return TunedModel(
         assembled.program.executable,
         target=site.named,
@@ -38,7 +37,8 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
         device_index=site.index,
         remote=site.remote,
         settled=imported.settled,
-        rebuild=lambda host: _executable_for(lean, host),
+        output_types=_output_types(imported),
+        host_code=assembled.program.host,
     )
 
 
@@ -53,7 +53,11 @@ def default_model(compilation: Compilation, site: TimingSite, *, max_memory: int
     return tuned_model(fitting, site, summary)
 
 
-def _executable_for(compilation: Compilation, host: str | None) -> object:
-    program = compilation.for_target(Target(compilation.target, host=host)).assembled().program
-    assert program is not None
-    return program.executable
+def _output_types(imported: ImportedModel) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the shape and the type on the device of each output, by name."""
+    result = imported.mod["main"].ret_ty
+    fields = result.fields if isinstance(result, relax.TupleType) else [result]
+    return {
+        name: (tuple(int(extent) for extent in field.shape), str(field.dtype))
+        for name, field in zip(imported.outputs, fields, strict=True)
+    }

@@ -107,11 +107,11 @@ def test_a_model_of_an_earlier_format_is_to_be_saved_again(saved: Path, tmp_path
     (copy / "romou.json").write_text(
         json.dumps({name: value for name, value in about.items() if name not in ("sha256", "files")} | {"format": 1})
     )
-    assert "saved in format 1, this Romou reads 2\nCompile or tune the model again and save it" in refuses(copy, opened)
+    assert "saved in format 1, this Romou reads 3\nCompile or tune the model again and save it" in refuses(copy, opened)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"5", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": 2}', b'{"format": {}}']
+    "content", [b"", b"{", b"[]", b"5", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": 3}', b'{"format": {}}']
 )
 def test_what_is_no_description_is_refused(content: bytes, tmp_path: Path, opened: list[str]) -> None:
     (tmp_path / "romou.json").write_bytes(content)

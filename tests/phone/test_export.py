@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 
 import romou
-from romou.base.errors import BuildError, UsageError
+from romou.base.errors import BuildError, ModelError, UsageError
+from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import Server
@@ -158,11 +160,45 @@ def test_the_cpp_sample_says_what_it_lacks(exported: Path, host_runtime: Path, t
     )
 
 
-def test_a_loaded_model_runs_where_it_was_compiled_for_only(tmp_path: Path) -> None:
-    model = romou.compile(two_layers(), target="opencl -device=host")
+@pytest.mark.parametrize("saved_for", [HERE, "aarch64-linux-gnu"])
+def test_a_saved_model_is_exported_for_any_host(
+    exported: Path, host_runtime: Path, tmp_path: Path, saved_for: str
+) -> None:
+    """The files are those of the model that was saved, whatever host it was compiled for, and after a run."""
+    model = romou.compile(two_layers(), target=f"opencl -device=adreno640 -host={saved_for}", verify=False)
     model.save(tmp_path / "saved")
-    with pytest.raises(UsageError, match="saved and loaded cannot be exported"):
-        romou.load(tmp_path / "saved").export_android(tmp_path / "out")
+    command = ["export", str(tmp_path / "saved"), "--android", str(tmp_path / "out"), "--host", HERE, "--json"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    sizes = json.loads(done.stdout)["bytes"]
+    assert sizes == {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    shutil.copy(exported / "run_model", tmp_path / "out")
+    run_sample([], tmp_path / "out", two_layers(), {"LD_LIBRARY_PATH": str(host_runtime)})
+    loaded = romou.load(tmp_path / "saved")
+    if saved_for == HERE:
+        loaded.run(random_inputs(two_layers()))
+    again = loaded.export_android(tmp_path / "again", host="aarch64-linux-gnu")
+    assert (again / "weights.bin").read_bytes() == (tmp_path / "out/weights.bin").read_bytes()
+    # 183 is the number of arm64 in ELF.
+    assert int.from_bytes((again / "model.so").read_bytes()[18:20], "little") == 183
+
+
+def test_what_a_saved_model_lacks_for_an_export_is_said(tmp_path: Path) -> None:
+    saved = romou.compile(two_layers(), target="opencl -device=host", verify=False).save(tmp_path / "saved")
+    model = romou.load(saved)
+    library = next(saved.glob("*.so"))
+    content = library.read_bytes()
+    for damaged in (b"", b"\x7fELF", content[:3000], content.replace(b"__tvm_ffi__library_bin", b"x" * 22)):
+        library.unlink()
+        library.write_bytes(damaged)
+        with pytest.raises(ModelError, match="no library of a model: .*; save the model again"):
+            model.export_android(tmp_path / "out", host=HERE)
+    host_code = saved / "host.json.gz"
+    for break_it in (lambda: host_code.write_bytes(b"{"), host_code.unlink):
+        break_it()
+        with pytest.raises(ModelError, match="host.json.gz: cannot be read: .*; save the model again"):
+            model.export_android(tmp_path / "out", host=HERE)
+    assert not (tmp_path / "out").exists()
 
 
 def test_wrong_folders_and_missing_compilers(

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledModel:
-    """A program of TVM's virtual machine, and its memory plan."""
+    """A program of TVM's virtual machine, its host functions before code generation, and its memory plan."""
 
     executable: relax.VMExecutable
+    host: tvm.IRModule
     memory: MemoryPlan
 
 
@@ -48,10 +49,10 @@ def compile_model(
     with as_build_error("the model"):
         scheduled = schedule_model(fused, tasks, configs, target, kept)
         with target.backend.keeping_programs():
-            executable = build_executable(
+            executable, host = build_executable(
                 scheduled, target, pipeline.NAME if target.backend.has_kernels else "default", kept
             )
-    return CompiledModel(executable=executable, memory=plan_memory(scheduled))
+    return CompiledModel(executable=executable, host=host, memory=plan_memory(scheduled))
 
 
 @dataclass(frozen=True, kw_only=True)

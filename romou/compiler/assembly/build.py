@@ -5,7 +5,7 @@ Lowered functions are cached, so building a model again only takes the time of i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -46,8 +46,12 @@ class Kept:
     lowered: dict[Hashable, Lowered] = field(default_factory=dict)
 
 
-def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept) -> relax.VMExecutable:
+def build_executable(
+    scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept
+) -> tuple[relax.VMExecutable, tvm.IRModule]:
     """Build a scheduled module into a program of TVM's virtual machine. The module's graph is already lowered to calls.
+
+    Also return its host functions before code generation, see `host_library`.
 
     Raises
     ------
@@ -57,8 +61,23 @@ def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str,
     builder = relax.ExecBuilder()
     rest = vm_build._vmcodegen(builder, scheduled, "bytecode")
     functions = {var: func for var, func in rest.functions_items() if isinstance(func, tirx.PrimFunc)}
-    library = _library(_lowered(functions, target, tir_pipeline, kept), target) if functions else None
-    return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target.tvm_target, library, [], {}))
+    lowered = _lowered(functions, target, tir_pipeline, kept)
+    host = tvm.IRModule({var: func for each in lowered.values() for var, func in each.host.functions_items()})
+    library = _library(lowered, host, target) if functions else None
+    return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target.tvm_target, library, [], {})), host
+
+
+def host_library(host: tvm.IRModule, target: Target, kernels: Sequence[tvm.runtime.Module]) -> tvm.runtime.Module:
+    """Return code for the host of `target`, which launches `kernels`.
+
+    host: the host functions of `build_executable`, which may have been lowered for another host.
+    """
+    processor = target.tvm_target.host or target.tvm_target
+    functions = {var: func.with_attr("target", processor) for var, func in host.functions_items()}
+    library = codegen_build(tvm.IRModule(functions, attrs=host.attrs), processor)
+    for module in kernels:
+        library.import_module(module)
+    return library
 
 
 def _lowered(
@@ -90,8 +109,7 @@ def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipel
     return Lowered(host=host, device={str(device): (device, finish_device()(mod)) for device, mod in devices.items()})
 
 
-def _library(functions: Mapping[str, Lowered], target: Target) -> tvm.runtime.Module:
-    host = tvm.IRModule({var: func for lowered in functions.values() for var, func in lowered.host.functions_items()})
+def _library(functions: Mapping[str, Lowered], host: tvm.IRModule, target: Target) -> tvm.runtime.Module:
     devices: dict[str, tuple[tvm.target.Target, dict[tvm.ir.GlobalVar, tirx.PrimFunc]]] = {}
     for lowered in functions.values():
         for text, (device, mod) in lowered.device.items():

@@ -11,25 +11,43 @@ from typing import TYPE_CHECKING
 
 from romou.base.environment import variable
 from romou.base.errors import BuildError, UsageError
-from romou.base.folders import replacing
-from romou.base.linking import compiler_for, export_library, is_here
+from romou.base.folders import check_replaceable, replacing
+from romou.base.linking import check_linker, compiler_for, export_library, is_here
 from romou.compiler.tir.primitives import SEPARATORS
 from romou.devices.backends import backend, device_backends
 from romou.runtime.deploy.phone import FOLDER as PHONE_FOLDER
 from tvm_patches.quiet import quiet_stderr
 
 if TYPE_CHECKING:
-    from tvm import relax
+    import tvm
+
+    from romou.devices.targets import Target
 
 META = "model.json"
 FORMAT = 1
+_WHAT = "an exported model"
 _SAMPLES = ("run_model.cc", "run_model.py")
 # Host triple -> target of `scripts/build_phone_runtime.sh`.
 _RUNTIME_TARGETS = {"aarch64-linux-android": "android-arm64", "aarch64-linux-gnu": "linux-arm64"}
 
 
+def check_exportable(target: Target, folder: Path, host: str, runtime: Path | None) -> None:
+    """Raise the errors of `export_model` that are known before code is generated."""
+    if not target.backend.is_served:
+        kinds = ", ".join(served.name for served in device_backends() if served.is_served)
+        raise UsageError(
+            f"a model for {target.kind} cannot be exported: the phone's runtime has devices of {kinds}",
+            kind=target.kind,
+        )
+    check_linker(host)
+    check_replaceable(folder, marker=META, what=_WHAT)
+    if runtime is not None:
+        _check_runtime(runtime, None if is_here(host) else host)
+
+
 def export_model(
-    executable: relax.VMExecutable,
+    program: tvm.runtime.Module,
+    kernels: tvm.runtime.Module,
     folder: Path,
     *,
     kind: str,
@@ -40,19 +58,14 @@ def export_model(
 ) -> Path:
     """Write `folder`. Parameters and errors as in `TunedModel.export_android`.
 
-    executable: compiled for `host`.
+    program: the graph with its weights.
+    kernels: host code for `host`, and the kernels that it launches.
     host: LLVM triple, or None for this machine.
     """
-    if not backend(kind).is_served:
-        kinds = ", ".join(served.name for served in device_backends() if served.is_served)
-        raise UsageError(
-            f"a model for {kind} cannot be exported: the phone's runtime has devices of {kinds}", kind=kind
-        )
-    with replacing(folder, marker=META, what="an exported model") as fresh:
-        (kernels,) = executable.mod.imports
+    with replacing(folder, marker=META, what=_WHAT) as fresh:
         with quiet_stderr():
             export_library(kernels, fresh / "model.so", host=host)
-        executable.mod.write_to_file(str(fresh / "weights.bin"))
+        program.write_to_file(str(fresh / "weights.bin"))
         about = {
             "format": FORMAT,
             "host": host,
@@ -71,10 +84,7 @@ def export_model(
     return folder
 
 
-def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
-    """Compile folder/run_model, linked against the libraries in `runtime`."""
-    import tvm_ffi.libinfo
-
+def _check_runtime(runtime: Path, host: str | None) -> None:
     wanted = "host" if is_here(host) else _RUNTIME_TARGETS.get(str(host))
     try:
         built_for = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
@@ -87,6 +97,12 @@ def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
         raise UsageError(
             what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER"
         )
+
+
+def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
+    """Compile folder/run_model, linked against the libraries in `runtime`."""
+    import tvm_ffi.libinfo
+
     compiler = (variable("CXX") or "g++") if is_here(host) else compiler_for(str(host))
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
     command = [*compiler.split(), "-std=c++17", "-O2", *(f"-I{path}" for path in sorted(includes))]

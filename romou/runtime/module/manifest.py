@@ -15,7 +15,7 @@ from romou.base.errors import ModelError
 from romou.base.files import read_file, regular
 
 META = "romou.json"
-FORMAT = 2
+FORMAT = 3
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from romou.base.arguments import path_of, whole_of
 from romou.base.errors import ModelError, UsageError
 from romou.base.folders import check_replaceable
-from romou.base.linking import check_linker
+from romou.base.linking import check_linker, is_here
 from romou.compiler.frontend.declared import Settled
 from romou.devices.targets import Target, attached_index
 from romou.runtime.module.manifest import META, read_manifest
@@ -51,7 +51,8 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     UsageError
         A wrong argument.
     ModelError
-        If `path` is no saved model, is damaged, was written in another format, or holds a library for other machines.
+        If `path` is no saved model, is damaged, was written in another format, or its library does not load here. A
+        model for another host fails when it is run.
     DeviceError
         The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
     """
@@ -64,6 +65,7 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
         inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
         outputs = tuple(about["outputs"])
         short_outputs = {str(name): np.dtype(dtype).name for name, dtype in about.get("short_outputs", {}).items()}
+        output_types = {str(n): (tuple(s), str(d)) for n, (s, d) in about["output_types"].items()}
         summary = Summary.from_dict(about["summary"])
         settled = [Settled.from_dict(entry) for entry in about["settled"]]
         if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
@@ -80,13 +82,14 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
         inputs=inputs,
         outputs=outputs,
         short_outputs=short_outputs,
+        output_types=output_types,
         summary=summary,
         device_index=(attached_index(target, device) or 0) if index is None else index,
         remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
         capture=capture,
         settled=settled,
     )
-    if rpc is None:
-        # Fail now if the library does not fit this machine.
+    if rpc is None and is_here(target.host):
+        # Fail now if the library does not fit this machine. A model for another one can be exported.
         _ = model._executable
     return model

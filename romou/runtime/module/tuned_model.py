@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,11 +21,13 @@ from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.base.folders import HeldFolder, replacing
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.base.linking import export_library, is_here
+from romou.compiler.assembly.build import host_library
 from romou.compiler.frontend.declared import Settled, check_settled
 from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
 from romou.devices.targets import Target
-from romou.runtime.deploy import export_model
+from romou.runtime.deploy import check_exportable, export_model
+from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.library import copy_library, executable_of, library_name, module_of, modules_of
 from romou.runtime.module.machine import Machine, check_process, free_idle_memory
@@ -80,8 +83,10 @@ class TunedModel:
         Number of the device of this machine that runs the model.
     remote
         The device that runs the model, if it is not on this machine.
-    rebuild
-        Function that compiles the model again, with host code for an LLVM triple.
+    output_types
+        Name -> (shape, type on the device), of every output.
+    host_code
+        Host functions before code generation. None: those in the folder that the model was saved in.
     capture
         Whether to capture a run once and launch it as a whole afterwards (an OpenCL command buffer, a CUDA graph).
         None: if that is not slower. Runs behind a connection are not captured.
@@ -99,7 +104,8 @@ class TunedModel:
         summary: Summary,
         device_index: int = 0,
         remote: RemoteDevice | None = None,
-        rebuild: Callable[[str], relax.VMExecutable] | None = None,
+        output_types: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+        host_code: tvm.IRModule | None = None,
         capture: bool | None = None,
         settled: Sequence[Settled] = (),
         short_outputs: Mapping[str, str] | None = None,
@@ -112,7 +118,8 @@ class TunedModel:
         self.device_index = device_index
         self._summary = summary
         self.remote = remote
-        self._rebuild = rebuild
+        self._output_types = dict(output_types or {})
+        self._host_code = host_code
         self.capture = capture
         self._settled = tuple(settled)
         self._local: Machine | None = None
@@ -169,7 +176,8 @@ class TunedModel:
             summary=self._summary,
             device_index=device_index,
             remote=remote,
-            rebuild=self._rebuild,
+            output_types=self._output_types,
+            host_code=self._host_code,
             capture=self.capture,
             settled=self._settled,
             short_outputs=self._short_outputs,
@@ -435,7 +443,8 @@ class TunedModel:
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its manifest. An earlier model is replaced.
 
-        Loading the folder runs the library's code. A loaded model is copied from its folder.
+        Loading the folder runs the library's code. A loaded model is copied from its folder. Host functions before code
+        generation are kept beside the library, so that a saved model can be exported for any host.
 
         Raises
         ------
@@ -449,6 +458,8 @@ class TunedModel:
             # Each save has a new file name, because a process that has loaded the old file would get it again.
             library = library_name()
             self._export(fresh / library)
+            if self.target.backend.is_served:
+                self._write_host_code(fresh / HOST_CODE)
             write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
@@ -478,32 +489,33 @@ class TunedModel:
         Raises
         ------
         UsageError
-            A wrong argument, no phone has devices of the target's kind, the model was loaded from a folder and compiled
-            for another host, or `folder` or `runtime` holds something else.
+            A wrong argument, no phone has devices of the target's kind, or `folder` or `runtime` holds something else.
+        ModelError
+            The model was loaded from a folder that is gone, damaged or of an earlier Romou.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
         folder = path_of("folder", folder)
         HOST.checked(host)
         self._refuse_host_nodes("the model cannot be exported")
-        own = self.target.host
-        is_same = own == host or (is_here(own) and is_here(host))
-        if is_same and isinstance(self._executable, relax.VMExecutable):
-            executable = self._executable
-        elif self._rebuild is not None:
-            executable = self._rebuild(host)
-        else:
-            raise UsageError(
-                "a model that was saved and loaded cannot be exported: what it was compiled from is not kept",
-                hint=(
-                    "Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is"
-                    " measured again."
-                ),
-            )
-        triple = None if is_here(host) else host
         runtime = None if runtime is None else path_of("runtime", runtime)
+        check_exportable(self.target, folder, host, runtime)
+        triple = None if is_here(host) else host
+        target = Target({"kind": self.target.kind, **{n: v for n, v in self.target.options.items() if n != "host"}})
+        target = target if triple is None else Target(target, host=triple)
+        if isinstance(self._given, Path):
+            self.target.backend.prepare_to_load()
+            host_code = read_host_code(self._given.with_name(HOST_CODE))
+            modules = packed_modules(self._given)
+        else:
+            assert self._host_code is not None
+            host_code, modules = self._host_code, list(modules_of(self._given))
+        with quiet_stderr():
+            kernels = [module for module in modules if module.kind == self.target.backend.tvm_kind]
+            library = host_library(host_code, target, kernels)
         return export_model(
-            executable,
+            next(module for module in modules if module.kind == "relax.VMExecutable"),
+            library,
             folder,
             kind=self.target.kind,
             host=triple,
@@ -512,11 +524,18 @@ class TunedModel:
             runtime=runtime,
         )
 
+    def _write_host_code(self, path: Path) -> None:
+        if self._host_code is not None:
+            write_host_code(self._host_code, path)
+        elif isinstance(self._given, Path) and self._given.with_name(HOST_CODE).exists():
+            shutil.copyfile(self._given.with_name(HOST_CODE), path)
+
     def _meta(self) -> dict[str, Any]:
         return {
             "target": self.target.to_json(),
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),
+            "output_types": {n: [list(s), d] for n, (s, d) in self._output_types.items()},
             **({"short_outputs": self._short_outputs} if self._short_outputs else {}),
             "summary": self._summary.to_dict(),
             "settled": [entry.to_dict() for entry in self._settled],
