@@ -4,12 +4,12 @@
     python benchmarks/bench_output_buffers.py                          a 1x1 convolution, Adreno 630 and Mali-G76
     python benchmarks/bench_output_buffers.py --layer 3x3 --check      also runs each kernel on the OpenCL device
 
-Source: Boda-RTC, "local-memory based output buffers". Romou has no knob for it (docs/variants.md gives the figures that
-this script prints), so the schedule is here.
+Source: Boda-RTC, "local-memory based output buffers". docs/variants.md has the figures that this script prints.
 
-    registers    sums and outputs in registers, as in every kernel of Romou
-    store        sums in registers, then in local memory, from which neighbouring work-items store neighbouring pixels
-    sums         sums in local memory from the first product on
+    registers    sums and outputs in registers
+    store        sums in registers, then in local memory, from which the group stores in the order of memory: the knob
+                 store=group of the variant conv_simd_buffered
+    sums         sums in local memory from the first product on, which no config has: the schedule is here
 """
 
 from __future__ import annotations
@@ -50,47 +50,43 @@ TARGET = Target("opencl -device=adreno640 -images=never")
 _TOLERANCE = 1e-4
 
 
+def schedule_sums(
+    sch: s_tir.Schedule, loops: Sequence[Loop], config: Config, *, is_along_channels: bool, has_whole_texels: bool
+) -> None:
+    """Schedule the stages with their sums in local memory, in the place of `schedule_group_store`."""
+    # The last loops are over the output: in stripes, so that neighbouring work-items store neighbouring pixels.
+    group, tile = schedule._tile_output(sch, loops, config.replace(arrangement="striped"))
+    acc, padded = sch.get_sblock(Stage.ACC), sch.get_sblock(Stage.TILE)
+    for block in (padded, acc):
+        sch.compute_at(block, group, preserve_unit_loops=True)
+    sch.compute_inline(padded)
+    sch.set_scope(acc, 0, "shared")
+    spatial, reduction = schedule._bind_items(sch, loops_below(sch, acc, group), config)
+    sch.reorder(*reduction, *spatial)
+    for block in schedule._stages_of(sch, schedule._TEXELS):
+        load_texels(sch, block, reduction[-2])
+    schedule._unroll_inner(sch, spatial, reduction, config)
+    schedule._spell_arithmetic(sch, acc, config)
+    init = sch.decompose_reduction(acc, reduction[0])
+    unroll_tile(sch, sch.get_loops(init)[-4:], config["vector_width"])
+    unroll_tile(sch, tile, config["vector_width"])
+
+
 @contextlib.contextmanager
 def outputs_in(kind: str) -> Iterator[None]:
-    """Schedule direct sums with their outputs in the memory of `kind`."""
-
-    def schedule_stages(
-        sch: s_tir.Schedule,
-        loops: Sequence[Loop],
-        _reduce_names: Sequence[str],
-        config: Config,
-        *,
-        has_whole_texels: bool = True,
-    ) -> None:
-        # The last loops are over the output: in stripes, so that neighbouring work-items store neighbouring pixels.
-        group, tile = schedule._tile_output(sch, loops, config.replace(arrangement="striped"))
-        acc, padded = sch.get_sblock(Stage.ACC), sch.get_sblock(Stage.TILE)
-        for block in (padded, acc):
-            sch.compute_at(block, group, preserve_unit_loops=True)
-        sch.compute_inline(padded)
-        sch.set_scope(acc, 0, "shared")
-        below = loops_below(sch, acc, group)
-        spatial, reduction = schedule._bind_items(sch, below, config)
-        sch.reorder(*reduction, *spatial)
-        for block in schedule._stages_of(sch, schedule._TEXELS):
-            load_texels(sch, block, reduction[-2])
-        if kind == "store":
-            moved = sch.cache_write(acc, 0, "local")
-            sch.reverse_compute_at(moved, below[1], preserve_unit_loops=True)
-            unroll_tile(sch, sch.get_loops(moved)[-4:], config["vector_width"])
-        schedule._unroll_inner(sch, spatial, reduction, config)
-        schedule._spell_arithmetic(sch, acc, config)
-        init = sch.decompose_reduction(acc, reduction[0])
-        unroll_tile(sch, sch.get_loops(init)[-4:], config["vector_width"])
-        unroll_tile(sch, tile, config["vector_width"] if has_whole_texels else 1)
-
+    """Schedule configs with store=group with their sums in local memory, if `kind` says so."""
     with contextlib.ExitStack() as stack:
-        if kind != "registers":
-            stack.enter_context(mock.patch.object(algorithms, "schedule_stages", schedule_stages))
+        if kind == "sums":
+            stack.enter_context(mock.patch.object(algorithms, "schedule_group_store", schedule_sums))
         yield
 
 
-def config_of(task: TunableTask, tile: tuple[int, int]) -> Config:
+def on(target: Target, kind: str) -> Target:
+    """Return the target, with the variant that has output buffers unless outputs are in registers."""
+    return target if kind == "registers" else target.with_options(variant="conv_simd_buffered")
+
+
+def config_of(task: TunableTask, tile: tuple[int, int], target: Target) -> Config:
     """Return an unstaged config with 8 x 8 work-items and a register tile of one row."""
     wanted: dict[str, Any] = {
         **dict.fromkeys(("data", "weight", "output"), "buffer"),
@@ -106,9 +102,9 @@ def config_of(task: TunableTask, tile: tuple[int, int]) -> Config:
         "unroll": "lanes",
         "vector_width": 4,
         "local_buffers": 1,
+        "wg_h": 1,
     }
-    # Without the rows of a group, which GPUs other than phones' lack.
-    base = Config({name: value for name, value in task.default_config(TARGET).items() if name != "wg_h"})
+    base = task.default_config(target)
     return base.replace(**{name: value for name, value in wanted.items() if name in base})
 
 
@@ -117,7 +113,7 @@ def error_of(task: TunableTask, tile: tuple[int, int], kind: str) -> float:
 
     Outputs are NaN before the run.
     """
-    target, rng = Target("opencl"), np.random.default_rng(0)
+    target, rng = on(Target("opencl"), kind), np.random.default_rng(0)
     *shapes, output = [tuple(map(int, parameter.shape)) for parameter in task.func.params]
     arrays = [*(rng.standard_normal(shape, dtype=np.float32) for shape in shapes), np.full(output, np.nan, np.float32)]
     expected, results = (
@@ -126,15 +122,16 @@ def error_of(task: TunableTask, tile: tuple[int, int], kind: str) -> float:
     )
     build_reference(task)["main"](*expected)
     with outputs_in(kind):
-        build_task(task, config_of(task, tile), target)["main"](*results)
+        build_task(task, config_of(task, tile, target), target)["main"](*results)
     reference = expected[-1].numpy()
     return float(np.abs(results[-1].numpy() - reference).max() / np.abs(reference).max())
 
 
 def row_of(task: TunableTask, tile: tuple[int, int], kind: str, gpu: str) -> tuple[str, ...]:
     """Return the numbers of a kernel under a compiler, or its error."""
+    target = on(TARGET, kind)
     with outputs_in(kind):
-        source = build_task(task, config_of(task, tile), TARGET).imports[0].inspect_source()
+        source = build_task(task, config_of(task, tile, target), target).imports[0].inspect_source()
     (text,) = TARGET.backend.split_kernels(source).values()
     (answer,) = compile_all([text], gpu, timeout_s=120)
     name = f"{tile[0]} x {tile[1]}", kind, GPUS[gpu]

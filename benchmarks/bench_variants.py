@@ -58,7 +58,7 @@ CHOSEN = (
 ADRENO = Target("opencl -device=adreno640")
 # Columns of the table: each operator has only one of tconv and k1conv, and for windows of one element k1conv_simd is
 # conv_simd.
-COLUMNS = ("conv", "conv_simd", "tconv", "k1conv", "texture", "texture_tconv")
+COLUMNS = ("conv", "conv_simd", "conv_simd_buffered", "tconv", "k1conv", "texture", "texture_tconv")
 ANY = "any"
 # Random configs of a variant, among which configs for Mesa's compiler are chosen.
 DRAWN = 128

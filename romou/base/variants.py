@@ -71,6 +71,12 @@ VARIANTS: Mapping[str, Variant] = {
         choices={**_BUFFERS, **_UNSTAGED, "vector_width": (4,), **_PLAIN},
         images="never",
     ),
+    "conv_simd_buffered": Variant(
+        title="the same with output buffers in local memory, from which the group stores: for the Snapdragon 820",
+        windows=Windows.ANY,
+        choices={**_BUFFERS, **_UNSTAGED, "vector_width": (4,), "store": ("group",), **_PLAIN},
+        images="never",
+    ),
     "tconv": Variant(
         title="a group loads whole tiles of the input, borders of the window included; the window is unrolled",
         windows=Windows.LARGER,
@@ -90,6 +96,12 @@ VARIANTS: Mapping[str, Variant] = {
         images="never",
     ),
     "SGEMM": Variant(title="matrix products", windows=Windows.NONE, choices=_PLAIN),
+    "SGEMM_buffered": Variant(
+        title="matrix products without local memory but for output buffers, for the Snapdragon 820",
+        windows=Windows.NONE,
+        choices={**_BUFFERS, **_UNSTAGED, "store": ("group",), **_PLAIN},
+        images="never",
+    ),
     "texture": Variant(
         title="data is read from a texture, which caches it",
         windows=Windows.ANY,

@@ -425,9 +425,10 @@ class TuneOptions(DeviceOptions):
     variant: str | None = option(
         None,
         """
-        One of Boda's variants: "conv", "conv_simd", "tconv", "k1conv", "k1conv_simd", "SGEMM", "texture" or
-        "texture_tconv" (docs/variants.md). Operators that have it keep to it, their default schedules included; others
-        are tuned as ever. Equal to the target option -variant=NAME, which the other functions take.
+        One of Boda's variants: "conv", "conv_simd", "conv_simd_buffered", "tconv", "k1conv", "k1conv_simd", "SGEMM",
+        "SGEMM_buffered", "texture" or "texture_tconv" (docs/variants.md). Operators that have it keep to it, their
+        default schedules included; others are tuned as ever. Equal to the target option -variant=NAME, which the other
+        functions take.
         """,
         help_text="Operators that have this variant of Boda's keep to it, as with -variant=NAME in the target.",
         choices=tuple(VARIANTS),

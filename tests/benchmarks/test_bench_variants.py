@@ -24,7 +24,7 @@ def test_the_table_marks_the_fastest_and_says_what_is_not_there() -> None:
     rows = {"one": {"conv": (20.0, {}), "conv_simd": (10.0, {}), "tconv": None, "any": (5.0, {})}}
     bench_variants.print_table(rows, "us", "here", Console(file=out, width=150))
     line = next(line for line in out.getvalue().splitlines() if line.startswith("│ one"))
-    assert [cell.strip() for cell in line.strip("│").split("│")] == ["one", "20", "10*", "-", "-", "-", "-", "5"]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["one", "20", "10*", "-", "-", "-", "-", "-", "5"]
     assert "2.00x" in out.getvalue()
 
 

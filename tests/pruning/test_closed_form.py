@@ -169,6 +169,20 @@ def test_closed_form_and_tir_agree_on_a_matrix_in_an_image() -> None:
     closed_form_and_tir_agree(TARGET, task, drawn[:4])
 
 
+@pytest.mark.parametrize(
+    ("work", "variant"),
+    [
+        (conv(13, (9, 11), 18, (3, 3), padding=(1, 1, 1, 1)), "conv_simd_buffered"),
+        (Dense(m=13, k=24, n=37, dtype="float16"), "SGEMM_buffered"),
+    ],
+)
+def test_closed_form_and_tir_agree_on_outputs_in_local_memory(work: Conv2d | Dense, variant: str) -> None:
+    target, task = TARGET.with_options(variant=variant), task_of(work).with_free_images()
+    configs = task.space(target).sample(np.random.default_rng(5), 3)
+    closed_form_and_tir_agree(target, task, configs)
+    assert all(form_of(task.template, target.limits).usage(columns_of(configs)).local_memory_bytes > 0)
+
+
 IN_FP16 = [
     PLAIN,
     conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),

@@ -22,8 +22,8 @@ from romou.base.variants import VARIANTS
 from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.dimensions import describe
-from romou.compiler.operators.contraction.knobs import MOST_MIXED, space_of, sums_of
-from romou.compiler.operators.contraction.schedule import schedule_stages
+from romou.compiler.operators.contraction.knobs import GROUP, MOST_MIXED, space_of, store_constraints, sums_of
+from romou.compiler.operators.contraction.schedule import schedule_group_store, schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, build_stages
 from romou.compiler.operators.contraction.tensor_core_defaults import staged_config
 from romou.compiler.operators.operator import Operator
@@ -197,14 +197,18 @@ class DirectAlgorithm(Algorithm):
         variant = None if limits.variant is None else VARIANTS[limits.variant]
         if variant is None or not variant.is_of(self.contracted.window):
             return None
-        return self._whole_space(limits).narrowed(variant.choices)
+        return self._whole_space(limits, variant.choices.get("store", ())).narrowed(variant.choices)
 
-    def _whole_space(self, limits: Limits) -> Space:
+    def _whole_space(self, limits: Limits, stores: Sequence[Choice] = ()) -> Space:
+        """Return the space. stores: choices of the knob `store`, which only some variants have."""
         count = self.contracted.operator.pixel_rows(self.work)
         pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
         flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
-        own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(flat, self.work.dtype, limits)}
+        sums = sums_of(flat, self.work.dtype, limits)
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums, "store": stores}
         space = space_of(flat, rows, limits, self.work.dtype, own)
+        if stores:
+            space.add_constraint(lambda config: store_constraints(config, self.contracted.operator.stores_rows))
         if len(pixels) > 1:
             # An image is addressed by row and column: pixels in one row would need a division for each texel.
             space.add_constraint(
@@ -245,14 +249,15 @@ class DirectAlgorithm(Algorithm):
         func = replace_stage(contracted.func, contracted.block, build_stages(contraction, config))
         sch = s_tir.Schedule(as_module(func))
         sch, loops = contracted.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
-        schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
-        schedule(
-            sch,
-            loops,
-            list(contraction.reduce),
-            config,
-            has_whole_texels=contracted.operator.has_whole_texels(self.work),
-        )
+        has_whole_texels = contracted.operator.has_whole_texels(self.work)
+        if config.get("store") == GROUP:
+            is_along_channels = contracted.operator.stores_rows
+            schedule_group_store(
+                sch, loops, config, is_along_channels=is_along_channels, has_whole_texels=has_whole_texels
+            )
+        else:
+            schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
+            schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         schedule_packing(sch)
         return sch
 

@@ -12,7 +12,7 @@ from tvm import tirx
 from romou.base.space import Config
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction, round_up
-from romou.compiler.operators.contraction.knobs import rows_of_items
+from romou.compiler.operators.contraction.knobs import GROUP, rows_of_items
 
 
 def describe(c: Contraction, config: Config, buffers: Sequence[tirx.Buffer]) -> str:
@@ -40,12 +40,14 @@ def describe(c: Contraction, config: Config, buffers: Sequence[tirx.Buffer]) -> 
     }
     reduced = ", ".join(f"{name} {extent}" for name, extent in c.reduce.items())
     split = [f"local_z: one of {config['split_k']} pieces of {next(iter(c.reduce))}"] * (config["split_k"] > 1)
+    stored = ["summed by these, stored by the group in the order of memory"] * (config.get("store") == GROUP)
     named = [_layout(layout, buffer) for layout, buffer in zip(c.layouts, buffers, strict=False)]
     return "\n".join(
         [
             *(f"{name} = {text}" for name, text in lines.items() if name),
             f"sum over {reduced}",
             *split,
+            *stored,
             *filter(None, named),
         ]
     )

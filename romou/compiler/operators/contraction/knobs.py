@@ -25,6 +25,8 @@ ITERATION, _MAX_UNROLLED = "turn", 2048
 # relative error of n products is fp16's, times the root of n / 2.
 FP32, FP16, MIXED = "float32", "float16", "mixed"
 MOST_MIXED = 64
+# Choices of the knob `store`.
+ITEM, GROUP = "item", "group"
 # Choices of the knobs for the memory of operands, and the devices that have them.
 PLACES = tuple(kind.value for kind in MemoryKind)
 HAS_IMAGES = "image: devices with large enough images; the default of sums of products if read faster than buffers"
@@ -165,6 +167,14 @@ KNOBS = (
         default=1,
         help="copies of the staged operands in local memory: 2 loads one while the other is used",
     ),
+    Knob(
+        name="store",
+        choices=(ITEM, GROUP),
+        default=ITEM,
+        help="each work-item stores its sums, or the group stores all of them from local memory, in memory's order",
+        devices="group: the variants conv_simd_buffered and SGEMM_buffered",
+        absent=ITEM,
+    ),
 )
 
 
@@ -175,7 +185,8 @@ def space_of(
 
     flat, rows: the contraction with its pixels in one row, and row by row. The knob `pixels` chooses one of them.
     dtype: type of numbers in memory.
-    own: choices that do not follow from the extents: memory of operands, pixels and sums.
+    own: choices that do not follow from the extents: memory of operands, pixels and sums. Without choices of `store`,
+        the space lacks that knob.
     """
     instruction = tensor_core.instruction(dtype, limits)
     has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
@@ -186,6 +197,7 @@ def space_of(
         **_reduction_choices(flat, has_mma),
         **_spelling_choices(flat, limits, matrix_product),
         "steps": steps,
+        "store": (),
     }
     space = Space.of(KNOBS, limits, choices | dict(own))
     if has_mma:
@@ -301,6 +313,22 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     }
 
 
+def store_constraints(config: Columns, is_along_channels: bool) -> dict[str, Any]:
+    """Return reason -> condition of the knob `store`.
+
+    is_along_channels: whether neighbours in the output are channels, as in matrices. Otherwise they are pixels.
+    """
+    side = "o" if is_along_channels else "w"
+    is_spread = (config[f"tile_{side}"] > 1) & (config["arrangement"] == "blocked")
+    # Neighbouring work-items have neighbouring pixels. Only with one column of work-items, they have channels.
+    is_apart = is_spread | (config["wg_w"] > 1) if is_along_channels else is_spread
+    is_plain = (config["local"] == 0) & (config["split_k"] == 1) & (config.get("wg_h", 1) == 1)
+    return {
+        "a group stores sums that neighbours have apart, neither staged nor split": (config["store"] == ITEM)
+        | (is_apart & is_plain & (config["output"] == MemoryKind.BUFFER))
+    }
+
+
 def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
     """Return the types that products may be summed up in. Sums are in fp16 only if the tensors are.
 
@@ -338,7 +366,10 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
     """
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     number = number_bytes(config)
-    partial = number * (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
+    outputs = number * group_o * group_w * LANES
+    partial = (config["split_k"] > 1) * config["split_k"] * outputs
+    if "store" in config:
+        partial = partial + (config["store"] == GROUP) * outputs
     *window, lanes = list(c.reduce.values())[1:]
     local, is_mma = config["local"], tensor_core.is_mma(config)
     patch, kernel = math.prod(window) * group_w, math.prod(window) * LANES * group_o

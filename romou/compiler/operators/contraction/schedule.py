@@ -1,4 +1,4 @@
-"""The schedule of a contraction's stages, without tensor cores."""
+"""The schedules of a contraction's stages, without tensor cores."""
 
 from __future__ import annotations
 
@@ -77,6 +77,46 @@ def schedule_stages(
     sch.transform_layout(acc, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
+def schedule_group_store(
+    sch: s_tir.Schedule,
+    loops: Sequence[Loop],
+    config: Config,
+    *,
+    is_along_channels: bool,
+    has_whole_texels: bool = True,
+) -> None:
+    """Schedule sums that wait in local memory, from which the group stores them in the order of the output's memory.
+
+        registers = sum over r of …
+        acc[work-item's own] = registers      in local memory
+        barrier
+        crop[threads] = acc[threads]
+
+    Source: Boda-RTC, section V, "local-memory based output buffers".
+
+    loops: (o, h, w, lane) of the output.
+    is_along_channels: whether neighbours in memory are channels. Otherwise they are pixels.
+    has_whole_texels: whether the output's lanes are stored together.
+    """
+    o, h, w, lane = loops
+    sides = (config["wg_o"] * config["tile_o"], config["tile_h"], config["wg_w"] * config["tile_w"])
+    (block_o, o), (block_h, h), (block_w, w) = (
+        sch.split(loop, [None, side]) for loop, side in zip((o, h, w), sides, strict=True)
+    )
+    texels = (h, w, o) if is_along_channels else (o, h, w)
+    sch.reorder(block_o, block_h, block_w, *texels, lane)
+    group = _bind_groups(sch, block_o, block_h, block_w)
+    acc, padded = sch.get_sblock(Stage.ACC), sch.get_sblock(Stage.TILE)
+    for block in (padded, acc):
+        sch.compute_at(block, group, preserve_unit_loops=True)
+    sch.compute_inline(padded)
+    sch.set_scope(acc, 0, "shared")
+    _sum_in_registers(sch, acc, loops_below(sch, acc, group), config)
+    own, y, x = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
+    bind_threads(sch, y, x)
+    unroll_tile(sch, [own, lane], config["vector_width"] if has_whole_texels else 1)
+
+
 def _tile_output(sch: s_tir.Schedule, loops: Sequence[Loop], config: Config) -> tuple[Loop, list[Loop]]:
     """Split the output into work groups, work-items and register tiles.
 
@@ -92,15 +132,21 @@ def _tile_output(sch: s_tir.Schedule, loops: Sequence[Loop], config: Config) -> 
     rows = [rows_of_items(config)] if rows_of_items(config) > 1 else []
     block_h, *thread_h, tile_h = sch.split(h, [None, *rows, config["tile_h"]])
     sch.reorder(block_o, block_h, block_w, *thread_h, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
+    group = _bind_groups(sch, block_o, block_h, block_w)
+    for loop in thread_h:
+        sch.bind(loop, "threadIdx.z")
+    bind_threads(sch, thread_o, thread_w)
+    return group, [tile_o, tile_h, tile_w, lane]
+
+
+def _bind_groups(sch: s_tir.Schedule, block_o: Loop, block_h: Loop, block_w: Loop) -> Loop:
+    """Bind the loops over work groups. Return the innermost one."""
     # OpenCL and CUDA allow long grids only along x, so pixels are there. Fusing a loop of one iteration would leave a
     # modulo behind.
     grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid_x, "blockIdx.x")
-    for loop in thread_h:
-        sch.bind(loop, "threadIdx.z")
-    bind_threads(sch, thread_o, thread_w)
-    return grid_x, [tile_o, tile_h, tile_w, lane]
+    return grid_x
 
 
 def _stage_operands(
@@ -184,7 +230,9 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
     sch.set_scope(part, 0, "shared")
     sch.compute_at(part, group, preserve_unit_loops=True)
     _add_up_pieces(sch, total, tile, config, store)
-    _sum_piece(sch, part, group, config)
+    piece, *loops = loops_below(sch, part, group)
+    sch.bind(piece, "threadIdx.z")
+    _sum_in_registers(sch, part, loops, config)
 
 
 def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], config: Config, store: Config) -> None:
@@ -213,11 +261,9 @@ def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], conf
         unroll_tile(sch, [tile[-1]], store["vector_width"])
 
 
-def _sum_piece(sch: s_tir.Schedule, part: Block, group: Loop, config: Config) -> None:
-    """Sum a work-item's piece of the reduction in registers, then write it to local memory."""
-    k, *loops = loops_below(sch, part, group)
+def _sum_in_registers(sch: s_tir.Schedule, part: Block, loops: Sequence[Loop], config: Config) -> None:
+    """Sum a work-item's part in registers, then write it to local memory. loops: of the work-items, tile and sum."""
     spatial, reduction = _bind_items(sch, loops, config)
-    sch.bind(k, "threadIdx.z")
     sch.reorder(*reduction, *spatial)
     if config["accumulate"] != MIXED:
         for block in _stages_of(sch, _TEXELS):
