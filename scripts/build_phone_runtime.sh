@@ -5,6 +5,7 @@
 # android-arm64  the NDK (r26 or newer) that ANDROID_NDK_HOME names
 # linux-arm64    Debian's cross compiler (apt-get install g++-aarch64-linux-gnu)
 # host           this machine, to try the server out: the wheels' own libraries, only the server is compiled
+# Apps link against libromou.so (romou.h); the folder has romou_bench, too.
 # What is compiled is kept in ~/.cache/romou/phone_runtime, by versions, compiler and sources; a minute or two the first time.
 set -euo pipefail
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -86,7 +87,7 @@ mkdir -p "$CACHE"
 if command -v flock > /dev/null; then exec 9> "$CACHE/lock" && flock 9; fi
 WORK=$(mktemp -d -- "$CACHE/work.XXXXXX")
 trap 'rm -rf -- "$WORK"' EXIT
-INCLUDES=(-I"$PATCHES/phone_runtime/include" -I"$PATCHES/device_runtime" -I"$PATCHES/device_runtime/shim" -isystem"$TVM/include" -isystem"$FFI/include" -isystem"$FFI/3rdparty/dlpack/include")
+INCLUDES=(-I"$PATCHES/app_runtime" -I"$PATCHES/phone_runtime/include" -I"$PATCHES/device_runtime" -I"$PATCHES/device_runtime/shim" -isystem"$TVM/include" -isystem"$FFI/include" -isystem"$FFI/3rdparty/dlpack/include")
 read -ra optimise <<< "${CXXFLAGS:--O2}"
 COMPILE=(-std=c++20 "${optimise[@]}" -fPIC -DNDEBUG)
 DEFINES=(-DROMOU_TVM_VERSION="\"$TVM_VERSION\"" -DROMOU_TVM_FFI_VERSION="\"$FFI_VERSION\"" -DROMOU_VERSION="\"$ROMOU_VERSION\"")
@@ -107,8 +108,9 @@ build() {
     echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
     # TVM's sources are told by their version; ours by what is in them.
     printf '%s\n' "${@#"$WORK"}"
-    find "$PATCHES/phone_runtime" "$PATCHES"/{device,opencl,vulkan}_runtime "$ROOT/third_party" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
+    find "$PATCHES"/{phone,device,opencl,vulkan}_runtime "$ROOT/third_party" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
     for source in "$@"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
+    case $1 in "$PATCHES"/app_runtime/*) cat "$PATCHES"/app_runtime/*.h* ;; esac
   } | sha256sum | cut -c1-24)
   names+=("$name") keys[$name]=$key links[$name]=${flags[*]@Q}
   if [ -f "$CACHE/$key/$name" ] || [ -f "$CACHE/$key/$name.o" ]; then return 0; fi
@@ -167,7 +169,12 @@ else
 fi
 # Nothing in the server names TVM's runtime, which registers what the server calls: the linker must not leave it out.
 build romou_rpc_server -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi -- -Wall -- "$PATCHES/phone_runtime/rpc_server.cc"
+# What apps link against: romou.h has no type of TVM.
+build libromou.so -shared -Wl,-soname,libromou.so -Wl,--no-undefined -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi \
+  -- -fvisibility=hidden -Wall -- "$PATCHES"/app_runtime/{model,c_api}.cc
+build romou_bench -L"$NEW" -lromou -- -Wall -- "$PATCHES/app_runtime/romou_bench.cc"
 link
+cp "$PATCHES"/app_runtime/romou.{h,hpp} "$NEW/"
 printf '{"target": "%s", "tvm": "%s", "tvm_ffi": "%s", "romou": "%s"}\n' "$TARGET" "$TVM_VERSION" "$FFI_VERSION" "$ROMOU_VERSION" > "$NEW/runtime.json"
 
 mkdir -p "$(dirname -- "$OUT")"

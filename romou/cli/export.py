@@ -10,7 +10,7 @@ from romou.cli.common import console, debug_option, json_option, print_json
 
 
 @click.command("export")
-@click.argument("module", type=click.Path(path_type=Path))
+@click.argument("modules", metavar="MODULE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--android",
     "folder",
@@ -25,28 +25,29 @@ from romou.cli.common import console, debug_option, json_option, print_json
     metavar="TRIPLE",
     help="Machine that runs them: aarch64-linux-gnu is arm64 Linux. Android takes the NDK in ANDROID_NDK_HOME.",
 )
-@click.option(
-    "--runtime",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
-    help="Folder of scripts/build_phone_runtime.sh, to compile the sample against.",
-)
 @json_option
 @debug_option
-def command(module: Path, folder: Path, host: str, runtime: Path | None, is_json: bool) -> None:
+def command(modules: tuple[Path, ...], folder: Path, host: str, is_json: bool) -> None:
     """Write MODULE, which `romou tune` or `romou compile` saved, as files for an app on a phone.
+
+    Several modules of one ONNX model, each for another device, go into one folder: the app takes the one that suits its
+    device best, by the name that the driver gives it. One for --target null is plain code for the processor.
 
     \b
     Examples:
       romou export model.romou --android out
+      romou export adreno740.romou adreno640.romou plain.romou --android out
       romou export model.romou --android out --host aarch64-linux-gnu
     """
     import romou
 
-    romou.load(module).export_android(folder, host=host, runtime=runtime)
+    first, *others = [romou.load(module) for module in modules]
+    first.export_android(folder, others=others, host=host)
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     if is_json:
-        print_json({"module": str(module), "folder": str(folder), "host": host, "bytes": sizes})
+        print_json(
+            {"modules": [str(module) for module in modules], "folder": str(folder), "host": host, "bytes": sizes}
+        )
         return
     out = console(is_json=False)
     for name, size in sizes.items():

@@ -108,7 +108,7 @@ def warm(folder: Path, serial: str | None, is_json: bool) -> None:
             {
                 "serial": phone.serial,
                 "folder": str(folder),
-                "programs": len(list(folder.glob("programs/*.program"))),
+                "programs": len(list(folder.glob("*/programs/*.program"))),
                 "printed": printed,
             }
         )

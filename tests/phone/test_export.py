@@ -42,14 +42,17 @@ def random_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
 
 
-def run_sample(command: Sequence[str], folder: Path, model: onnx.ModelProto, environment: dict[str, str]) -> str:
-    """Run the C++ sample in `folder`, check its outputs and messages, and return the messages."""
+def run_bench(
+    runtime: Path, folder: Path, model: onnx.ModelProto, *options: str, by: Sequence[str] = (), **environment: str
+) -> str:
+    """Run `romou_bench` on the model in `folder`, check its outputs and messages, and return the messages."""
     inputs = random_inputs(model)
     files = []
     for name, array in inputs.items():
         array.tofile(folder / f"{name}.bin")
         files.append(str(folder / f"{name}.bin"))
-    command = [*command, str(folder / "run_model"), str(folder), *files]
+    command = [*by, str(runtime / "romou_bench"), str(folder), *files, *options]
+    command += ["--repeats", "1", "--hold", "0", "--outputs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     for step in STEPS:
@@ -63,59 +66,62 @@ def run_sample(command: Sequence[str], folder: Path, model: onnx.ModelProto, env
 
 
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])
-def exported(request: pytest.FixtureRequest, host_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = romou.compile(two_layers(), target=f"{request.param} -device=adreno640", device=0)
-    return model.export_android(tmp_path_factory.mktemp("exported") / "model", host=HERE, runtime=host_runtime)
+    return model.export_android(tmp_path_factory.mktemp("exported") / "model", host=HERE)
 
 
-def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
-    """The second start of the sample loads the programs that the first one left in the folder."""
-    first, second = (run_sample([], exported, two_layers(), {"LD_LIBRARY_PATH": str(host_runtime)}) for _ in range(2))
+def test_it_is_run_here(exported: Path, host_runtime: Path) -> None:
+    """The second start loads the programs that the first one left in the folder."""
+    first, second = (run_bench(host_runtime, exported, two_layers()) for _ in range(2))
     (count,) = re.findall(r"^programs +\S+ ms  0 loaded, (\d+) compiled$", first, re.MULTILINE)
-    assert int(count) == len(list((exported / "programs").glob("*.program"))) > 0
+    assert int(count) == len(list(exported.glob("*/programs/*.program"))) > 0
     assert re.search(rf"^programs +\S+ ms  {count} loaded, 0 compiled$", second, re.MULTILINE)
-    assert "keep the programs" in first
-    assert "keep the programs" not in second
 
 
 @pytest.fixture(scope="module")
-def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, Path]:
-    """Return a convolution, and the folder that it is exported to for arm64."""
+def on_arm64(tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, Path]:
+    """Return a convolution, and the folder that it is exported to for arm64: kernels, and plain code."""
     graph = NetworkBuilder({"x": (1, 5, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1])))
-    compiled = romou.compile(model, target="opencl -device=adreno640")
-    folder = compiled.export_android(
-        tmp_path_factory.mktemp("arm64") / "model", host="aarch64-linux-gnu", runtime=arm64_runtime
-    )
-    assert json.loads((folder / "model.json").read_text())["host"] == "aarch64-linux-gnu"
-    # The libraries are copied beside it, instead of a pushed folder.
-    shutil.copytree(arm64_runtime, folder, dirs_exist_ok=True)
-    return model, folder
+    folder = tmp_path_factory.mktemp("arm64")
+    saved = [
+        romou.compile(model, target=target, verify=False).save(folder / target[:4])
+        for target in ("opencl -device=adreno640", "null")
+    ]
+    first, second = map(romou.load, saved)
+    first.export_android(folder / "model", others=[second], host="aarch64-linux-gnu")
+    assert json.loads((folder / "model/model.json").read_text())["host"] == "aarch64-linux-gnu"
+    return model, folder / "model"
+
+
+def test_plain_code_runs_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path, arm64_runtime: Path) -> None:
+    model, folder = on_arm64
+    run_bench(arm64_runtime, folder, model, "--variant", "cpu", by=[str(arm64)])
 
 
 # Under qemu, a driver compiles each kernel for half a minute. The kernels of a convolution are run by test_arm64.py.
 @exhaustive
-def test_the_cpp_sample_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
+def test_kernels_run_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path, arm64_runtime: Path) -> None:
     model, folder = on_arm64
-    run_sample([str(arm64)], folder, model, {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"})
+    options = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
+    run_bench(arm64_runtime, folder, model, "--variant", "opencl-adreno640", by=[str(arm64)], **options)
 
 
-def test_the_cpp_sample_goes_as_far_as_the_device_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
-    """The sample loads the cross-compiled library of the model and queries the device's driver for the model's
+def test_it_goes_as_far_as_the_device_on_arm64(
+    on_arm64: tuple[onnx.ModelProto, Path], arm64: Path, arm64_runtime: Path
+) -> None:
+    """The cross-compiled library of the model is loaded, and the device's driver is queried for the model's
     requirements.
     """
     _, folder = on_arm64
-    command = [str(arm64), str(folder / "run_model"), str(folder)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "ROMOU_OPENCL_BUILD_OPTIONS": "-no-such-option"},
-    )
+    command = [str(arm64), str(arm64_runtime / "romou_bench"), str(folder), "--variant", "opencl-adreno640"]
+    environment = {**os.environ, "ROMOU_OPENCL_BUILD_OPTIONS": "-no-such-option"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     assert re.search(
-        r"run_model: .*clBuildProgram failed: CL_(INVALID_BUILD_OPTIONS|BUILD_PROGRAM_FAILURE).*; kernel \w+",
+        r"romou_bench: opencl-adreno640 on .*clBuildProgram failed: CL_(INVALID_BUILD_OPTIONS|BUILD_PROGRAM_FAILURE).*;"
+        r" kernel \w+",
         done.stderr,
     ), done.stderr
 
@@ -139,31 +145,25 @@ def test_the_python_sample(exported: Path, serve: Callable[..., Server], tmp_pat
         assert relative_l2_error(np.load(exported / f"output{number}.npy"), wanted) < 1e-5
 
 
-def test_the_cpp_sample_says_what_it_lacks(exported: Path, host_runtime: Path, tmp_path: Path) -> None:
-    def run(*arguments: str, **environment: str) -> str:
-        done = subprocess.run(
-            [str(exported / "run_model"), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, **environment},
-        )
+def test_what_the_bench_lacks_is_said(exported: Path, host_runtime: Path, tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        command = [str(host_runtime / "romou_bench"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         return done.stderr
 
-    here = {"LD_LIBRARY_PATH": str(host_runtime)}
-    assert "cannot read" in run(str(tmp_path), **here)
-    assert "run_model: the model has 2 inputs" in run(str(exported), "x.bin", **here)
+    assert "which model?" in run()
+    assert "romou_bench: cannot read" in run(str(tmp_path))
+    assert "romou_bench: the model has 2 inputs" in run(str(exported), "x.bin")
+    assert "unknown option --x" in run(str(exported), "--x")
+    assert "--repeats 0: must be a number" in run(str(exported), "--repeats", "0")
     (tmp_path / "short.bin").write_bytes(b"1234")
-    assert re.search(
-        r"input x takes 1620 bytes, .*short.bin has 4", run(str(exported), *[str(tmp_path / "short.bin")] * 2, **here)
-    )
+    text = run(str(exported), *[str(tmp_path / "short.bin")] * 2)
+    assert "romou_bench: input x takes 1620 bytes, 4 were given" in text
 
 
 @pytest.mark.parametrize("saved_for", [HERE, "aarch64-linux-gnu"])
-def test_a_saved_model_is_exported_for_any_host(
-    exported: Path, host_runtime: Path, tmp_path: Path, saved_for: str
-) -> None:
+def test_a_saved_model_is_exported_for_any_host(host_runtime: Path, tmp_path: Path, saved_for: str) -> None:
     """The files are those of the model that was saved, whatever host it was compiled for, and after a run."""
     model = romou.compile(two_layers(), target=f"opencl -device=adreno640 -host={saved_for}", verify=False)
     model.save(tmp_path / "saved")
@@ -171,16 +171,16 @@ def test_a_saved_model_is_exported_for_any_host(
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
     sizes = json.loads(done.stdout)["bytes"]
-    assert sizes == {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
-    shutil.copy(exported / "run_model", tmp_path / "out")
-    run_sample([], tmp_path / "out", two_layers(), {"LD_LIBRARY_PATH": str(host_runtime)})
+    assert sizes.keys() == {"model.json", "run_model.py", "opencl-adreno640/model.so", "opencl-adreno640/weights.bin"}
+    run_bench(host_runtime, tmp_path / "out", two_layers())
     loaded = romou.load(tmp_path / "saved")
     if saved_for == HERE:
         loaded.run(random_inputs(two_layers()))
     again = loaded.export_android(tmp_path / "again", host="aarch64-linux-gnu")
-    assert (again / "weights.bin").read_bytes() == (tmp_path / "out/weights.bin").read_bytes()
+    weights, kernels = (f"opencl-adreno640/{name}" for name in ("weights.bin", "model.so"))
+    assert (again / weights).read_bytes() == (tmp_path / "out" / weights).read_bytes()
     # 183 is the number of arm64 in ELF.
-    assert int.from_bytes((again / "model.so").read_bytes()[18:20], "little") == 183
+    assert int.from_bytes((again / kernels).read_bytes()[18:20], "little") == 183
 
 
 def test_what_a_saved_model_lacks_for_an_export_is_said(tmp_path: Path) -> None:
@@ -201,25 +201,26 @@ def test_what_a_saved_model_lacks_for_an_export_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_folders_and_missing_compilers(
-    exported: Path, host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_folders_and_missing_compilers(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = romou.compile(two_layers(), target="opencl -device=host")
     (tmp_path / "other").mkdir()
     with pytest.raises(UsageError, match="other exists and is not an exported model"):
         model.export_android(tmp_path / "other", host=HERE)
-    with pytest.raises(UsageError, match="other holds no runtime for a phone"):
-        model.export_android(tmp_path / "out", host=HERE, runtime=tmp_path / "other")
-    with pytest.raises(UsageError, match="was built for host; the model is for aarch64-linux-gnu"):
-        model.export_android(tmp_path / "out", host="aarch64-linux-gnu", runtime=host_runtime)
+    with pytest.raises(UsageError, match="two models are for opencl-host"):
+        model.export_android(tmp_path / "out", others=[model], host=HERE)
+    graph = NetworkBuilder({"x": (1, 5, 9, 9)})
+    other = romou.compile(graph.model(graph.conv("x", 5, 6)), target="null", verify=False)
+    with pytest.raises(UsageError, match="cpu and opencl-host are different models"):
+        model.export_android(tmp_path / "out", others=[other], host=HERE)
+    cuda = romou.compile(two_layers(), target="cuda -device=nvidia_h200", verify=False)
     with pytest.raises(
-        UsageError, match="a model for null cannot be exported: the phone's runtime has devices of opencl, vulkan"
+        UsageError, match="a model for cuda cannot be exported: the phone's runtime has devices of opencl, vulkan"
     ):
-        romou.compile(two_layers(), target="null").export_android(tmp_path / "out", host=HERE)
+        cuda.export_android(tmp_path / "out", host=HERE)
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     with pytest.raises(BuildError, match="ANDROID_NDK_HOME"):
         model.export_android(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     # An earlier export is replaced.
     again = model.export_android(shutil.copytree(exported, tmp_path / "again"), host=HERE)
-    assert not (again / "run_model").exists()
+    assert not list(again.glob("*/programs"))

@@ -72,7 +72,8 @@ def host_library(host: tvm.IRModule, target: Target, kernels: Sequence[tvm.runti
 
     host: the host functions of `build_executable`, which may have been lowered for another host.
     """
-    processor = target.tvm_target.host or target.tvm_target
+    # Host code that only launches kernels is not optimized, see `Target.tvm_target`.
+    processor = target.tvm_target.host if target.backend.has_kernels else target.tvm_target
     functions = {var: func.with_attr("target", processor) for var, func in host.functions_items()}
     library = codegen_build(tvm.IRModule(functions, attrs=host.attrs), processor)
     for module in kernels:

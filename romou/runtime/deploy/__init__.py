@@ -1,5 +1,5 @@
 """Export of models to phones, which run them without Romou, with the runtime of `scripts/build_phone_runtime.sh`."""
 
-from romou.runtime.deploy.export import check_exportable, export_model
+from romou.runtime.deploy.export import Variant, check_exportable, export_models
 
-__all__ = ["check_exportable", "export_model"]
+__all__ = ["Variant", "check_exportable", "export_models"]

@@ -1,22 +1,32 @@
-"""Write a compiled model as files that run without Romou."""
+"""Write compiled models as a folder that an app opens without Romou and Python.
+
+    model.json             inputs, outputs, variants, and the size and checksum of every file
+    VARIANT/model.so       kernels of a device, and host code
+    VARIANT/weights.bin    the graph and its weights
+
+`tvm_patches/app_runtime` reads it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-import subprocess
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from romou.base.environment import variable
-from romou.base.errors import BuildError, UsageError
+import numpy as np
+
+from romou.base.errors import UsageError
 from romou.base.folders import check_replaceable, replacing
-from romou.base.linking import check_linker, compiler_for, export_library, is_here
+from romou.base.linking import check_linker, export_library, is_here
 from romou.compiler.tir.primitives import SEPARATORS
-from romou.devices.backends import backend, device_backends
-from romou.runtime.deploy.phone import FOLDER as PHONE_FOLDER
+from romou.devices.backends import device_backends
 from tvm_patches.quiet import quiet_stderr
+from tvm_patches.short_types import STORAGE
 
 if TYPE_CHECKING:
     import tvm
@@ -24,16 +34,65 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
 
 META = "model.json"
-FORMAT = 1
+FORMAT = 2
 _WHAT = "an exported model"
-_SAMPLES = ("run_model.cc", "run_model.py")
-# Host triple -> target of `scripts/build_phone_runtime.sh`.
-_RUNTIME_TARGETS = {"aarch64-linux-android": "android-arm64", "aarch64-linux-gnu": "linux-arm64"}
+_SAMPLES = ("run_model.py",)
 
 
-def check_exportable(target: Target, folder: Path, host: str, runtime: Path | None) -> None:
-    """Raise the errors of `export_model` that are known before code is generated."""
-    if not target.backend.is_served:
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A model compiled for one device.
+
+    target: with the host that runs it.
+    program: the graph with its weights.
+    kernels: host code, and the kernels that it launches.
+    inputs, outputs: name -> (shape, numpy dtype name), in call order.
+    values: the only value of inputs that have one.
+    """
+
+    target: Target
+    program: tvm.runtime.Module
+    kernels: tvm.runtime.Module
+    inputs: Mapping[str, tuple[tuple[int, ...], str]]
+    outputs: Mapping[str, tuple[tuple[int, ...], str]]
+    values: Mapping[str, np.ndarray]
+
+    @property
+    def name(self) -> str:
+        """The variant's folder."""
+        backend = self.target.backend
+        return "-".join(filter(None, (backend.device_type, self.target.device_name if backend.has_kernels else None)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the variant's entry in model.json."""
+        backend, device = self.target.backend, self.target.device_name or ""
+        return {
+            "name": self.name,
+            "kind": backend.device_type,
+            "device": device,
+            # As `device_called` finds them in a driver's name of a device.
+            "words": re.findall(r"[a-z]+|\d+", device.lower()),
+            "device_type": backend.device().dlpack_device_type(),
+            # Relax counts one device per memory scope in a module. On the phone all of them are the same device.
+            "scopes": 1 + len(SEPARATORS),
+        }
+
+    def signature(self) -> dict[str, Any]:
+        """Return the inputs and outputs in model.json."""
+        inputs = [_tensor(name, *kind) for name, kind in self.inputs.items()]
+        for entry in inputs:
+            if entry["name"] in self.values:
+                entry["value"] = list(self.values[entry["name"]].tobytes())
+        return {"inputs": inputs, "outputs": [_tensor(name, *kind) for name, kind in self.outputs.items()]}
+
+
+def _tensor(name: str, shape: Sequence[int], dtype: str) -> dict[str, Any]:
+    return {"name": name, "shape": list(shape), "dtype": dtype, "stored": STORAGE.get(dtype, dtype)}
+
+
+def check_exportable(target: Target, folder: Path, host: str) -> None:
+    """Raise the errors of `export_models` that are known before code is generated."""
+    if not target.backend.is_served and target.backend.has_kernels:
         kinds = ", ".join(served.name for served in device_backends() if served.is_served)
         raise UsageError(
             f"a model for {target.kind} cannot be exported: the phone's runtime has devices of {kinds}",
@@ -41,80 +100,45 @@ def check_exportable(target: Target, folder: Path, host: str, runtime: Path | No
         )
     check_linker(host)
     check_replaceable(folder, marker=META, what=_WHAT)
-    if runtime is not None:
-        _check_runtime(runtime, None if is_here(host) else host)
 
 
-def export_model(
-    program: tvm.runtime.Module,
-    kernels: tvm.runtime.Module,
-    folder: Path,
-    *,
-    kind: str,
-    host: str | None,
-    inputs: Mapping[str, tuple[tuple[int, ...], str]],
-    outputs: Sequence[str],
-    runtime: Path | None = None,
-) -> Path:
-    """Write `folder`. Parameters and errors as in `TunedModel.export_android`.
-
-    program: the graph with its weights.
-    kernels: host code for `host`, and the kernels that it launches.
-    host: LLVM triple, or None for this machine.
-    """
+def export_models(variants: Sequence[Variant], folder: Path, host: str) -> Path:
+    """Write variants of one model. Parameters and errors as in `romou.export_android`."""
+    signature = variants[0].signature()
+    names = [variant.name for variant in variants]
+    for variant in variants[1:]:
+        if variant.signature() != signature:
+            what = f"{variant.name} and {names[0]} are different models: inputs or outputs differ"
+            raise UsageError(what, hint="Export models of one ONNX file, tuned for several devices.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"two models are for {twice}", hint="Give one model for each device.")
     with replacing(folder, marker=META, what=_WHAT) as fresh:
-        with quiet_stderr():
-            export_library(kernels, fresh / "model.so", host=host)
-        program.write_to_file(str(fresh / "weights.bin"))
+        for variant in variants:
+            own = fresh / variant.name
+            own.mkdir()
+            with quiet_stderr():
+                export_library(variant.kernels, own / "model.so", host=None if is_here(host) else host)
+                variant.program.write_to_file(str(own / "weights.bin"))
         about = {
             "format": FORMAT,
             "host": host,
-            "kind": backend(kind).device_type,
-            "device_type": backend(kind).device().dlpack_device_type(),
-            # Relax counts one device per memory scope in a module. On the phone all of them are the same device.
-            "devices": 1 + len(SEPARATORS),
-            "inputs": [{"name": name, "shape": list(shape), "dtype": dtype} for name, (shape, dtype) in inputs.items()],
-            "outputs": list(outputs),
+            **signature,
+            "variants": [variant.to_dict() for variant in variants],
+            "files": {str(path.relative_to(fresh)): _file(path) for path in sorted(fresh.rglob("*")) if path.is_file()},
         }
-        (fresh / META).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        (fresh / META).write_text(_document(about), encoding="utf-8")
         for sample in _SAMPLES:
             shutil.copyfile(Path(__file__).with_name(sample), fresh / sample)
-        if runtime is not None:
-            _compile_sample(fresh, host, runtime)
     return folder
 
 
-def _check_runtime(runtime: Path, host: str | None) -> None:
-    wanted = "host" if is_here(host) else _RUNTIME_TARGETS.get(str(host))
-    try:
-        built_for = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(
-            f"{runtime} holds no runtime for a phone", hint="Build it: scripts/build_phone_runtime.sh --out FOLDER"
-        ) from error
-    if built_for != wanted:
-        what = f"{runtime} was built for {built_for}; the model is for {host or 'this machine'}"
-        raise UsageError(
-            what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER"
-        )
+def _file(path: Path) -> dict[str, int]:
+    content = path.read_bytes()
+    return {"bytes": len(content), "checksum": zlib.adler32(content)}
 
 
-def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
-    """Compile folder/run_model, linked against the libraries in `runtime`."""
-    import tvm_ffi.libinfo
-
-    compiler = (variable("CXX") or "g++") if is_here(host) else compiler_for(str(host))
-    includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
-    command = [*compiler.split(), "-std=c++17", "-O2", *(f"-I{path}" for path in sorted(includes))]
-    command += [
-        str(folder / "run_model.cc"),
-        "-o",
-        str(folder / "run_model"),
-        f"-L{runtime}",
-        f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}",
-    ]
-    # The sample calls TVM's runtime only by registered names, so the linker needs a flag to keep the library.
-    command += ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"compiling the C++ sample failed: {done.stderr.strip()[:800]}", command=" ".join(command))
+def _document(about: Mapping[str, Any]) -> str:
+    """Return the text of model.json. Its last entry is the checksum of the text before it."""
+    text = json.dumps(about, indent=1)[: -len("\n}")] + ",\n "
+    return f'{text}"checksum": {zlib.adler32(text.encode())}\n}}'

@@ -20,6 +20,7 @@ from typing import Any
 
 from romou.base.errors import DeviceError, UsageError
 from romou.devices.backends import device_backends
+from romou.runtime.deploy.export import META
 from romou.runtime.rpc.keys import checked
 
 FOLDER = "/data/local/tmp/romou"
@@ -27,6 +28,7 @@ SERVER = "romou_rpc_server"
 BUILD = "scripts/build_phone_runtime.sh --out FOLDER"
 _LOG, _PID = f"{FOLDER}/server.log", f"{FOLDER}/server.pid"
 _WARM = f"{FOLDER}/warm"
+_BENCH, _PROGRAMS = "romou_bench", "programs"
 _ABIS = {"android-arm64": "arm64-v8a"}
 _START_PATIENCE_S = 15.0
 _ADB_PATIENCE_S = 120.0
@@ -158,20 +160,16 @@ class Phone:
         return True
 
     def warm(self, folder: Path) -> str:
-        """Run the exported model in `folder` once on the phone, and copy its compiled programs to folder/programs.
+        """Run the exported model in `folder` on the phone, and copy its compiled programs to folder/VARIANT/programs.
 
         With them, devices of the same kind and driver need not compile. Other devices ignore them. Return the output of
-        the sample.
+        `romou_bench`.
 
-        Raise UsageError if `folder` holds no exported model with a compiled sample. Raise DeviceError if the runtime is
-        not on the phone, or the model fails there.
+        Raise UsageError if `folder` holds no exported model. Raise DeviceError if the runtime is not on the phone, or
+        the model fails there.
         """
-        for name in ("model.json", "run_model"):
-            if not (folder / name).is_file():
-                raise UsageError(
-                    f"{folder} lacks {name}",
-                    hint="TunedModel.export_android(folder, runtime=...) writes an exported model with its sample.",
-                )
+        if not (folder / META).is_file():
+            raise UsageError(f"{folder} lacks {META}", hint="`romou export model.romou --android FOLDER` writes it.")
         if self._pushed() is None:
             raise DeviceError(
                 f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER"
@@ -180,10 +178,11 @@ class Phone:
         try:
             self._run("push", f"{folder}/.", f"{_WARM}/", what="push the model")
             printed = self._shell(
-                f"cd {_WARM} && chmod 755 run_model && LD_LIBRARY_PATH={FOLDER} ./run_model {_WARM}",
+                f"LD_LIBRARY_PATH={FOLDER} {FOLDER}/{_BENCH} {_WARM} --repeats 1",
                 what="run the model",
             )
-            self._run("pull", f"{_WARM}/programs", str(folder), what="pull the programs")
+            for variant in self._shell(f"cd {_WARM} && ls -d */{_PROGRAMS}", what="find the programs").split():
+                self._run("pull", f"{_WARM}/{variant}", str((folder / variant).parent), what="pull the programs")
         finally:
             self._shell(f"rm -rf {_WARM}", what="remove the folder", is_checked=False)
         return printed

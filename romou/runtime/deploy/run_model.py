@@ -2,10 +2,10 @@
 
     python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]
 
-`romou phone push` and `romou phone start` come before. 127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090
-from ROMOU_RPC_KEY. The host needs apache-tvm and NumPy, in the versions of the phone's runtime. Missing inputs are
-zeros. Outputs are written to output0.npy and so on, beside this file. Copies go over the connection. To time copies on
-the phone, use run_model.cc.
+Of several variants the first is taken. `romou phone push` and `romou phone start` come before. 127.0.0.1:9090/@FILE
+reads the key from a file, 127.0.0.1:9090 from ROMOU_RPC_KEY. The host needs apache-tvm and NumPy, in the versions of
+the phone's runtime. Missing inputs are zeros. Outputs are written to output0.npy and so on, beside this file. Copies go
+over the connection. To time them on the phone, use romou_bench.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPEATS = 5
 
 def load_inputs(about: dict[str, Any], files: dict[str, str]) -> list[np.ndarray]:
     return [
-        np.load(files[i["name"]]) if i["name"] in files else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]
+        np.load(files[i["name"]]) if i["name"] in files else np.zeros(i["shape"], i["stored"]) for i in about["inputs"]
     ]
 
 
@@ -46,11 +46,12 @@ def connect(address: str) -> rpc.RPCSession:
 
 def main(address: str, *assignments: str) -> None:
     about = json.loads((HERE / "model.json").read_text(encoding="utf-8"))
+    variant = about["variants"][0]
     arrays = load_inputs(about, dict(word.split("=", 1) for word in assignments))
     session = connect(address)
-    device = session.device(about["kind"], 0)
+    device = session.device(variant["kind"], 0)
     prepare, keep, program_folder = (
-        session.get_function(f"romou.{about['kind']}.{name}") for name in ("prepare", "keep", "program_folder")
+        session.get_function(f"romou.{variant['kind']}.{name}") for name in ("prepare", "keep", "program_folder")
     )
     # The server's cache of compiled programs.
     folder = str(program_folder())
@@ -63,7 +64,7 @@ def main(address: str, *assignments: str) -> None:
 
     def load() -> Any:
         for name in ("model.so", "weights.bin"):
-            session.upload(str(HERE / name))
+            session.upload(str(HERE / variant["name"] / name))
         # The graph and its weights, which import the library with the kernels.
         executable = session.get_function("relax.ExecutableLoadFromFile")(
             session.get_function("tvm.rpc.server.workpath")("weights.bin")
@@ -80,7 +81,7 @@ def main(address: str, *assignments: str) -> None:
 
     read_ms, library = timed_ms(load)
     programs_ms, report = timed_ms(lambda: json.loads(str(prepare(library, 0, folder, 1))))
-    weights_ms, machine = timed_ms(lambda: relax.VirtualMachine(library, [device] * about["devices"]))
+    weights_ms, machine = timed_ms(lambda: relax.VirtualMachine(library, [device] * variant["scopes"]))
     copy_in()
     print(f"send the model                  {read_ms:10.3f} ms")
     print(

@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.base.arguments import path_of, whole_of
+from romou.base.arguments import instance_of, path_of, whole_of
 from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.base.folders import HeldFolder, replacing
 from romou.base.inputs import checked_inputs, random_inputs
@@ -26,7 +26,7 @@ from romou.compiler.frontend.declared import Settled, check_settled
 from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
 from romou.devices.targets import Target
-from romou.runtime.deploy import check_exportable, export_model
+from romou.runtime.deploy import Variant, check_exportable, export_models
 from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.library import copy_library, executable_of, library_name, module_of, modules_of
@@ -458,70 +458,73 @@ class TunedModel:
             # Each save has a new file name, because a process that has loaded the old file would get it again.
             library = library_name()
             self._export(fresh / library)
-            if self.target.backend.is_served:
+            if self.target.backend.is_served or not self.target.backend.has_kernels:
                 self._write_host_code(fresh / HOST_CODE)
             write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
     def export_android(
-        self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None
+        self, folder: str | Path, *, others: Sequence[TunedModel] = (), host: str = "aarch64-linux-android"
     ) -> Path:
-        """Write the model as files that run on a phone without Romou and Python.
+        """Write the model as files that apps run through `romou.h`, without Romou and Python.
 
         They need the runtime that `scripts/build_phone_runtime.sh` builds.
 
-        - model.so: kernels and host code
-        - weights.bin: the graph and its weights
-        - model.json: inputs and outputs
-        - run_model.cc, run_model.py: samples that run on the phone, and from here over RPC. Both print the times of
-          loading, the first run (the driver compiles the kernels), copies and a run.
-        - run_model: run_model.cc compiled, if `runtime` is given
+        - model.json: inputs, outputs, devices, and a checksum of every file
+        - DEVICE/model.so: kernels and host code
+        - DEVICE/weights.bin: the graph and its weights
+        - run_model.py: a sample that runs a phone from here, over RPC
 
         Parameters
         ----------
         folder
             A new folder, or an earlier export, which is replaced.
+        others
+            The same ONNX model tuned for other devices. An app takes the one that suits its device best, by the name
+            that the driver gives it. One for "null" is plain code for the processor, for phones without a driver.
         host
             LLVM triple of the machine that runs it: "aarch64-linux-gnu" for arm64 Linux, "x86_64-linux-gnu".
-        runtime
-            The folder that is pushed to the phone, to link against its libraries.
 
         Raises
         ------
         UsageError
-            A wrong argument, no phone has devices of the target's kind, or `folder` or `runtime` holds something else.
+            A wrong argument, no phone has devices of the target's kind, `folder` holds something else, or `others` are
+            different models or for the same device.
         ModelError
-            The model was loaded from a folder that is gone, damaged or of an earlier Romou.
+            The model was loaded from a folder that is gone or damaged. Or some of its nodes run on the host.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
         folder = path_of("folder", folder)
         HOST.checked(host)
-        self._refuse_host_nodes("the model cannot be exported")
-        runtime = None if runtime is None else path_of("runtime", runtime)
-        check_exportable(self.target, folder, host, runtime)
-        triple = None if is_here(host) else host
+        models = [self, *others]
+        for model in models:
+            instance_of("others", model, TunedModel)
+            model._refuse_host_nodes("the model cannot be exported")
+            check_exportable(model.target, folder, host)
+        return export_models([model._variant(host) for model in models], folder, host)
+
+    def _variant(self, host: str) -> Variant:
+        """Return the model with host code for the triple `host`."""
         target = Target({"kind": self.target.kind, **{n: v for n, v in self.target.options.items() if n != "host"}})
-        target = target if triple is None else Target(target, host=triple)
-        if isinstance(self._given, Path):
-            self.target.backend.prepare_to_load()
-            host_code = read_host_code(self._given.with_name(HOST_CODE))
-            modules = packed_modules(self._given)
-        else:
-            assert self._host_code is not None
-            host_code, modules = self._host_code, list(modules_of(self._given))
+        target = target if is_here(host) else Target(target, host=host)
+        kind = self.target.backend.tvm_kind if self.target.backend.has_kernels else None
+        self.target.backend.prepare_to_load()
         with quiet_stderr():
-            kernels = [module for module in modules if module.kind == self.target.backend.tvm_kind]
-            library = host_library(host_code, target, kernels)
-        return export_model(
-            next(module for module in modules if module.kind == "relax.VMExecutable"),
-            library,
-            folder,
-            kind=self.target.kind,
-            host=triple,
+            if isinstance(self._given, Path):
+                host_code = read_host_code(self._given.with_name(HOST_CODE))
+                modules = packed_modules(self._given)
+            else:
+                assert self._host_code is not None
+                host_code, modules = self._host_code, list(modules_of(self._given))
+            library = host_library(host_code, target, [module for module in modules if module.kind == kind])
+        return Variant(
+            target=target,
+            program=next(module for module in modules if module.kind == "relax.VMExecutable"),
+            kernels=library,
             inputs=self.inputs,
-            outputs=self.outputs,
-            runtime=runtime,
+            outputs={n: (s, self._short_outputs.get(n, d)) for n, (s, d) in self._output_types.items()},
+            values=self.settled,
         )
 
     def _write_host_code(self, path: Path) -> None:

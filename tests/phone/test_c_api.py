@@ -1,0 +1,282 @@
+"""romou.h: an exported model gives Python's outputs from C, and every mistake is a code and a text."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import romou
+from romou.devices.hardware import device_called, load_device
+from romou.devices.hardware.files import known_devices
+from support.models.small_networks import NetworkBuilder
+from support.servers.phone_servers import ROOT
+from support.suite.exhaustive import exhaustive
+
+HERE, ARM64 = "x86_64-linux-gnu", "aarch64-linux-gnu"
+APP = ROOT / "tvm_patches/app_runtime"
+OK, INVALID, MISSING, DAMAGED, NO_DEVICE, FAILED = range(6)
+
+
+def classifier() -> onnx.ModelProto:
+    """Return a network of pictures with ten classes."""
+    graph = NetworkBuilder({"picture": (1, 3, 12, 10)})
+    first = graph.add("Relu", graph.conv("picture", 3, 5, pads=[1, 1, 1, 1]))
+    return graph.model(graph.add("Flatten", graph.add("GlobalAveragePool", graph.conv(first, 5, 10, kernel=(1, 1)))))
+
+
+def compile_c(source: Path, runtime: Path, program: Path, compiler: str = "gcc") -> Path:
+    """Compile a C program against the runtime, as the page says."""
+    command = [compiler, "-Wall", "-Werror", "-O1", str(source), f"-I{APP}", f"-L{runtime}", "-lromou"]
+    command += [f"-Wl,-rpath,{runtime}", f"-Wl,-rpath-link,{runtime}", "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the saved classifier: kernels for PoCL, kernels for a phone, and plain code for the processor."""
+    folder = tmp_path_factory.mktemp("saved")
+    targets = {"host": "opencl -device=host", "adreno640": "opencl -device=adreno640", "plain": "null"}
+    return [
+        romou.compile(classifier(), target=target, verify=False).save(folder / name) for name, target in targets.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def exported(saved: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    first, *others = map(romou.load, saved)
+    return first.export_android(tmp_path_factory.mktemp("exported") / "model", others=others, host=HERE)
+
+
+@pytest.fixture(scope="module")
+def use(
+    host_runtime: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs use_c_api.c with these arguments."""
+    program = compile_c(Path(__file__).with_name("use_c_api.c"), host_runtime, tmp_path_factory.mktemp("c") / "use")
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [str(program), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    return run
+
+
+def picture(folder: Path) -> tuple[np.ndarray, Path]:
+    """Write a picture as a PPM of the network's size, and return the network's input for it."""
+    pixels = np.random.default_rng(5).integers(0, 256, (12, 10, 3), dtype=np.uint8)
+    (folder / "picture.ppm").write_bytes(b"P6\n10 12\n255\n" + pixels.tobytes())
+    mean, deviation = (np.array(v, "float32") for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    values = (pixels.astype("float32") / np.float32(255) - mean) / deviation
+    return values.transpose(2, 0, 1)[None].copy(), folder / "picture.ppm"
+
+
+def top_classes(printed: str) -> list[tuple[int, float]]:
+    return [(int(c), float(s)) for c, s in re.findall(r"^class +(\d+)  (\S+)$", printed, re.MULTILINE)]
+
+
+def check_classes(printed: str, model: Path, values: np.ndarray) -> None:
+    """Check that the sample printed the five best classes of the saved model in Python."""
+    scores = romou.load(model).run({"picture": values})[0][0]
+    expected = [(int(c), float(scores[c])) for c in np.argsort(-scores)[:5]]
+    found = top_classes(printed)
+    assert [c for c, _ in found] == [c for c, _ in expected]
+    assert [s for _, s in found] == pytest.approx([s for _, s in expected], rel=1e-5)
+
+
+def test_outputs_are_pythons(
+    exported: Path, saved: list[Path], use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """From the folder and from memory, waiting and not: the same bits as in Python, with the same kernels."""
+    values, _ = picture(tmp_path)
+    values.tofile(tmp_path / "picture.bin")
+    done = use("run", exported, tmp_path, tmp_path / "picture.bin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "picture float32 float32 4 1440: 1 3 12 10" in done.stdout
+    about = json.loads(re.findall("^about: (.*)$", done.stdout, re.MULTILINE)[0])
+    assert (about["variant"], about["kind"], about["left"]) == ("opencl-host", "opencl", [])
+    (expected,) = romou.load(saved[0]).run({"picture": values})
+    assert np.fromfile(tmp_path / "output0.bin", "float32").tobytes() == expected.tobytes()
+
+
+def test_the_sample_classifies_a_picture(exported: Path, saved: list[Path], host_runtime: Path, tmp_path: Path) -> None:
+    values, file = picture(tmp_path)
+    program = compile_c(APP / "classify.c", host_runtime, tmp_path / "classify")
+    command = [str(program), str(exported), str(file)]
+    check_classes(subprocess.run(command, capture_output=True, text=True, check=True).stdout, saved[0], values)
+    for wrong in (tmp_path / "none.ppm", Path(__file__)):
+        done = subprocess.run([str(program), str(exported), str(wrong)], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert re.search(r"^classify: .*: (cannot be read|is no binary PPM)", done.stderr)
+
+
+def classify_on_arm64(
+    saved: Sequence[Path], runtime: Path, run: Path, folder: Path, **environment: str
+) -> tuple[str, np.ndarray]:
+    """Export saved models for arm64, and return what the sample prints under qemu, and the network's input."""
+    first, *others = map(romou.load, saved)
+    first.export_android(folder / "model", others=others, host=ARM64)
+    values, file = picture(folder)
+    program = compile_c(APP / "classify.c", runtime, folder / "classify", "aarch64-linux-gnu-gcc")
+    command = [str(run), str(program), str(folder / "model"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, values
+
+
+def test_the_sample_on_arm64(saved: list[Path], arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
+    printed, values = classify_on_arm64(saved[2:], arm64_runtime, arm64, tmp_path)
+    check_classes(printed, saved[2], values)
+
+
+# Under qemu, a driver compiles each kernel for half a minute.
+@exhaustive
+def test_the_sample_with_kernels_on_arm64(saved: list[Path], arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
+    options = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
+    printed, values = classify_on_arm64(saved[1:2], arm64_runtime, arm64, tmp_path, **options)
+    check_classes(printed, saved[1], values)
+
+
+def test_mistakes_are_codes_and_texts(exported: Path, use: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = use("errors", exported)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *calls, counts = done.stdout.splitlines()
+    told = {what: (int(code), text) for what, code, text in (re.findall(r"^(.*): (\d) (.*)$", c)[0] for c in calls)}
+    assert told == {
+        "open NULL": (INVALID, "folder is NULL"),
+        "open to NULL": (INVALID, "model is NULL"),
+        "open unknown": (
+            INVALID,
+            "the model has no variant nonesuch; it has opencl-host, opencl-adreno640, cpu",
+        ),
+        "open nothing": (MISSING, "there is no file model.json among those in memory"),
+        "open no files": (INVALID, "files is NULL"),
+        "open unnamed": (INVALID, "file 0 has no name or no data"),
+        "open lost": (INVALID, "file 0 has no name or no data"),
+        "open": (OK, ""),
+        "input 99": (INVALID, "there is no number 99 of 1"),
+        "input to NULL": (INVALID, "tensor is NULL"),
+        "output of NULL": (INVALID, "model is NULL"),
+        "run unset": (INVALID, "input picture was never set"),
+        "set unknown": (INVALID, "the model has no input nonesuch; it has picture"),
+        "set NULL": (INVALID, "input is NULL"),
+        "set no data": (INVALID, "data is NULL"),
+        "set size": (INVALID, "input picture takes 1440 bytes, 8 were given"),
+        "get early": (INVALID, "the model has not run yet"),
+        "get size": (INVALID, told["get size"][1]),
+        "get unknown": (INVALID, told["get unknown"][1]),
+        "run NULL": (INVALID, "model is NULL"),
+    }
+    assert re.fullmatch(r"output \w+ takes 40 bytes, 8 were given", told["get size"][1])
+    assert re.fullmatch(r"the model has no output nonesuch; it has \w+", told["get unknown"][1])
+    assert counts == "counts: 0 0 ''"
+
+
+NAMES = ("model.json", "opencl-host/model.so", "opencl-host/weights.bin")
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[:-7],
+    "empty": lambda content: b"",
+    "changed at its start": lambda content: content[:3] + b"\0" + content[4:],
+    "changed inside": lambda content: content[: len(content) // 2] + b"\xff\xfe" + content[len(content) // 2 + 2 :],
+    "longer": lambda content: content + b"x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_file_is_refused(
+    exported: Path,
+    use: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    name: str,
+    damage: str,
+) -> None:
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(DAMAGES[damage](content))
+    done = use("open", copy)
+    assert done.returncode == 0, f"{signal.strsignal(-done.returncode)}: {done.stdout}{done.stderr}"
+    assert re.search(rf"^open: {DAMAGED} {name}", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named(
+    exported: Path, use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, name: str
+) -> None:
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    (copy / name).unlink()
+    assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: No such file or directory\n"
+    (copy / name).mkdir()
+    assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: it is no regular file\n"
+
+
+def test_without_a_driver_plain_code_runs(
+    exported: Path, saved: list[Path], host_runtime: Path, tmp_path: Path
+) -> None:
+    """A phone that has no OpenCL library still runs the model, and the reason is told."""
+    command = [str(host_runtime / "romou_bench"), str(exported), "--repeats", "1", "--hold", "0", "--json"]
+    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_DEVICE": ""}
+    environment.pop("ROMOU_OPENCL_LIBRARY", None)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    about = json.loads(done.stdout)["about"]
+    assert about["variant"] == "cpu"
+    first = romou.load(saved[0]).export_android(tmp_path / "first", host=HERE)
+    command[1] = str(first)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, "no device here runs the model" in done.stderr) == (1, True)
+
+
+@pytest.fixture(scope="module")
+def misfits(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Sequence[tuple[str, str, str]]], list[tuple[int, int]]]:
+    """Return a function: (variant's device, type, driver's name) of each -> how little they suit each other."""
+    program = tmp_path_factory.mktemp("choose") / "choose"
+    source = Path(__file__).with_name("choose.cc")
+    subprocess.run(["g++", "-std=c++20", "-Wall", f"-I{APP}", str(source), "-o", str(program)], check=True)
+
+    def run(pairs: Sequence[tuple[str, str, str]]) -> list[tuple[int, int]]:
+        text = "".join("\t".join(pair) + "\n" for pair in pairs)
+        lines = subprocess.run([str(program)], input=text, capture_output=True, text=True, check=True).stdout.split(
+            "\n"
+        )
+        return [(int(rank), int(distance)) for rank, distance in (line.split() for line in lines if line)]
+
+    return run
+
+
+DRIVERS = {
+    "QUALCOMM Adreno(TM) 740": "adreno740",
+    "Adreno (TM) 642L": "adreno642l",
+    "FD630": "adreno630",
+    "Mali-G715-Immortalis MC11 r1p2": "mali_g715",
+    "Immortalis-G720": "mali_g720",
+    "ARM Mali-G78 r0p1": "mali_g78",
+}
+
+
+def test_a_variant_is_chosen_by_the_drivers_name(
+    misfits: Callable[[Sequence[tuple[str, str, str]]], list[tuple[int, int]]],
+) -> None:
+    """Each driver's name suits the variant that Python calls by that name, and no other one as well."""
+    devices = [name for name in known_devices() if not load_device(name).is_cpu]
+    assert {name: device_called(name) for name in DRIVERS} == DRIVERS
+    for name, device in DRIVERS.items():
+        found = misfits([(each, "gpu", name) for each in devices])
+        assert [each for each, (rank, _) in zip(devices, found, strict=True) if rank == 0] == [device]
+    # Its family by the nearest number, then any GPU, then the processor, then kernels on a processor.
+    order = [("adreno730", "gpu"), ("adreno640", "gpu"), ("mali_g78", "gpu"), ("host", "gpu"), ("", "none")]
+    found = misfits([(device, kind, "QUALCOMM Adreno(TM) 750") for device, kind in order])
+    assert found == sorted(found)
+    assert [rank for rank, _ in found] == [1, 1, 2, 2, 3]
+    assert [rank for rank, _ in misfits([("host", "cpu", "pthread"), ("adreno740", "cpu", "pthread")])] == [0, 4]

@@ -1,0 +1,135 @@
+/* Uses romou.h, for tests:
+ *   use_c_api run FOLDER OUTPUTS INPUT.bin ...      run, from the folder and from memory, in all ways that there are, and write OUTPUTS/output0.bin ...
+ *   use_c_api errors FOLDER                         call everything wrongly; print code and text of each call
+ *   use_c_api open FOLDER                           only open; print code and text */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "romou.h"
+
+#define MOST 8
+
+static int told(const char* what, romou_status status) {
+  printf("%s: %d %s\n", what, (int)status, status == ROMOU_OK ? "" : romou_error());
+  return status != ROMOU_OK;
+}
+
+static romou_file read_file(const char* folder, const char* name) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", name);
+  romou_file read = {name, NULL, 0};
+  FILE* file = fopen(path, "rb");
+  if (file == NULL) exit(2);
+  fseek(file, 0, SEEK_END);
+  read.bytes = (size_t)ftell(file);
+  rewind(file);
+  void* data = malloc(read.bytes + 1);
+  if (fread(data, 1, read.bytes, file) != read.bytes) exit(2);
+  read.data = data;
+  fclose(file);
+  return read;
+}
+
+/* Run `model` by run (0) or by start and wait (1), and check that the outputs are `expected`, or keep them there. */
+static int run(romou_model* model, char** inputs, int is_started, romou_file* expected) {
+  for (size_t i = 0; i < romou_input_count(model); ++i) {
+    romou_tensor tensor;
+    if (told("input", romou_input(model, i, &tensor))) return 1;
+    printf("%s %s %s %zu %zu:", tensor.name, tensor.dtype, tensor.stored, tensor.rank, tensor.bytes);
+    for (size_t axis = 0; axis < tensor.rank; ++axis) printf(" %lld", (long long)tensor.shape[axis]);
+    printf("\n");
+    const romou_file file = read_file("", inputs[i]);
+    if (told("set", romou_set(model, tensor.name, file.data, file.bytes))) return 1;
+    free((void*)file.data);
+  }
+  if (is_started ? told("start", romou_start(model)) || told("wait", romou_wait(model)) : told("run", romou_run(model))) return 1;
+  for (size_t i = 0; i < romou_output_count(model); ++i) {
+    romou_tensor tensor;
+    if (told("output", romou_output(model, i, &tensor))) return 1;
+    void* data = malloc(tensor.bytes);
+    if (told("get", romou_get(model, tensor.name, data, tensor.bytes))) return 1;
+    if (expected[i].data == NULL) {
+      expected[i] = (romou_file){NULL, data, tensor.bytes};
+      continue;
+    }
+    if (memcmp(data, expected[i].data, tensor.bytes) != 0) return printf("other outputs\n"), 1;
+    free(data);
+  }
+  return 0;
+}
+
+static int run_all(int argc, char** argv) {
+  romou_file expected[MOST] = {{0}};
+  romou_model* model = NULL;
+  if (told("open", romou_open(argv[2], NULL, &model)) || run(model, argv + 4, 0, expected) || run(model, argv + 4, 1, expected)) return 1;
+  const char* about = romou_about(model);
+  char variant[64] = "", kernels[128], weights[128];
+  if (sscanf(about, "{\"variant\":\"%63[^\"]", variant) != 1) return 1;
+  printf("about: %s\n", about);
+  romou_close(model);
+  snprintf(kernels, sizeof kernels, "%s/model.so", variant);
+  snprintf(weights, sizeof weights, "%s/weights.bin", variant);
+  const romou_file files[] = {read_file(argv[2], "model.json"), read_file(argv[2], kernels), read_file(argv[2], weights)};
+  const romou_options options = {variant, NULL};
+  if (told("open_memory", romou_open_memory(files, 3, &options, &model))) return 1;
+  for (int i = 0; i < 3; ++i) {
+    memset((void*)files[i].data, 0x55, files[i].bytes); /* nobody may read it any more */
+    free((void*)files[i].data);
+  }
+  if (run(model, argv + 4, 1, expected)) return 1;
+  romou_close(model);
+  for (int i = 0; i < MOST && expected[i].data != NULL; ++i) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/output%d.bin", argv[3], i);
+    FILE* file = fopen(path, "wb");
+    if (file == NULL || fwrite(expected[i].data, 1, expected[i].bytes, file) != expected[i].bytes || fclose(file) != 0) return 2;
+    free((void*)expected[i].data);
+  }
+  (void)argc;
+  return 0;
+}
+
+static int call_wrongly(const char* folder) {
+  char data[8] = {0};
+  romou_tensor tensor;
+  romou_model *model = NULL, *other = (romou_model*)data;
+  const romou_options unknown = {"nonesuch", NULL};
+  const romou_file unnamed = {NULL, data, 8}, lost = {"x", NULL, 8};
+  told("open NULL", romou_open(NULL, NULL, &model));
+  told("open to NULL", romou_open(folder, NULL, NULL));
+  told("open unknown", romou_open(folder, &unknown, &other));
+  if (other != NULL) return 1; /* a model that was not opened */
+  told("open nothing", romou_open_memory(NULL, 0, NULL, &model));
+  told("open no files", romou_open_memory(NULL, 1, NULL, &model));
+  told("open unnamed", romou_open_memory(&unnamed, 1, NULL, &model));
+  told("open lost", romou_open_memory(&lost, 1, NULL, &model));
+  if (told("open", romou_open(folder, NULL, &model))) return 1;
+  told("input 99", romou_input(model, 99, &tensor));
+  told("input to NULL", romou_input(model, 0, NULL));
+  told("output of NULL", romou_output(NULL, 0, &tensor));
+  told("run unset", romou_run(model));
+  romou_input(model, 0, &tensor);
+  told("set unknown", romou_set(model, "nonesuch", data, 8));
+  told("set NULL", romou_set(model, NULL, data, 8));
+  told("set no data", romou_set(model, tensor.name, NULL, tensor.bytes));
+  told("set size", romou_set(model, tensor.name, data, 8));
+  romou_output(model, 0, &tensor);
+  told("get early", romou_get(model, tensor.name, data, tensor.bytes));
+  told("get size", romou_get(model, tensor.name, data, 8));
+  told("get unknown", romou_get(model, "nonesuch", data, 8));
+  told("run NULL", romou_run(NULL));
+  printf("counts: %zu %zu '%s'\n", romou_input_count(NULL), romou_output_count(NULL), romou_about(NULL));
+  romou_close(model);
+  romou_close(NULL);
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  romou_model* model = NULL;
+  if (argc > 4 && strcmp(argv[1], "run") == 0) return run_all(argc, argv);
+  if (argc == 3 && strcmp(argv[1], "errors") == 0) return call_wrongly(argv[2]);
+  if (argc == 3 && strcmp(argv[1], "open") == 0) told("open", romou_open(argv[2], NULL, &model));
+  romou_close(model);
+  return argc < 3;
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of romou.h.
+#include <exception>
+#include <new>
+#include <string>
+
+#include "model.h"
+#include "romou.h"
+
+struct romou_model : romou::app::Model {
+  using Model::Model;
+};
+
+namespace romou::app {
+namespace {
+
+thread_local std::string last_error;
+
+/// Do `work`, and return the code of the error that ends it.
+template <typename Work>
+romou_status guarded(Work work) noexcept {
+  const auto fail = [](romou_status status, const char* text) {
+    try {
+      last_error = text;
+    } catch (...) {
+      last_error.clear();
+    }
+    return status;
+  };
+  try {
+    work();
+    return ROMOU_OK;
+  } catch (const Failure& failure) {
+    return fail(failure.status, failure.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ROMOU_NO_MEMORY, "there is not enough memory");
+  } catch (const std::exception& error) {
+    return fail(ROMOU_FAILED, error.what());
+  } catch (...) {
+    return fail(ROMOU_FAILED, "an unknown error");
+  }
+}
+
+template <typename Pointer>
+Pointer given(Pointer pointer, const char* what) {
+  if (pointer == nullptr) throw Failure(ROMOU_INVALID, std::string(what) + " is NULL");
+  return pointer;
+}
+
+void open(Files& files, const romou_options* options, romou_model** model) { *model = new romou_model(files, options == nullptr ? romou_options{} : *options); }
+
+void describe(const std::vector<TensorInfo>& tensors, size_t index, romou_tensor* tensor) {
+  if (index >= tensors.size()) throw Failure(ROMOU_INVALID, "there is no number " + std::to_string(index) + " of " + std::to_string(tensors.size()));
+  const TensorInfo& info = tensors[index];
+  *given(tensor, "tensor") = {info.name.c_str(), info.dtype.c_str(), info.stored.c_str(), info.shape.data(), info.shape.size(), info.bytes};
+}
+
+}  // namespace
+}  // namespace romou::app
+
+using romou::app::given;
+using romou::app::guarded;
+
+romou_status romou_open(const char* folder, const romou_options* options, romou_model** model) {
+  return guarded([&] {
+    *given(model, "model") = nullptr;
+    romou::app::Folder files(given(folder, "folder"));
+    romou::app::open(files, options, model);
+  });
+}
+
+romou_status romou_open_memory(const romou_file* files, size_t count, const romou_options* options, romou_model** model) {
+  return guarded([&] {
+    *given(model, "model") = nullptr;
+    romou::app::InMemory in_memory(count == 0 ? files : given(files, "files"), count);
+    romou::app::open(in_memory, options, model);
+  });
+}
+
+void romou_close(romou_model* model) {
+  guarded([&] { delete model; });
+}
+
+size_t romou_input_count(const romou_model* model) { return model == nullptr ? 0 : model->inputs().size(); }
+size_t romou_output_count(const romou_model* model) { return model == nullptr ? 0 : model->outputs().size(); }
+
+romou_status romou_input(const romou_model* model, size_t index, romou_tensor* tensor) {
+  return guarded([&] { romou::app::describe(given(model, "model")->inputs(), index, tensor); });
+}
+
+romou_status romou_output(const romou_model* model, size_t index, romou_tensor* tensor) {
+  return guarded([&] { romou::app::describe(given(model, "model")->outputs(), index, tensor); });
+}
+
+romou_status romou_set(romou_model* model, const char* input, const void* data, size_t bytes) {
+  return guarded([&] { given(model, "model")->set(given(input, "input"), given(data, "data"), bytes); });
+}
+
+romou_status romou_run(romou_model* model) {
+  return guarded([&] {
+    given(model, "model")->start();
+    model->wait();
+  });
+}
+
+romou_status romou_start(romou_model* model) {
+  return guarded([&] { given(model, "model")->start(); });
+}
+
+romou_status romou_wait(romou_model* model) {
+  return guarded([&] { given(model, "model")->wait(); });
+}
+
+romou_status romou_get(romou_model* model, const char* output, void* data, size_t bytes) {
+  return guarded([&] { given(model, "model")->get(given(output, "output"), given(data, "data"), bytes); });
+}
+
+const char* romou_about(const romou_model* model) { return model == nullptr ? "" : model->about().c_str(); }
+const char* romou_error(void) { return romou::app::last_error.c_str(); }
+const char* romou_version(void) { return ROMOU_VERSION; }

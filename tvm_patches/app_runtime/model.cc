@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model.h"
+
+#include <dlfcn.h>
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/shape.h>
+
+#include <chrono>
+#include <utility>
+
+namespace romou::app {
+namespace {
+
+constexpr const char* kCpu = "cpu";
+constexpr int kPooled = 2;  // TVM's pooled allocator
+
+template <typename... Args>
+ffi::Any call(const std::string& name, Args&&... args) {
+  return ffi::Function::GetGlobalRequired(name)(std::forward<Args>(args)...);
+}
+
+/// Return the devices of a kind. Raises if its runtime or its driver is missing.
+std::vector<Device> devices_of(const std::string& kind) {
+  if (kind == kCpu) return {{kind, kCpu, kCpu, 0}};
+  const std::string library = "libtvm_runtime_" + kind + ".so";
+  if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) throw Failure(ROMOU_MISSING, dlerror());
+  std::vector<Device> devices;
+  for (const ffi::Any& each : json::Parse(call("romou." + kind + ".devices").cast<ffi::String>()).cast<json::Array>()) {
+    const json::Object facts = each.cast<json::Object>();
+    devices.push_back({kind, text(facts, "name"), text(facts, "type"), static_cast<int>(devices.size())});
+  }
+  return devices;
+}
+
+double ms_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); }
+
+}  // namespace
+
+Model::Model(Files& files, const romou_options& options) : description_(read_description(files)) {
+  const std::vector<Candidate> all = candidates(options);
+  Failure last(ROMOU_NO_DEVICE, "no device here runs the model");
+  for (const Candidate& candidate : all) {
+    const std::string what = candidate.variant->name + " on " + candidate.device.name;
+    try {
+      open(candidate, files, options);
+      json::Object about;
+      for (const auto& [name, value] : {std::pair{"variant", candidate.variant->name}, {"kind", candidate.device.kind}, {"device", candidate.device.name}}) {
+        about.Set(ffi::String(name), ffi::String(value));
+      }
+      about.Set(ffi::String("programs"), programs_);
+      about.Set(ffi::String("ms"), steps_ms_);
+      about.Set(ffi::String("left"), left_);
+      about_ = std::string(json::Stringify(about));
+      return;
+    } catch (const Failure& failure) {
+      if (failure.status == ROMOU_MISSING || failure.status == ROMOU_DAMAGED) throw;
+      last = Failure(failure.status, what + ": " + failure.what());
+      left_.push_back(ffi::String(last.what()));
+    }
+  }
+  if (all.empty()) {
+    std::string reasons;
+    for (const ffi::Any& reason : left_) reasons += "; " + std::string(reason.cast<ffi::String>());
+    throw Failure(ROMOU_NO_DEVICE, last.what() + reasons);
+  }
+  throw last;
+}
+
+std::vector<Model::Candidate> Model::candidates(const romou_options& options) {
+  std::vector<Candidate> found;
+  std::map<std::string, std::vector<Device>> devices;
+  bool is_known = options.variant == nullptr;
+  for (const Variant& variant : description_.variants) {
+    if (options.variant != nullptr && variant.name != options.variant) continue;
+    is_known = true;
+    if (devices.count(variant.kind) == 0) {
+      try {
+        devices[variant.kind] = devices_of(variant.kind);
+      } catch (const std::exception& error) {
+        devices[variant.kind] = {};
+        left_.push_back(ffi::String(variant.kind + ": " + text_of(error)));
+      }
+    }
+    for (const Device& device : devices[variant.kind]) found.push_back({&variant, device, misfit(variant, device)});
+  }
+  if (!is_known) {
+    std::string names;
+    for (const Variant& variant : description_.variants) names += (names.empty() ? "" : ", ") + variant.name;
+    throw Failure(ROMOU_INVALID, std::string("the model has no variant ") + options.variant + "; it has " + names);
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.misfit < b.misfit; });
+  return found;
+}
+
+void Model::note_time(const char* step, double ms) { steps_ms_.Set(ffi::String(step), ms); }
+
+void Model::open(const Candidate& candidate, Files& files, const romou_options& options) {
+  const std::string folder = candidate.variant->name + "/";
+  device_ = {static_cast<DLDeviceType>(candidate.variant->device_type), candidate.device.index};
+  auto start = std::chrono::steady_clock::now();
+  const std::string kernels_name = folder + "model.so";
+  const std::string kernels = description_.read(files, kernels_name);
+  std::string weights = description_.read(files, folder + "weights.bin");
+  library_ = failing_as(ROMOU_DAMAGED, folder + "weights.bin", [&] { return call("ffi.Module.load_from_bytes.relax.VMExecutable", ffi::Bytes(std::move(weights))).cast<ffi::Module>(); });
+  failing_as(ROMOU_DAMAGED, kernels_name, [&] {
+    (*library_)->ImportModule(call("ffi.Module.load_from_file.so", ffi::String(files.path_of_library(kernels_name, kernels)), ffi::String("so")).cast<ffi::Module>());
+  });
+  note_time("read", ms_since(start));
+  failing_as(ROMOU_FAILED, "the device failed", [&] {
+    start = std::chrono::steady_clock::now();
+    if (candidate.device.kind != kCpu) prepare_programs(candidate, options.programs != nullptr ? options.programs : files.programs(candidate.variant->name));
+    note_time("programs", ms_since(start));
+    start = std::chrono::steady_clock::now();
+    start_machine(candidate);
+    make_inputs();
+    wait();
+    note_time("weights", ms_since(start));
+  });
+}
+
+void Model::prepare_programs(const Candidate& candidate, const std::string& folder) {
+  functions_ = "romou." + candidate.device.kind + ".";
+  // On one thread: some phones' compilers make slower code of the same source in another order.
+  programs_ = json::Parse(call(functions_ + "prepare", *library_, candidate.device.index, ffi::String(folder), 1).cast<ffi::String>()).cast<json::Object>();
+  const bool has_new = field(programs_, "compiled").cast<int64_t>() != 0;
+  program_folder_ = has_new ? folder : std::string();
+}
+
+void Model::start_machine(const Candidate& candidate) {
+  machine_ = (*library_)->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
+  // A device for every memory scope, all the same one, and the processor.
+  std::vector<ffi::AnyView> places;
+  for (int64_t i = 0; i < candidate.variant->scopes; ++i) places.insert(places.end(), {int(device_.device_type), int(device_.device_id), kPooled});
+  places.insert(places.end(), {int(kDLCPU), 0, kPooled});
+  ffi::Any nothing;
+  (*machine_)->GetFunction("vm_initialization").value().CallPacked(places.data(), static_cast<int32_t>(places.size()), &nothing);
+  entry_ = (*machine_)->GetFunction("main").value();
+  if (candidate.device.kind != kCpu) call(functions_ + "drop_constants", *library_);  // the device has the weights now
+}
+
+void Model::make_inputs() {
+  input_tensors_.clear();
+  is_set_.assign(inputs().size(), false);
+  for (const TensorInfo& input : inputs()) {
+    const ffi::Any tensor = call("runtime.TVMTensorAllocWithScope", ffi::Shape(input.shape), input.type, device_, ffi::Optional<ffi::String>());
+    input_tensors_.push_back(tensor.cast<ffi::Tensor>());
+    if (!input.value.empty()) set(input.name, input.value.data(), input.value.size());
+  }
+}
+
+size_t Model::place_of(const std::vector<TensorInfo>& tensors, const char* what, const std::string& name, size_t bytes) const {
+  std::string names;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name == name) {
+      if (bytes != tensors[i].bytes) {
+        throw Failure(ROMOU_INVALID, std::string(what) + " " + name + " takes " + std::to_string(tensors[i].bytes) + " bytes, " + std::to_string(bytes) + " were given");
+      }
+      return i;
+    }
+    names += (names.empty() ? "" : ", ") + tensors[i].name;
+  }
+  throw Failure(ROMOU_INVALID, "the model has no " + std::string(what) + " " + name + "; it has " + names);
+}
+
+void Model::set(const std::string& input, const void* data, size_t bytes) {
+  const size_t place = place_of(inputs(), "input", input, bytes);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failing_as(ROMOU_FAILED, "input " + input, [&] {
+    call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(input_tensors_[place].GetDLTensorPtr()), const_cast<void*>(data), static_cast<int64_t>(bytes));
+  });
+  is_set_[place] = true;
+}
+
+void Model::start() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < inputs().size(); ++i) {
+    if (!is_set_[i]) throw Failure(ROMOU_INVALID, "input " + inputs()[i].name + " was never set");
+  }
+  failing_as(ROMOU_FAILED, "the run failed", [&] {
+    std::vector<ffi::AnyView> arguments(input_tensors_.begin(), input_tensors_.end());
+    ffi::Any result;
+    output_tensors_.clear();  // their memory serves this run
+    entry_->CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
+    if (auto one = result.as<ffi::Tensor>()) {
+      output_tensors_.push_back(*one);
+    } else {
+      for (const ffi::Any& each : result.cast<ffi::Array<ffi::Any>>()) output_tensors_.push_back(each.cast<ffi::Tensor>());
+    }
+    if (!program_folder_.empty()) {
+      call("runtime.Device_StreamSync", device_, static_cast<int64_t>(0));
+      call(functions_ + "keep", *library_, static_cast<int>(device_.device_id), ffi::String(std::exchange(program_folder_, {})));
+    }
+  });
+}
+
+void Model::wait() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failing_as(ROMOU_FAILED, "the run failed", [&] { call("runtime.Device_StreamSync", device_, static_cast<int64_t>(0)); });
+}
+
+void Model::get(const std::string& output, void* data, size_t bytes) {
+  const size_t place = place_of(outputs(), "output", output, bytes);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (output_tensors_.empty()) throw Failure(ROMOU_INVALID, "the model has not run yet");
+  failing_as(ROMOU_FAILED, "output " + output, [&] {
+    const DLTensor* tensor = output_tensors_.at(place).GetDLTensorPtr();
+    if (ffi::GetDataSize(*tensor) != bytes) throw Failure(ROMOU_DAMAGED, "output " + output + " has " + std::to_string(ffi::GetDataSize(*tensor)) + " bytes, not those that were exported");
+    call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), data, static_cast<int64_t>(bytes));
+  });
+}
+
+}  // namespace romou::app

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model on a device: TVM's virtual machine over an exported model's graph and kernels.
+#ifndef ROMOU_APP_RUNTIME_MODEL_H_
+#define ROMOU_APP_RUNTIME_MODEL_H_
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "choice.h"
+#include "description.h"
+#include "files.h"
+
+namespace romou::app {
+
+class Model {
+ public:
+  /// Open the variant that suits a device best. If it does not start, the next one is tried.
+  Model(Files& files, const romou_options& options);
+
+  const std::vector<TensorInfo>& inputs() const { return description_.inputs; }
+  const std::vector<TensorInfo>& outputs() const { return description_.outputs; }
+  const std::string& about() const { return about_; }
+
+  void set(const std::string& input, const void* data, size_t bytes);
+  /// Enqueue a run. It may not be done when this returns.
+  void start();
+  void wait();
+  void get(const std::string& output, void* data, size_t bytes);
+
+ private:
+  struct Candidate {
+    const Variant* variant;
+    Device device;
+    Misfit misfit;
+  };
+
+  std::vector<Candidate> candidates(const romou_options& options);
+  void open(const Candidate& candidate, Files& files, const romou_options& options);
+  void prepare_programs(const Candidate& candidate, const std::string& folder);
+  void start_machine(const Candidate& candidate);
+  void make_inputs();
+  void note_time(const char* step, double ms);
+  size_t place_of(const std::vector<TensorInfo>& tensors, const char* what, const std::string& name, size_t bytes) const;
+
+  Description description_;
+  std::string about_;
+  json::Object steps_ms_, programs_;
+  json::Array left_;
+  // Programs of the device are written behind the first run, because some drivers compile in a kernel's first launch.
+  std::string program_folder_, functions_;
+  DLDevice device_{kDLCPU, 0};
+  std::optional<ffi::Module> library_, machine_;
+  std::optional<ffi::Function> entry_;
+  std::vector<ffi::Tensor> input_tensors_, output_tensors_;
+  std::vector<bool> is_set_;
+  std::mutex mutex_;
+};
+
+}  // namespace romou::app
+
+#endif  // ROMOU_APP_RUNTIME_MODEL_H_

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs models that `romou export` wrote, from C. Link with -lromou; TVM's runtime and Romou's lie beside it.
+ *
+ *   romou_model* model = NULL;
+ *   if (romou_open("model", NULL, &model) != ROMOU_OK) return fail(romou_error());
+ *   romou_set(model, "input", pixels, sizeof pixels);
+ *   romou_run(model);
+ *   romou_get(model, "logits", scores, sizeof scores);
+ *   romou_close(model);
+ *
+ * A function that returns a code leaves its text in romou_error(), which belongs to the calling thread. Threads may share a model: their calls take
+ * turns. Numbers are in C order, in the type that romou_tensor names. */
+#ifndef ROMOU_H_
+#define ROMOU_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ROMOU_API __attribute__((visibility("default")))
+#else
+#define ROMOU_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct romou_model romou_model;
+
+typedef enum romou_status {
+  ROMOU_OK = 0,
+  ROMOU_INVALID = 1,   /* an argument: an unknown name, a wrong size, an input that was never set */
+  ROMOU_MISSING = 2,   /* a file of the model, or a library of the runtime */
+  ROMOU_DAMAGED = 3,   /* a file that is not what was exported, or is for another processor or version */
+  ROMOU_NO_DEVICE = 4, /* no device runs any variant of the model */
+  ROMOU_FAILED = 5,    /* the device or its driver, in the midst of work */
+  ROMOU_NO_MEMORY = 6
+} romou_status;
+
+/* How a model is opened. All zero is the default. */
+typedef struct romou_options {
+  /* Variant of the model, by the name of its folder. NULL: the first that suits a device, by the name that its driver gives it. */
+  const char* variant;
+  /* Folder for programs that the driver has compiled, so that the next start loads them. NULL: "programs" beside the variant, or none for a model in
+   * memory. */
+  const char* programs;
+} romou_options;
+
+/* A file of an exported model that lies in memory. Its name is relative to the folder: "model.json", "opencl-adreno640/weights.bin". */
+typedef struct romou_file {
+  const char* name;
+  const void* data;
+  size_t bytes;
+} romou_file;
+
+/* An input or an output. Texts and shape live as long as the model. */
+typedef struct romou_tensor {
+  const char* name;
+  const char* dtype; /* "float32", "int64", ...; numbers of fewer than 8 bits and bfloat16 are stored as in `stored` */
+  const char* stored;
+  const int64_t* shape;
+  size_t rank;
+  size_t bytes;
+} romou_tensor;
+
+/* Open the model in a folder. Its programs are compiled, or loaded if an earlier start kept them. */
+ROMOU_API romou_status romou_open(const char* folder, const romou_options* options, romou_model** model);
+/* Open a model in memory, which may be given back when this returns. */
+ROMOU_API romou_status romou_open_memory(const romou_file* files, size_t count, const romou_options* options, romou_model** model);
+/* Free a model. NULL is allowed. */
+ROMOU_API void romou_close(romou_model* model);
+
+ROMOU_API size_t romou_input_count(const romou_model* model);
+ROMOU_API size_t romou_output_count(const romou_model* model);
+ROMOU_API romou_status romou_input(const romou_model* model, size_t index, romou_tensor* tensor);
+ROMOU_API romou_status romou_output(const romou_model* model, size_t index, romou_tensor* tensor);
+
+/* Copy an input to the device. It stays for later runs. */
+ROMOU_API romou_status romou_set(romou_model* model, const char* input, const void* data, size_t bytes);
+/* Run, and wait for the device. */
+ROMOU_API romou_status romou_run(romou_model* model);
+/* Start a run, and return without waiting for the device. Inputs may be set for the next run: the device takes commands in order. */
+ROMOU_API romou_status romou_start(romou_model* model);
+ROMOU_API romou_status romou_wait(romou_model* model);
+/* Copy an output of the last run from the device, when the run is done. */
+ROMOU_API romou_status romou_get(romou_model* model, const char* output, void* data, size_t bytes);
+
+/* What was opened, as JSON: variant, device, programs loaded and compiled, milliseconds of each step, and why other variants were left. It lives as
+ * long as the model. */
+ROMOU_API const char* romou_about(const romou_model* model);
+/* The text of the calling thread's last error, or "". It lives until the thread's next call that fails. */
+ROMOU_API const char* romou_error(void);
+/* The version of Romou that this library belongs to. */
+ROMOU_API const char* romou_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROMOU_H_ */
