@@ -3,8 +3,9 @@
 
     python benchmarks/bench_beast.py                          AlexNet's second layer at batch 128, opencl -device=nvidia_h200
     python benchmarks/bench_beast.py --layer 3 --target "opencl -device=adreno640"
+    python benchmarks/bench_beast.py --time cuda --layer 3    also times the batch innermost against Romou's layout
 
-Needs no device; nothing is compiled. It prints
+Without --time it needs no device, and nothing is compiled. It prints
 
 BEAST: its five parameters, each any number up to the layer's extent or the largest group, and what each constraint of
 the paper (section 5.4) leaves, in the paper's order. Kernels are not run, so errors of compilers are not among them.
@@ -15,10 +16,14 @@ the share that each constraint and each criterion excludes.
 Layouts: a warp reads one tap of the window for its outputs. Counted for all taps and a sample of warps: cache lines that
 it touches, the share of their bytes that it uses, and the share of warps in which only some work-items are in the
 padding.
+
+Times (--time): direct sums in Romou's layout and with the batch innermost (`batch_innermost.py`), both by the same
+schedules and searched for the same number of trials. The fastest kernels run alternately on the same numbers.
 """  # noqa: E501
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +31,7 @@ import click
 import numpy as np
 from rich.console import Console
 
+from batch_innermost import INNERMOST, PACKED, race
 from operator_lists import alexnet
 from romou.base.errors import RomouError
 from romou.compiler.operators.workload import Conv2d
@@ -44,6 +50,8 @@ MOST_DEPTH = 64
 LINE_BYTES, NUMBER_BYTES, WARP = 64, 4, 32
 # Warps that are looked at for each layout, evenly spread.
 _WARPS = 4096
+# Largest difference of the two layouts' outputs, relative to the largest number.
+_TOLERANCE = 1e-4
 
 
 def beast_cut(work: Conv2d) -> list[tuple[str, int]]:
@@ -136,12 +144,40 @@ def layout_rows(work: Conv2d) -> list[tuple[str, float, float, float]]:
     return rows
 
 
+def time_layouts(work: Conv2d, text: str, trials: int, seconds: float, pairs: int, out: Console) -> bool:
+    """Print the fastest kernel of both layouts, timed alternately. Return whether their outputs are the same."""
+    asked = Target(text)
+    index = asked.backend.device_index(asked.device_name)
+    # In images, texels have another layout.
+    target = asked.limited_to(asked.backend.facts(index)).with_options(images="never")
+    sides, best, timed, difference = race(work, target, asked.backend.device(index), trials, seconds, pairs)
+    median = dict(zip((PACKED, INNERMOST), np.median(timed, axis=0), strict=True))
+    table = table_of_numbers("layout", ("configs", "ms", "GFLOPS"), "fastest config", title=f"{work.name} on {text}")
+    for layout, side in sides.items():
+        config = ", ".join(f"{name}={value}" for name, value in best[layout].items())
+        rate = work.flops / median[layout] / 1e9
+        table.add_row(layout, str(len(side.seconds)), f"{median[layout] * 1e3:.3f}", f"{rate:,.1f}", config)
+    out.print(table)
+    ratios = np.sort([innermost / packed for packed, innermost in timed])
+    out.print(
+        f"{INNERMOST} takes {np.median(ratios):.2f} times as long as {PACKED} ({ratios[0]:.2f} to {ratios[-1]:.2f},"
+        f" {len(ratios)} pairs); largest difference of the outputs {difference:.1e}"
+    )
+    return difference < _TOLERANCE
+
+
 @click.command()
 @click.option("--layer", type=click.IntRange(1, 5), default=2, show_default=True, help="Convolution of AlexNet.")
 @click.option("--batch", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--target", "text", default="opencl -device=nvidia_h200", show_default=True)
-def main(layer: int, batch: int, text: str) -> None:
-    """Print the three tables."""
+@click.option("--time", "timed", default=None, help="Target whose device times both layouts.")
+@click.option("--trials", type=click.IntRange(min=1), default=64, show_default=True, help="Configs of each layout.")
+@click.option("--seconds", type=float, default=math.inf, help="Begin no config of a layout after this time.")
+@click.option("--pairs", type=click.IntRange(min=1), default=9, show_default=True)
+def main(layer: int, batch: int, text: str, timed: str | None, trials: int, seconds: float, pairs: int) -> None:
+    """Print the three tables, and with --time the times of both layouts. The exit code is 1 if outputs differ."""
+    if timed is not None and batch % LANES:
+        raise click.BadParameter(f"{batch} images do not fill texels of {LANES}", param_hint="--batch")
     try:
         target = Target(text)
     except RomouError as error:
@@ -163,6 +199,8 @@ def main(layer: int, batch: int, text: str) -> None:
     for name, lines, used, divergent in layout_rows(work):
         table.add_row(name, f"{lines:.2f}", percent(used), percent(divergent))
     out.print(table)
+    if timed is not None and not time_layouts(work, timed, trials, seconds, pairs, out):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ RUNS: dict[str, tuple[str, str]] = {
         r"128x128_128 │ +4 │ +\d+\.\d │ +\d+\.\d │ +\d\.\d\dx",
     ),
     "bench_beast": (
-        "--layer 3 --batch 2 --target 'opencl -device=adreno640'",
-        r"(?s)all combinations +│ +564,350,976 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% ",
+        "--layer 3 --batch 4 --target 'opencl -device=adreno640' --time opencl --trials 1 --pairs 1",
+        r"(?s)all combinations +│ +564,350,976 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% .*CHWN takes \d+\.\d+ times .*e[-+]",
     ),
     "bench_compare": (
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
