@@ -10,15 +10,14 @@ import runpy
 from setuptools import find_packages, setup
 
 patches = runpy.run_path("tvm_patches/setup.py")
-data = ("json", "onnx", "ubj.gz", "cc", "cl", "html", "md", "txt")
+data = ("json", "onnx", "ubj.gz", "cl", "html", "md", "txt", "kt", "kts", "xml")
 
 setup(
     license="Apache-2.0",
     # Data that stands beside the code. MANIFEST.in says what else is in the source archive.
     include_package_data=False,
     package_data={
-        "romou": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "html", "md", "txt")]
-        + ["py.typed"],
+        "romou": [*(f"**/*.{suffix}" for suffix in data), "py.typed"],
         "schedules": ["*.jsonl", "README.md"],
         "tvm_patches": ["README.md"],
         "archprobe": ["**/*.json", "README.md"],

@@ -172,6 +172,9 @@ build romou_rpc_server -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi -- -W
 # What apps link against: romou.h has no type of TVM.
 build libromou.so -shared -Wl,-soname,libromou.so -Wl,--no-undefined -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi \
   -- -fvisibility=hidden -Wall -- "$PATCHES"/app_runtime/{model,c_api}.cc
+if [ "$TARGET" = android-arm64 ]; then # the NDK has jni.h
+  build libromou_jni.so -shared -Wl,-soname,libromou_jni.so -Wl,--no-undefined -L"$NEW" -lromou -- -Wall -- "$PATCHES/app_runtime/jni.cc"
+fi
 build romou_bench -L"$NEW" -lromou -- -Wall -- "$PATCHES/app_runtime/romou_bench.cc"
 link
 cp "$PATCHES"/app_runtime/romou.{h,hpp} "$NEW/"

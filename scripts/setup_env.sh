@@ -1,8 +1,8 @@
 # Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
-#   setup_system [compilers] [vulkan] [arm64]   what Romou is built with (g++, Python's venv), by apt-get where something is missing; with "compilers" OpenCL
+#   setup_system [compilers] [vulkan] [arm64] [kotlin]   what Romou is built with (g++, Python's venv), by apt-get where something is missing; with "compilers" OpenCL
 #                                   for the CPU by PoCL and rusticl, its ICD loader, Oclgrind, and ssh; with "vulkan" Vulkan for the CPU (lavapipe), its loader,
 #                                   glslang, and what tests check shaders and calls with (spirv-val, the validation layer); with "arm64" the cross compiler
-#                                   for arm64. Where apt-get or root is out of reach, what tests can do without is left out: MISSING names it. What nothing
+#                                   for arm64; with "kotlin" its compiler and a JDK. Where apt-get or root is out of reach, what tests can do without is left out: MISSING names it. What nothing
 #                                   can do without ends the script.
 #   setup_python EXTRAS [OPTIONS]   $VENV (default .venv in the checkout) with what `pip install` would bring; EXTRAS is "[cpu]" or "[test]"; both bring an
 #                                   OpenCL driver
@@ -59,6 +59,10 @@ setup_system() {
     [ -f /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json ] || wanted+=(vulkan-validationlayers)
   fi
   [[ " $* " != *" arm64 "* ]] || command -v aarch64-linux-gnu-g++ > /dev/null || wanted+=(g++-aarch64-linux-gnu)
+  if [[ " $* " = *" kotlin "* ]]; then
+    command -v kotlinc > /dev/null || wanted+=(kotlin)
+    command -v javac > /dev/null || wanted+=(default-jdk-headless)
+  fi
   # Headers for the extension that setup.py builds are inside the TVM wheel; no -dev package is needed.
   [ $((${#needed[@]} + ${#wanted[@]})) -gt 0 ] || { say "system packages: all there"; return; }
   # Asks for a password where there is somebody to type it.

@@ -60,7 +60,10 @@ else
   CXX=$cached PIP_COMPILE=0 setup_python "[test]" --editable &
   python=$!
 fi
-setup_system compilers vulkan arm64
+# Kotlin's compiler takes half a minute; only exhaustive tests run it.
+kotlin=
+[[ " $* " != *" --exhaustive "* ]] || kotlin=kotlin
+setup_system compilers vulkan arm64 $kotlin
 scratch=$(mktemp -d)
 # Without mobile compilers some tests are skipped, which pytest's last lines tell; all else is checked. arm64 is a phone's stand-in.
 {

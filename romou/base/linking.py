@@ -22,6 +22,8 @@ _COMPILERS = ("g++", "clang++", "c++", "gcc", "clang", "cc")
 # Kernels come as objects, so a linker alone does, too.
 _LINKERS = ("ld", "ld.lld")
 _SHARED = ("-shared", "-fPIC")
+# Android's newer devices load no library that is laid out for smaller pages.
+_ANDROID_PAGES = "-Wl,-z,max-page-size=16384"
 # Room for the objects of a model without its weights.
 _LEAST_FREE = 4 << 20
 
@@ -63,7 +65,9 @@ def _how_to_link(host: str | None, entry: str | None) -> dict[str, Any]:
     command = linker() if is_here(host) else (compiler_for(str(host)),)
     symbol = f"__tvm_ffi_{entry}=__tvm_ffi_main"
     if Path(command[-1]).name not in _LINKERS:
-        return {"cc": command[0]} | ({} if entry is None else {"options": [*_SHARED, f"-Wl,--defsym,{symbol}"]})
+        options = [] if entry is None else [f"-Wl,--defsym,{symbol}"]
+        options += [_ANDROID_PAGES] if host is not None and "android" in host else []
+        return {"cc": command[0]} | ({"options": [*_SHARED, *options]} if options else {})
 
     def link(output: str, objects: Sequence[str], options: Sequence[str] | None = None) -> None:
         named = [] if entry is None else [f"--defsym={symbol}"]

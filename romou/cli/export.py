@@ -25,9 +25,23 @@ from romou.cli.common import console, debug_option, json_option, print_json
     metavar="TRIPLE",
     help="Machine that runs them: aarch64-linux-gnu is arm64 Linux. Android takes the NDK in ANDROID_NDK_HOME.",
 )
+@click.option(
+    "--project",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Also write an Android project here: a Kotlin class, the runtime, the model, and a sample app.",
+)
+@click.option(
+    "--runtime",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of scripts/build_phone_runtime.sh, for the project.",
+)
 @json_option
 @debug_option
-def command(modules: tuple[Path, ...], folder: Path, host: str, is_json: bool) -> None:
+def command(
+    modules: tuple[Path, ...], folder: Path, host: str, project: Path | None, runtime: Path | None, is_json: bool
+) -> None:
     """Write MODULE, which `romou tune` or `romou compile` saved, as files for an app on a phone.
 
     Several modules of one ONNX model, each for another device, go into one folder: the app takes the one that suits its
@@ -37,19 +51,25 @@ def command(modules: tuple[Path, ...], folder: Path, host: str, is_json: bool) -
     Examples:
       romou export model.romou --android out
       romou export adreno740.romou adreno640.romou plain.romou --android out
+      romou export model.romou --android out --project sample --runtime phone_runtime
       romou export model.romou --android out --host aarch64-linux-gnu
     """
     import romou
 
     first, *others = [romou.load(module) for module in modules]
-    first.export_android(folder, others=others, host=host)
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    first.export_android(folder, others=others, host=host, project=project, runtime=runtime)
+    sizes = {str(place): _sizes(place) for place in (folder, project) if place is not None}
     if is_json:
         print_json(
-            {"modules": [str(module) for module in modules], "folder": str(folder), "host": host, "bytes": sizes}
+            {"modules": [str(module) for module in modules], "host": host, "folder": str(folder), "bytes": sizes}
         )
         return
     out = console(is_json=False)
-    for name, size in sizes.items():
-        out.print(f"{size / 2**20:9.3f} MiB  {name}", markup=False)
-    out.print(f"{sum(sizes.values()) / 2**20:9.3f} MiB  in {folder}, for {host}", markup=False)
+    for place, files in sizes.items():
+        for name, size in files.items():
+            out.print(f"{size / 2**20:9.3f} MiB  {name}", markup=False)
+        out.print(f"{sum(files.values()) / 2**20:9.3f} MiB  in {place}, for {host}", markup=False)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -58,6 +58,7 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
         "libtvm_runtime_opencl.so",
         "libtvm_runtime_vulkan.so",
         "libromou.so",
+        "libromou_jni.so",
         "romou.h",
         "romou.hpp",
         "romou_bench",
@@ -72,7 +73,7 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
     ]
     compiled, linked = [c for c in calls if "-c" in c], [c for c in calls if "-o" in c and "-c" not in c]
     assert {c[0] for c in compiled + linked} == {"--target=aarch64-linux-android24"}
-    assert len(compiled) == len(linked) == 7, "each is compiled as one file"
+    assert len(compiled) == len(linked) == 8, "each is compiled as one file"
     texts = {name: (tmp_path / "out" / name).read_text() for name in pushed if name.startswith("libtvm")}
     sources = {name: [Path(line.split('"')[1]) for line in text.splitlines()] for name, text in texts.items()}
     # Of TVM, tvm-ffi and our own; nothing that needs a desktop.
@@ -90,10 +91,11 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
         *sorted(name for name in pushed if name.startswith("libtvm")),
         "romou_rpc_server",
         "libromou.so",
+        "libromou_jni.so",
         "romou_bench",
     ]
     assert all("-Wl,-rpath,$ORIGIN" in c and "-Wl,-z,max-page-size=16384" in c for c in linked)
-    for command in linked[-3:-1]:
+    for command in linked[-4:-2]:
         assert {"-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"} <= set(command)
     # The second time all of it comes from the cache, and an earlier folder is replaced.
     (tmp_path / "out/libtvm_ffi.so").unlink()
@@ -108,7 +110,7 @@ def test_other_flags_and_versions_are_compiled_anew(ndk: Path, tmp_path: Path) -
         done = run("--out", str(tmp_path / "out"), CXXFLAGS=flags, **environment)
         assert done.returncode == 0, done.stderr
     calls = (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text()
-    assert calls.count("-c ") == 2 * 7
+    assert calls.count("-c ") == 2 * 8
 
 
 def test_a_failing_compiler_leaves_nothing(ndk: Path, tmp_path: Path) -> None:

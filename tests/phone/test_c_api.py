@@ -12,26 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 import romou
 from romou.devices.hardware import device_called, load_device
 from romou.devices.hardware.files import known_devices
-from support.models.small_networks import NetworkBuilder
+from support.models.classifier import check_classes, classifier, picture
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
 
 HERE, ARM64 = "x86_64-linux-gnu", "aarch64-linux-gnu"
 APP = ROOT / "tvm_patches/app_runtime"
 OK, INVALID, MISSING, DAMAGED, NO_DEVICE, FAILED = range(6)
-
-
-def classifier() -> onnx.ModelProto:
-    """Return a network of pictures with ten classes."""
-    graph = NetworkBuilder({"picture": (1, 3, 12, 10)})
-    first = graph.add("Relu", graph.conv("picture", 3, 5, pads=[1, 1, 1, 1]))
-    return graph.model(graph.add("Flatten", graph.add("GlobalAveragePool", graph.conv(first, 5, 10, kernel=(1, 1)))))
 
 
 def compile_c(source: Path, runtime: Path, program: Path, compiler: str = "gcc") -> Path:
@@ -70,28 +62,6 @@ def use(
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     return run
-
-
-def picture(folder: Path) -> tuple[np.ndarray, Path]:
-    """Write a picture as a PPM of the network's size, and return the network's input for it."""
-    pixels = np.random.default_rng(5).integers(0, 256, (12, 10, 3), dtype=np.uint8)
-    (folder / "picture.ppm").write_bytes(b"P6\n10 12\n255\n" + pixels.tobytes())
-    mean, deviation = (np.array(v, "float32") for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
-    values = (pixels.astype("float32") / np.float32(255) - mean) / deviation
-    return values.transpose(2, 0, 1)[None].copy(), folder / "picture.ppm"
-
-
-def top_classes(printed: str) -> list[tuple[int, float]]:
-    return [(int(c), float(s)) for c, s in re.findall(r"^class +(\d+)  (\S+)$", printed, re.MULTILINE)]
-
-
-def check_classes(printed: str, model: Path, values: np.ndarray) -> None:
-    """Check that the sample printed the five best classes of the saved model in Python."""
-    scores = romou.load(model).run({"picture": values})[0][0]
-    expected = [(int(c), float(scores[c])) for c in np.argsort(-scores)[:5]]
-    found = top_classes(printed)
-    assert [c for c, _ in found] == [c for c, _ in expected]
-    assert [s for _, s in found] == pytest.approx([s for _, s in expected], rel=1e-5)
 
 
 def test_outputs_are_pythons(

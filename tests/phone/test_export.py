@@ -170,7 +170,7 @@ def test_a_saved_model_is_exported_for_any_host(host_runtime: Path, tmp_path: Pa
     command = ["export", str(tmp_path / "saved"), "--android", str(tmp_path / "out"), "--host", HERE, "--json"]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
-    sizes = json.loads(done.stdout)["bytes"]
+    sizes = json.loads(done.stdout)["bytes"][str(tmp_path / "out")]
     assert sizes.keys() == {"model.json", "run_model.py", "opencl-adreno640/model.so", "opencl-adreno640/weights.bin"}
     run_bench(host_runtime, tmp_path / "out", two_layers())
     loaded = romou.load(tmp_path / "saved")

@@ -23,6 +23,8 @@ ffi::Any call(const std::string& name, Args&&... args) {
 /// Return the devices of a kind. Raises if its runtime or its driver is missing.
 std::vector<Device> devices_of(const std::string& kind) {
   if (kind == kCpu) return {{kind, kCpu, kCpu, 0}};
+  // A wheel's device runtime names no libraries that it needs. If this one was loaded privately, as a JVM does, it would not find them.
+  for (const char* needed : {"libtvm_ffi.so", "libtvm_runtime.so"}) dlopen(needed, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
   const std::string library = "libtvm_runtime_" + kind + ".so";
   if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) throw Failure(ROMOU_MISSING, dlerror());
   std::vector<Device> devices;

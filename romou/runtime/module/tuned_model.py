@@ -26,7 +26,7 @@ from romou.compiler.frontend.declared import Settled, check_settled
 from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
 from romou.devices.targets import Target
-from romou.runtime.deploy import Variant, check_exportable, export_models
+from romou.runtime.deploy import Variant, check_exportable, check_project, export_models, write_project
 from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.library import copy_library, executable_of, library_name, module_of, modules_of
@@ -464,7 +464,13 @@ class TunedModel:
         return path
 
     def export_android(
-        self, folder: str | Path, *, others: Sequence[TunedModel] = (), host: str = "aarch64-linux-android"
+        self,
+        folder: str | Path,
+        *,
+        others: Sequence[TunedModel] = (),
+        host: str = "aarch64-linux-android",
+        project: str | Path | None = None,
+        runtime: str | Path | None = None,
     ) -> Path:
         """Write the model as files that apps run through `romou.h`, without Romou and Python.
 
@@ -484,12 +490,17 @@ class TunedModel:
             that the driver gives it. One for "null" is plain code for the processor, for phones without a driver.
         host
             LLVM triple of the machine that runs it: "aarch64-linux-gnu" for arm64 Linux, "x86_64-linux-gnu".
+        project
+            Folder for an Android project: a library with a Kotlin class, the runtime and the model, and an app that
+            classifies a picture. An earlier one is replaced.
+        runtime
+            Folder of `scripts/build_phone_runtime.sh`, for the project.
 
         Raises
         ------
         UsageError
-            A wrong argument, no phone has devices of the target's kind, `folder` holds something else, or `others` are
-            different models or for the same device.
+            A wrong argument, no phone has devices of the target's kind, `folder`, `project` or `runtime` holds
+            something else, or `others` are different models or for the same device.
         ModelError
             The model was loaded from a folder that is gone or damaged. Or some of its nodes run on the host.
         BuildError
@@ -502,7 +513,13 @@ class TunedModel:
             instance_of("others", model, TunedModel)
             model._refuse_host_nodes("the model cannot be exported")
             check_exportable(model.target, folder, host)
-        return export_models([model._variant(host) for model in models], folder, host)
+        runtime = None if runtime is None else path_of("runtime", runtime)
+        if project is not None:
+            check_project(path_of("project", project), host, runtime)
+        export_models([model._variant(host) for model in models], folder, host)
+        if project is not None and runtime is not None:
+            write_project(path_of("project", project), folder, runtime)
+        return folder
 
     def _variant(self, host: str) -> Variant:
         """Return the model with host code for the triple `host`."""
