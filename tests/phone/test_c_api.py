@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import romou
+from romou.base.errors import DeviceError, UsageError
 from romou.devices.hardware import device_called, load_device
 from romou.devices.hardware.files import known_devices
+from romou.devices.targets import Target, misfit
 from support.models.classifier import check_classes, classifier, picture
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
@@ -206,6 +208,20 @@ def test_without_a_driver_plain_code_runs(
     assert (done.returncode, "no device here runs the model" in done.stderr) == (1, True)
 
 
+def test_python_chooses_as_well(saved: list[Path], tmp_path: Path) -> None:
+    """A folder of saved models is loaded as the one that suits the attached device."""
+    assert romou.load(saved[0].parent).target == Target("opencl -device=host")
+    for name in ("adreno640", "plain"):
+        shutil.copytree(saved[0].parent / name, tmp_path / name)
+    assert romou.load(tmp_path).target == Target("null")
+    shutil.rmtree(tmp_path / "plain")
+    assert romou.load(tmp_path).target == Target("opencl -device=adreno640")
+    with pytest.raises(DeviceError, match=f"no model in {tmp_path} runs here: adreno640"):
+        romou.load(tmp_path, device=99)
+    with pytest.raises(UsageError, match=f"{tmp_path} holds several models: adreno640"):
+        romou.load(tmp_path, rpc="127.0.0.1:9/x")
+
+
 @pytest.fixture(scope="module")
 def misfits(
     tmp_path_factory: pytest.TempPathFactory,
@@ -244,9 +260,16 @@ def test_a_variant_is_chosen_by_the_drivers_name(
     for name, device in DRIVERS.items():
         found = misfits([(each, "gpu", name) for each in devices])
         assert [each for each, (rank, _) in zip(devices, found, strict=True) if rank == 0] == [device]
+        facts = {"name": name, "type": "gpu"}
+        assert found == [misfit(Target(f"opencl -device={each}"), facts) for each in devices], (
+            "Python chooses otherwise"
+        )
     # Its family by the nearest number, then any GPU, then the processor, then kernels on a processor.
     order = [("adreno730", "gpu"), ("adreno640", "gpu"), ("mali_g78", "gpu"), ("host", "gpu"), ("", "none")]
     found = misfits([(device, kind, "QUALCOMM Adreno(TM) 750") for device, kind in order])
     assert found == sorted(found)
     assert [rank for rank, _ in found] == [1, 1, 2, 2, 3]
+    facts = {"name": "QUALCOMM Adreno(TM) 750", "type": "gpu"}
+    targets = [Target(f"opencl -device={device}" if device else "null") for device, _ in order]
+    assert [misfit(target, facts) for target in targets] == found
     assert [rank for rank, _ in misfits([("host", "cpu", "pthread"), ("adreno740", "cpu", "pthread")])] == [0, 4]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from romou.base.arguments import path_of, whole_of
-from romou.base.errors import ModelError, UsageError
+from romou.base.errors import DeviceError, ModelError, RomouError, UsageError
 from romou.base.folders import check_replaceable
 from romou.base.linking import check_linker, is_here
 from romou.compiler.frontend.declared import Settled
-from romou.devices.targets import Target, attached_index
+from romou.devices.targets import Target, attached_index, misfit
 from romou.runtime.module.manifest import META, read_manifest
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
 from romou.runtime.rpc import Address
+
+logger = logging.getLogger("romou")
 
 
 def check_output(path: Path, host: str | None = None) -> None:
@@ -28,6 +32,29 @@ def check_output(path: Path, host: str | None = None) -> None:
     check_replaceable(path, marker=META, what="a saved model")
 
 
+def _most_suitable(models: Sequence[Path], device: int | str) -> tuple[Path, int]:
+    """Return the saved model that suits a device best, and the device's number. device: as in `load`; 0 is any."""
+    candidates = []
+    for model in models:
+        try:
+            target = Target.from_json(read_manifest(model)["target"])
+            devices = dict(enumerate(target.backend.list_devices()))
+            if device != 0:
+                index = attached_index(target, device) if isinstance(device, str) else device
+                devices = {index: devices[index]} if index in devices else {}
+        except (RomouError, KeyError) as error:
+            logger.info("%s is left out: %s", model, error)
+            continue
+        candidates += [(misfit(target, facts), model, index) for index, facts in devices.items()]
+    if not candidates:
+        raise DeviceError(
+            f"no model in {models[0].parent} runs here: {', '.join(model.name for model in models)}",
+            hint="-v says why. One for --target null runs everywhere.",
+        )
+    _, model, index = min(candidates)
+    return model, index
+
+
 def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
     """Load a model that `TunedModel.save` wrote. The library is code that runs with your rights: trust its source.
 
@@ -37,7 +64,8 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     Parameters
     ----------
     path
-        The folder of the model.
+        The folder of the model. Or a folder of several, which were tuned for different devices: the one that suits an
+        attached device best is taken, by the name that the driver gives the device.
     device
         The device of this machine that runs the model: its number among those of its target's kind, or a part of its
         name, as `romou devices` lists them.
@@ -58,6 +86,11 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     """
     path = path_of("path", path)
     index = None if isinstance(device, str) else whole_of("device", device)
+    if not (path / META).exists() and (models := sorted(each.parent for each in path.glob(f"*/{META}"))):
+        if rpc is not None:
+            names = ", ".join(model.name for model in models)
+            raise UsageError(f"{path} holds several models: {names}", hint="Name the one for the device at --rpc.")
+        path, index = _most_suitable(models, device)
     try:
         about = read_manifest(path)
         target = Target.from_json(about["target"])
