@@ -19,6 +19,7 @@ from romou.base.errors import DeviceError, UsageError
 from romou.devices.hardware import device_called, load_device
 from romou.devices.hardware.files import known_devices
 from romou.devices.targets import Target, misfit
+from romou.tools.regression import Bench
 from support.models.classifier import check_classes, classifier, picture
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
@@ -190,6 +191,17 @@ def test_a_missing_file_is_named(
     assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: No such file or directory\n"
     (copy / name).mkdir()
     assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: it is no regular file\n"
+
+
+def test_a_bench_is_read_by_report(exported: Path, host_runtime: Path, tmp_path: Path) -> None:
+    command = [str(host_runtime / "romou_bench"), str(exported), "--repeats", "3", "--hold", "5", "--json"]
+    (tmp_path / "phone.json").write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
+    bench = Bench.load(tmp_path / "phone.json")
+    assert Target.from_json(bench.target).device_name == "host"
+    assert [len(times) for times in bench.model_times_ms] == [3, 3, 3]
+    page = romou.write_report(tmp_path / "phone.json", output=tmp_path / "page.html").read_text()
+    assert bench.device is not None
+    assert f"{bench.time_ms:.3f} ms a run on {bench.device['name']} (bench)" in page
 
 
 def test_without_a_driver_plain_code_runs(

@@ -15,7 +15,7 @@ namespace romou::app {
 
 /// The model compiled for one device. Its library and its weights stand in the folder `name`.
 struct Variant {
-  std::string name, kind, device;
+  std::string name, kind, device, target;
   std::vector<std::string> words;  ///< words of the device's name, as drivers write it
   int64_t device_type = 0, scopes = 0;
 };
@@ -24,6 +24,7 @@ struct Variant {
 struct Device {
   std::string kind, name, type;
   int index = 0;
+  std::string driver, platform;
 };
 
 /// Split a driver's name of a device: "QUALCOMM Adreno(TM) 740" -> qualcomm adreno 740, "Immortalis-G715" -> mali g 715.

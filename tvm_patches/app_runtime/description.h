@@ -78,7 +78,7 @@ inline TensorInfo tensor_info(const json::Object& object) {
 }
 
 inline Variant variant_of(const json::Object& object) {
-  Variant variant{text(object, "name"), text(object, "kind"), text(object, "device"), {}, field(object, "device_type").cast<int64_t>(), field(object, "scopes").cast<int64_t>()};
+  Variant variant{text(object, "name"), text(object, "kind"), text(object, "device"), text(object, "target"), {}, field(object, "device_type").cast<int64_t>(), field(object, "scopes").cast<int64_t>()};
   for (const ffi::Any& word : field(object, "words").cast<json::Array>()) variant.words.push_back(word.cast<ffi::String>());
   return variant;
 }

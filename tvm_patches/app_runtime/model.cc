@@ -30,7 +30,7 @@ std::vector<Device> devices_of(const std::string& kind) {
   std::vector<Device> devices;
   for (const ffi::Any& each : json::Parse(call("romou." + kind + ".devices").cast<ffi::String>()).cast<json::Array>()) {
     const json::Object facts = each.cast<json::Object>();
-    devices.push_back({kind, text(facts, "name"), text(facts, "type"), static_cast<int>(devices.size())});
+    devices.push_back({kind, text(facts, "name"), text(facts, "type"), static_cast<int>(devices.size()), text(facts, "driver"), text(facts, "platform")});
   }
   return devices;
 }
@@ -47,9 +47,15 @@ Model::Model(Files& files, const romou_options& options) : description_(read_des
     try {
       open(candidate, files, options);
       json::Object about;
-      for (const auto& [name, value] : {std::pair{"variant", candidate.variant->name}, {"kind", candidate.device.kind}, {"device", candidate.device.name}}) {
-        about.Set(ffi::String(name), ffi::String(value));
-      }
+      const Variant& variant = *candidate.variant;
+      const Device& device = candidate.device;
+      const auto set = [&](const char* name, const std::string& value) { about.Set(ffi::String(name), ffi::String(value)); };
+      set("variant", variant.name);
+      set("target", variant.target);
+      set("kind", device.kind);
+      set("device", device.name);
+      set("driver", device.driver);
+      set("platform", device.platform);
       about.Set(ffi::String("programs"), programs_);
       about.Set(ffi::String("ms"), steps_ms_);
       about.Set(ffi::String("left"), left_);

@@ -4,7 +4,8 @@
 //   romou_bench FOLDER [INPUT.bin ...] [--variant NAME] [--repeats N] [--hold MS] [--outputs DIR] [--json]
 //
 // An input is a file of raw numbers in C order; without files, inputs are zeros. Phones lower their clocks between short kernels: before each timing
-// the model runs for --hold milliseconds, and the timing follows without a pause. --json prints one document that `romou report` reads.
+// the model runs for --hold milliseconds, and the timing follows without a pause. --json prints one document that `romou report` and
+// `romou compare` read.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -101,6 +102,16 @@ double number_in(const std::string& text, const std::string& name) {
   return colon == std::string::npos ? 0 : std::atof(text.c_str() + colon + 1);
 }
 
+/// Return the text that stands behind `"name":` in a JSON text of romou_about, with its quotes.
+std::string text_in(const std::string& text, const std::string& name) {
+  const std::string start = "\"" + name + "\":";
+  const size_t place = text.find(start);
+  if (place == std::string::npos || text[place + start.size()] != '"') return "\"\"";
+  size_t end = place + start.size() + 1;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  return text.substr(place + start.size(), end + 1 - place - start.size());
+}
+
 void print_table(const romou::Model& model, const Times& times) {
   const std::string about = model.about();
   std::vector<double> all;
@@ -128,12 +139,17 @@ void print_json(const romou::Model& model, const Times& times, const std::string
   };
   std::string runs;
   for (const std::vector<double>& round : times.runs) runs += (runs.empty() ? "" : ", ") + list(round);
-  std::printf("{\"kind\": \"romou phone bench\", \"schema\": 1, \"romou\": \"%s\", \"time\": \"%s\",\n", romou_version(), date);
+  // A file of `romou bench` without operators, with more of the start.
+  std::printf("{\"kind\": \"romou bench\", \"schema\": 2, \"romou\": \"%s\", \"tvm\": \"%s\", \"time\": \"%s\", \"operators\": [], \"module\": null,\n", romou_version(), ROMOU_TVM_VERSION, date);
   std::string name;
   for (const char c : folder) (c == '"' || c == '\\' ? name += '\\' : name) += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  std::printf(" \"model\": \"%s\", \"about\": %s,\n", name.c_str(), model.about().c_str());
+  const std::string about = model.about();
+  std::printf(" \"model\": \"%s\", \"target\": %s,\n", name.c_str(), text_in(about, "target").c_str());
+  std::printf(" \"device\": {\"kind\": %s, \"name\": %s, \"driver\": %s, \"platform\": %s},\n", text_in(about, "kind").c_str(), text_in(about, "device").c_str(), text_in(about, "driver").c_str(),
+              text_in(about, "platform").c_str());
+  std::printf(" \"about\": %s,\n", about.c_str());
   std::printf(" \"open_ms\": %.3f, \"first_run_ms\": %.3f, \"inputs_ms\": %s, \"outputs_ms\": %s,\n", times.open, times.first, list(times.in).c_str(), list(times.out).c_str());
-  std::printf(" \"model_times_ms\": [%s]}\n", runs.c_str());
+  std::printf(" \"model_times_ms\": [%s], \"reference_times_ms\": []}\n", runs.c_str());
 }
 
 Times time_model(romou::Model& model, const Arguments& given, const std::vector<std::vector<char>>& inputs, std::vector<std::vector<char>>& outputs) {

@@ -70,6 +70,7 @@ class Variant:
             "name": self.name,
             "kind": backend.device_type,
             "device": device,
+            "target": self.target.to_json(),
             # As `device_called` finds them in a driver's name of a device.
             "words": re.findall(r"[a-z]+|\d+", device.lower()),
             "device_type": backend.device().dlpack_device_type(),

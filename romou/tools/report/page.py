@@ -96,6 +96,8 @@ def _about(evidence: Evidence) -> str:
         device,
         f"{len(records)} records" if records else "",
     ]
+    if (bench := evidence.bench) is not None and bench.time_ms is not None:
+        parts.append(f"{bench.time_ms:.3f} ms a run on {(bench.device or {}).get('name', 'its device')} (bench)")
     if summary is not None and summary.default_ms and summary.tuned_ms:
         parts.append(f"{summary.default_ms:.3f} ms with default schedules, {summary.tuned_ms:.3f} ms tuned")
     if summary is not None and summary.relative_l2_error is not None:
