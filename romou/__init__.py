@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from romou.base.errors import UsageError as UsageError
     from romou.base.outcome import Outcome as Outcome
     from romou.devices.targets import Target as Target
+    from romou.runtime.module.multi_shape import MultiShapeModel as MultiShapeModel
     from romou.runtime.module.outputs import Outputs as Outputs
     from romou.runtime.module.saved import load as load
     from romou.runtime.module.tuned_model import TunedModel as TunedModel
@@ -63,6 +64,7 @@ _NAMES = {
     "romou.api.operators": ("tune_operator",),
     "romou.runtime.module.saved": ("load",),
     "romou.runtime.module.tuned_model": ("TunedModel",),
+    "romou.runtime.module.multi_shape": ("MultiShapeModel",),
     "romou.runtime.module.outputs": ("Outputs",),
     "romou.devices.targets": ("Target",),
     "romou.tuner.measure.options": ("MeasureOptions",),

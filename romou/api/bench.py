@@ -14,7 +14,7 @@ from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.base.space import Config
 from romou.base.version import __version__
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.graph.extract import count_calls
 from romou.devices.targets import Target
@@ -77,7 +77,7 @@ def bench_of(
     space does not have.
     """
     check_versions()
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
+    imported = options.imported(model)
     site = TimingSite(named=target, target=target) if find_site is None else find_site()
     compilation = Compilation.of(imported, site.target).with_default_kernels()
     if configs is None:

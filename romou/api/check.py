@@ -11,7 +11,7 @@ from romou.base.compat import check_versions
 from romou.base.errors import DeviceError, ModelError
 from romou.base.options import takes_options
 from romou.compiler.budget import check_sizes
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 from romou.compiler.frontend.precision import fp16_error
 from romou.devices.targets import device_text
 from romou.driver.options import CheckOptions
@@ -67,7 +67,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
     if index is not None or target.device_name is None:
         facts = target.backend.facts(target.backend.device_index(None) if index is None else index)
         target = target.limited_to(facts)
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
+    imported = options.imported(model)
     compilation = Compilation.of(imported, target).lowered()
     summary = unmeasured(compilation, target, rows=layer_rows(compilation, {}))
     layers = checked_layers(compilation, {row.key: row.nodes for row in summary.rows})

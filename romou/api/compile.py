@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.compat import check_versions
 from romou.base.options import takes_options
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 from romou.driver.check_compiled import checked
 from romou.driver.model import default_model
 from romou.driver.options import CompileOptions
+from romou.driver.shapes import for_each_shape
 from romou.driver.site import TimingSite
 from romou.driver.summary import warn_of_host
 from romou.runtime.module import TunedModel
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 @takes_options(CompileOptions)
 def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[CompileKeywords]) -> TunedModel:
     """Compile a model with default schedules. Nothing is measured. Its outputs are checked against onnxruntime's.
+
+    Several shapes or sizes of a dimension make a `MultiShapeModel`.
 
     Parameters
     ----------
@@ -50,14 +54,17 @@ def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unp
     CompatError
         The TVM packages are not the pair that this version was made for.
     """
-    started = time.monotonic()
     check_versions()
-    options = CompileOptions.from_dict(keywords)
+    return for_each_shape(model, CompileOptions.from_dict(keywords), compile_one)
+
+
+def compile_one(import_now: Callable[[], ImportedModel], options: CompileOptions) -> TunedModel:
+    """Compile a model for one shape."""
+    started = time.monotonic()
     target, device = options.parsed_target(), options.device_index()
     limited = target if device is None else target.limited_to(target.backend.facts(device))
     site = TimingSite(named=target, target=limited, index=device or 0)
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
-    compilation = Compilation.of(imported, limited, is_strict=options.strict).with_default_kernels()
+    compilation = Compilation.of(import_now(), limited, is_strict=options.strict).with_default_kernels()
     compilation.check_variant()
     make = functools.partial(default_model, max_memory=options.max_memory, started=started)
     compiled = checked(compilation, site, device, make) if options.verify else make(compilation, site)

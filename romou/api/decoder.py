@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from romou.api.compile import compile
-from romou.api.tune import tune
+from romou.api.compile import compile_one
+from romou.api.tune import tune_one
 from romou.base.arguments import whole_of
+from romou.base.compat import check_versions
 from romou.base.errors import UsageError
 from romou.compiler.frontend.decoder_graph import CachedModel
+from romou.driver.link import linked
+from romou.driver.options import CompileOptions, TuneOptions
+from romou.driver.shapes import made_of
 from romou.runtime.module.stepper import Stepper
 
 if TYPE_CHECKING:
     import onnx
 
+    from romou.compiler.graph.memory.memory import MemoryUse
     from romou.devices.targets import Target
     from romou.runtime.module.tuned_model import TunedModel
 
@@ -59,7 +65,8 @@ class Generated:
 class Decoder:
     """A decoder of a language model, compiled twice: for one token, and for a chunk of a prompt.
 
-    Both share the caches of keys and values, which stay on the device. Each step picks the most likely token.
+    Both are one library, with the weights on the device once. They share the caches of keys and values, which stay
+    there as well. Each step picks the most likely token.
 
     Parameters
     ----------
@@ -99,22 +106,35 @@ class Decoder:
         cached = CachedModel.of(model, None if length is None else whole_of("length", length, lowest=1))
         self.length = cached.length
         self.chunk = min(whole_of("chunk", chunk, lowest=1), self.length)
-        make: Callable[..., TunedModel] = tune if trials else compile
-        options |= {"target": target, "device": device, **({"trials": trials} if trials else {})}
-        self._names = cached.inputs
+        self._names, self._state = cached.inputs, frozenset(cached.state)
         self._row = cached.row
-
-        def stepper(rows: int, before: Stepper | None = None) -> Stepper:
-            proto, shapes = cached.for_rows(rows)
-            return Stepper(make(proto, shapes=shapes, **options), cached.state, before)
-
-        self._one = stepper(1)
-        self._many = stepper(self.chunk, self._one) if self.chunk > 1 else self._one
+        check_versions()
+        options |= {"target": target, "device": device}
+        variants = [cached.for_rows(rows) for rows in dict.fromkeys((1, self.chunk))]
+        if trials:
+            made, _ = made_of(variants, TuneOptions.from_dict({**options, "trials": trials}), tune_one)
+        else:
+            made, _ = made_of(variants, CompileOptions.from_dict(options), compile_one)
+        program = linked(made)
+        self._memory = program.memory
+        self._one = Stepper(program.models[0], cached.state)
+        self._many = Stepper(program.models[1], cached.state, self._one) if self.chunk > 1 else self._one
 
     @property
     def models(self) -> tuple[TunedModel, TunedModel]:
         """The models for one token and for a chunk. They are the same one if a chunk is one token."""
         return self._one.model, self._many.model
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Memory on the device of both models. Weights that they share, and the caches, are counted once."""
+        caches = sum(
+            math.prod(shape) * np.dtype(dtype).itemsize
+            for name, (shape, dtype) in self._one.model.inputs.items()
+            if name in self._state
+        )
+        shared = caches if self._many is not self._one else 0
+        return replace(self._memory, inputs=self._memory.inputs - shared)
 
     def generate(self, prompt: Sequence[int], tokens: int = 64, *, stop: Collection[int] = ()) -> Generated:
         """Return the most likely tokens that follow a prompt.

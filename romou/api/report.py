@@ -12,7 +12,7 @@ from romou.base.arguments import path_of
 from romou.base.compat import check_versions
 from romou.base.errors import UsageError
 from romou.base.options import takes_options
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
 from romou.devices.hardware import load_device, load_spec
@@ -77,7 +77,7 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
         if target is None:
             raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
         precision = options.parsed_precision(evidence.summary.precision if evidence.summary else AS_GIVEN)
-        imported = import_model(options.model, options.shapes, precision, options.constants)
+        imported = options.imported(options.model, precision)
         evidence = _with_model(evidence, imported, target, folder)
     return write_page(evidence, path_of("output", options.output))
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.compat import check_versions
 from romou.base.linking import check_linker
 from romou.base.options import takes_options
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
 from romou.driver.finish import finish
 from romou.driver.options import TuneOptions
 from romou.driver.search import ModelSearch
+from romou.driver.shapes import for_each_shape
 from romou.driver.summary import warn_of_stand_in
 from romou.runtime.module import TunedModel
 from romou.runtime.workers import nursery
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 @takes_options(TuneOptions)
 def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[TuneKeywords]) -> TunedModel:
     """Tune a model on the attached device, or on devices elsewhere.
+
+    Several shapes or sizes of a dimension make a `MultiShapeModel`. `trials` and `seconds` are of each shape. Kernels
+    that two shapes have in common are measured once.
 
     Parameters
     ----------
@@ -54,16 +59,21 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
         The TVM packages are not the pair that this version was made for, or a server or a worker of `builders` has
         other ones.
     """
-    started = time.monotonic()
     check_versions()
     options = TuneOptions.from_dict(keywords)
+    options.search_options(options.parsed_target())  # checked before the long part
+    return for_each_shape(model, options, tune_one)
+
+
+def tune_one(import_now: Callable[[], ImportedModel], options: TuneOptions) -> TunedModel:
+    """Tune a model for one shape."""
+    started = time.monotonic()
     target, measure, address = options.parsed_target(), options.measure_options(), options.address()
-    options.search_options(target)  # checked before the long part
     if options.trials:
         check_linker(None if address else target.host)  # a server's host is checked when it is known
         nursery.begin()
     device = DeviceProbe(target, address, options.device_index(options.rpc))  # looked for meanwhile
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)  # ONNX -> Relax
+    imported = import_now()  # ONNX -> Relax
     with device.runner(measure, identify=options.trials > 0) as (site, runner), DeferredThread() as later:
         warn_of_stand_in(site)
         search = ModelSearch(site, runner, options, later)

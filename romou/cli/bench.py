@@ -23,7 +23,7 @@ from romou.driver.options import BenchOptions
     required=True,
     help="The bench's file, for example baseline.json.",
 )
-@options_of(BenchOptions, "target", "device", "work_dir", "shapes", "constants", "repeats", "times")
+@options_of(BenchOptions, "target", "device", "work_dir", "shapes", "dims", "constants", "repeats", "times")
 @click.option(
     "--module/--no-module",
     default=True,

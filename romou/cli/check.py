@@ -16,7 +16,7 @@ from romou.driver.options import CheckOptions
 
 @click.command("check")
 @click.argument("model")
-@options_of(CheckOptions, "target", "device", "shapes", "constants", "max_memory", "max_ms")
+@options_of(CheckOptions, "target", "device", "shapes", "dims", "constants", "max_memory", "max_ms")
 @options_of(CheckOptions, "precision", "io_precision", "calibration")
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Also write this HTML page."

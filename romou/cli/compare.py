@@ -17,7 +17,7 @@ from romou.driver.options import CompareOptions
 @click.command("compare")
 @click.argument("baseline")
 @click.argument("current")
-@options_of(CompareOptions, "device", "fail_over", "work_dir", "shapes", "constants", "repeats")
+@options_of(CompareOptions, "device", "fail_over", "work_dir", "shapes", "dims", "constants", "repeats")
 @click.option(
     "--only",
     type=click.Choice(["times", "measures"]),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command("compile")
 @click.argument("model")
-@options_of(CompileOptions, "target", "device", "shapes", "constants")
+@options_of(CompileOptions, "target", "device", "shapes", "dims", "pad", "constants")
 @click.option(
     "--emit-source",
     type=click.Path(file_okay=False, path_type=Path),
@@ -93,7 +93,7 @@ def _write_sources(kernels: dict[str, str], folder: Path, suffix: str) -> list[P
 
 
 def _print(kernels: int, path: Path, emit_source: Path | None, summary: Summary, *, is_verified: bool) -> None:
-    from romou.tools.report.table import device_lines
+    from romou.tools.report.table import device_lines, print_table, shapes_lines, shapes_table
 
     out = console(is_json=False)
     missing = "no device that runs its kernels is here, or onnxruntime does not run the model."
@@ -104,5 +104,7 @@ def _print(kernels: int, path: Path, emit_source: Path | None, summary: Summary,
     out.print(f"{kernels} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)
-    for line in device_lines(summary):
+    if summary.shapes:
+        print_table(shapes_table(summary), out)
+    for line in (*shapes_lines(summary), *device_lines(summary)):
         out.print(line, markup=False)

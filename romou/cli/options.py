@@ -65,25 +65,70 @@ def _parsing(parse: Callable[[Any], Any]) -> _Parse:
     return lambda _context, _parameter, value: parse(value)
 
 
-def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
-    """Return ("x=1,3,224,224",) as {"x": (1, 3, 224, 224)}. None for no text, UsageError for anything else."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]] | None:
+    """Return ("x=1,3,224,224",) as {"x": (1, 3, 224, 224)}. None for no text, UsageError for anything else.
+
+    An input that is there several times has several shapes: ("x=1,32", "x=1,64") are [{"x": (1, 32)}, {"x": (1, 64)}].
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
-        # The last "=": names of ONNX inputs may contain one.
-        name, equals, sizes = text.rpartition("=")
-        try:
-            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
-        except ValueError:
-            shape = (0,)
-        if not equals or not name or any(size <= 0 for size in shape):
+        name, sizes = _sizes_in("--shape", text, "input=1,3,224,224")
+        if sizes in shapes.setdefault(name, []):
+            raise UsageError(f"--shape gives {name!r} the shape {sizes} twice", name=name)
+        shapes[name].append(sizes)
+    count = max(map(len, shapes.values()), default=0)
+    for name, several in shapes.items():
+        if len(several) not in (1, count):
             raise UsageError(
-                f"--shape {text!r}: expected NAME=SIZES",
-                hint="For example --shape input=1,3,224,224; sizes are whole numbers above zero.",
+                f"--shape gives {name!r} {len(several)} shapes, and another input {count}",
+                hint="Give each input one shape, or as many as the others, in the same order.",
+                name=name,
             )
-        if name in shapes:
-            raise UsageError(f"--shape gives {name!r} twice: {shapes[name]} and {shape}", name=name)
-        shapes[name] = shape
-    return shapes or None
+    sets = [
+        {name: several[i] if len(several) > 1 else several[0] for name, several in shapes.items()} for i in range(count)
+    ]
+    return sets if len(sets) > 1 else sets[0] if sets else None
+
+
+def parse_dims(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
+    """Return ("batch=1,4",) as {"batch": (1, 4)}. None for no text, UsageError for anything else."""
+    dims: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, sizes = _sizes_in("--dim", text, "batch=1,4,8")
+        if name in dims:
+            raise UsageError(f"--dim gives {name!r} twice: {dims[name]} and {sizes}", name=name)
+        dims[name] = sizes
+    return dims or None
+
+
+def parse_pad(texts: tuple[str, ...]) -> dict[str, float] | None:
+    """Return ("ids=0",) as {"ids": 0.0}. None for no text, UsageError for anything else."""
+    values: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            values[name] = float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UsageError(f"--pad {text!r}: expected NAME=VALUE", hint="For example --pad ids=0.")
+    return values or None
+
+
+def _sizes_in(option: str, text: str, example: str) -> tuple[str, tuple[int, ...]]:
+    """Return "x=1,32" as ("x", (1, 32))."""
+    # The last "=": names of ONNX inputs may contain one.
+    name, equals, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+    except ValueError:
+        shape = (0,)
+    if not equals or not name or any(size <= 0 for size in shape):
+        raise UsageError(
+            f"{option} {text!r}: expected NAME=SIZES",
+            hint=f"For example {option} {example}; sizes are whole numbers above zero.",
+        )
+    return name, shape
 
 
 def parse_constants(texts: tuple[str, ...]) -> dict[str, Any] | None:
@@ -149,6 +194,8 @@ def _repeated(parse: Callable[[Any], Any], metavar: str, kind: click.Path | None
 # Field -> names and form of an option that is spelled in another way than its field
 _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "shapes": (("--shape", "shapes"), _repeated(parse_shapes, "NAME=SIZES")),
+    "dims": (("--dim", "dims"), _repeated(parse_dims, "NAME=SIZES")),
+    "pad": (("--pad", "pad"), _repeated(parse_pad, "NAME=VALUE")),
     "constants": (("--set", "constants"), _repeated(parse_constants, "NAME=VALUE")),
     "calibration": (
         ("--calibration",),
@@ -172,6 +219,6 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 target_option = options_of(ModelOptions, "target")
-shape_options = options_of(ImportOptions, "shapes", "constants")
+shape_options = options_of(ImportOptions, "shapes", "dims", "constants")
 precision_options = options_of(ImportOptions, "precision", "io_precision", "calibration")
 rpc_option = options_of(TuneOptions, "rpc")

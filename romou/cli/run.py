@@ -11,7 +11,7 @@ import click
 from romou.base.errors import UsageError, unknown_name
 from romou.base.inputs import converted
 from romou.cli.common import announce, console, debug_option, json_option, print_json
-from romou.cli.options import rpc_option
+from romou.cli.options import parse_shapes, rpc_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from romou.runtime.module import Profile, TunedModel
 
 
-def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, np.ndarray]:
-    """Return ("x=x.npy",) as {"x": array}. Each array is checked against the model's shape and dtype."""
+def read_inputs(
+    texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ...], str]], *, any_shape: bool = False
+) -> dict[str, np.ndarray]:
+    """Return ("x=x.npy",) as {"x": array}. Each array is checked against the model's shape and dtype.
+
+    any_shape: the shape is checked later, against several.
+    """
     import numpy as np
 
     values: dict[str, np.ndarray] = {}
@@ -38,7 +43,7 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
             raise UsageError(f"--input {name}: {file} holds several arrays; expected NAME=FILE.npy", path=file)
         shape, dtype = signature[name]
         value = converted(f"--input {name}", value, dtype)
-        if tuple(value.shape) != tuple(shape) or value.dtype != np.dtype(dtype):
+        if not (any_shape or tuple(value.shape) == tuple(shape)) or value.dtype != np.dtype(dtype):
             raise UsageError(
                 f"--input {name}: {file} holds {value.dtype} {tuple(value.shape)}; the model takes {np.dtype(dtype)}"
                 f" {tuple(shape)}",
@@ -52,6 +57,14 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 @click.argument("module", type=click.Path(path_type=Path))
 @click.option(
     "--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a file; the others are random."
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    callback=lambda _context, _parameter, texts: parse_shapes(texts),
+    help="Shape of a random input, if the model has several. [default: the largest]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True, help="Timed runs.")
@@ -82,6 +95,7 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 def command(
     module: Path,
     inputs: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]] | None,
     seed: int,
     repeat: int,
     profile: bool,
@@ -100,6 +114,7 @@ def command(
       romou run model.romou --profile
       romou run model.romou --input input=x.npy --save-outputs out
       romou run model.romou --trace trace.json
+      romou run model.romou --shape ids=1,100
     """
     import numpy as np
 
@@ -108,14 +123,25 @@ def command(
             f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module)
         )
     import romou
-    from romou.runtime.module import random_inputs
+    from romou.runtime.module import MultiShapeModel, random_inputs
 
     model = romou.load(module, device=0 if device is None else device, rpc=rpc)
     announce(model.target, model.device_index, rpc)
-    values = random_inputs(model.inputs, seed) | model.settled | read_inputs(inputs, model.inputs)
+    several = isinstance(model, MultiShapeModel)
+    given = read_inputs(inputs, model.inputs, any_shape=several)
+    signature = model.inputs
+    if isinstance(model, MultiShapeModel):
+        signature = model.signature_for({**_single(shapes), **{name: array.shape for name, array in given.items()}})
+    elif shapes is not None:
+        raise UsageError("--shape: the model has one shape", hint="Leave it out.")
+    values = random_inputs(signature, seed) | model.settled | given
     outputs = model.run(values)
+    # Times are of the shape that runs.
+    if isinstance(model, MultiShapeModel):
+        model = model.model_for({name: array.shape for name, array in values.items()})
     time_ms = model.time(repeat=repeat)
-    profiled = model.profile(values, repeat=repeat) if profile or trace is not None else None
+    is_whole = signature == model.inputs
+    profiled = model.profile(values if is_whole else None, repeat=repeat) if profile or trace is not None else None
     if profiled is not None and trace is not None:
         profiled.save_trace(trace)
     if save_outputs is not None:
@@ -137,6 +163,14 @@ def command(
     _print(model, described, time_ms, repeat)
     if profiled is not None:
         _print_profile(profiled, trace)
+
+
+def _single(
+    shapes: dict[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]] | None,
+) -> dict[str, tuple[int, ...]]:
+    if isinstance(shapes, list):
+        raise UsageError("--shape gives an input several shapes; one of them runs", hint="Give each input once.")
+    return shapes or {}
 
 
 def _print(model: TunedModel, described: list[dict[str, Any]], time_ms: float, repeat: int) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Keep no records. Without this and --work-dir they go to the user's cache, and a later run resumes from them.",
 )
-@options_of(TuneOptions, "shapes", "constants")
+@options_of(TuneOptions, "shapes", "dims", "pad", "constants")
 @output_option("Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option(
     "--report",

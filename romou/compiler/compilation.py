@@ -238,7 +238,8 @@ class Compilation:
     def _lower(self) -> Compilation:
         if self._lowered is not None:
             return self
-        return replace(self, _lowered=lower(self.imported.mod, self.target, self.fallbacks.rungs))
+        lowered = lower(self.imported.mod, self.target, self.fallbacks.rungs, self.imported.suffix)
+        return replace(self, _lowered=lowered)
 
     def _with_functions(self, functions: LoweredModel) -> Compilation:
         return self if functions is self._lowered else replace(self, _lowered=functions, program=None)

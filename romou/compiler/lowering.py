@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
+from tvm import tirx
 
 from romou.base.errors import as_build_error
 from romou.compiler.graph import Chain, find_chains, tasks_of
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.origins import NO_RUNGS, Rungs
+from romou.compiler.graph.rename import renamed
 from romou.compiler.pipeline import GRAPH, run
 from romou.compiler.stages import Context, part
 from romou.compiler.task import TunableTask
@@ -102,8 +104,10 @@ class LoweredModel:
         return self.joined_where(is_faster)
 
 
-def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> LoweredModel:
+def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS, suffix: str = "") -> LoweredModel:
     """Run the graph passes on an imported model. Nodes in `rungs` are computed in a simpler way.
+
+    suffix: end of the functions' names.
 
     Raises
     ------
@@ -115,4 +119,6 @@ def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
     with as_build_error("the model's graph"):
         context = Context(target=target, rungs=rungs)
         unshared = run(part(GRAPH, last="place_images"), relax_module, context)
+        names = [var.name_hint for var, func in unshared.functions_items() if isinstance(func, tirx.PrimFunc)]
+        unshared = renamed(unshared, {name: f"{name}{suffix}" for name in names})
         return LoweredModel.of(unshared, target).joined_by_default()

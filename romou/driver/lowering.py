@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.compat import check_versions
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +27,7 @@ def lowered_model(model: onnx.ModelProto | str | Path, options: ModelOptions) ->
         No operator has the target's variant.
     """
     check_versions()
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
+    imported = options.imported(model)
     compilation = Compilation.of(imported, options.parsed_target()).with_default_kernels()
     compilation.check_variant()
     return compilation

@@ -39,6 +39,7 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
         settled=imported.settled,
         output_types=_output_types(imported),
         host_code=assembled.program.host,
+        program=assembled.program,
     )
 
 

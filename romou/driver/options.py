@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypedDict
 
 from romou.base.arguments import instance_of, whole_of
 from romou.base.errors import UsageError, unknown_name
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from romou.compiler.frontend import Precision
+    from romou.compiler.frontend import ImportedModel, Precision, Shapes
     from romou.devices.targets import Target
     from romou.runtime.rpc import Address
     from romou.tuner.measure import MeasureOptions
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from romou.tuner.search import TrialCallback, TuningOptions
 
 
+AnyModel: TypeAlias = "onnx.ModelProto | str | Path | ImportedModel"
 # Keys of L1_RULES in romou.tuner.pruning.criteria
 L1_CHOICES = ("reread", "paper")
 PRECISIONS = ("float32", "float16", "mixed")
@@ -39,7 +40,8 @@ _PRECISION = (
 class ImportKeywords(TypedDict, total=False):
     """Options of a model's import."""
 
-    shapes: Mapping[str, Sequence[int]] | None
+    shapes: Shapes | Sequence[Shapes] | None
+    dims: Mapping[str, int | Sequence[int]] | None
     constants: Mapping[str, object] | None
     precision: str
     io_precision: str | None
@@ -56,6 +58,7 @@ class CompileKeywords(ModelKeywords, total=False):
     """Options of `romou.compile`."""
 
     device: int | str | None
+    pad: Mapping[str, float] | None
     verify: bool
     strict: bool
     max_memory: int | None
@@ -73,6 +76,7 @@ class TuneKeywords(ModelKeywords, total=False):
     """Options of `romou.tune`."""
 
     device: int | str | None
+    pad: Mapping[str, float] | None
     trials: int
     seconds: float | None
     no_progress: int | None
@@ -120,7 +124,8 @@ class ReportKeywords(TypedDict, total=False):
     output: str | Path
     model: onnx.ModelProto | str | Path | None
     target: Target | str | Mapping[str, object] | None
-    shapes: Mapping[str, Sequence[int]] | None
+    shapes: Shapes | Sequence[Shapes] | None
+    dims: Mapping[str, int | Sequence[int]] | None
     constants: Mapping[str, object] | None
     precision: str | None
     io_precision: str | None
@@ -158,10 +163,24 @@ class CompareKeywords(ImportKeywords, total=False):
 class ImportOptions(CheckedOptions):
     """Options of a model's import: shapes, constants, and the precision that it computes with."""
 
-    shapes: Mapping[str, Sequence[int]] | None = option(
+    shapes: Shapes | Sequence[Shapes] | None = option(
         None,
-        "Shape by name, for inputs whose shape the model leaves open.",
-        help_text="Fix a dynamic input: input=1,3,224,224. May be repeated.",
+        """
+        Shape by name, for inputs whose shape the model leaves open. `tune` and `compile` take a list of such shapes,
+        too, and return a `MultiShapeModel`. See docs/shapes.md.
+        """,
+        help_text=(
+            "Fix a dynamic input: input=1,3,224,224. May be repeated: other inputs, or (tune, compile) other shapes of"
+            " the same ones."
+        ),
+    )
+    dims: Mapping[str, int | Sequence[int]] | None = option(
+        None,
+        """
+        Size by name, for dimensions that the model names, such as "batch". `tune` and `compile` take several sizes of
+        one, too: {"tokens": (32, 128)}. `shapes` precedes.
+        """,
+        help_text="Fix a named dimension: batch=1, or (tune, compile) several sizes: batch=1,4,8. May be repeated.",
     )
     constants: Mapping[str, object] | None = option(
         None,
@@ -205,6 +224,34 @@ class ImportOptions(CheckedOptions):
         from romou.compiler.frontend import Precision
 
         return Precision.checked(self.precision, self.io_precision, self.calibration)
+
+    def shape_sets(self, model: AnyModel) -> tuple[AnyModel, list[Shapes]]:
+        """Return the model with its constants, and each shape that it is compiled for."""
+        from romou.compiler.frontend import ImportedModel, load_onnx, shape_sets, with_constants
+
+        if isinstance(model, ImportedModel):
+            if self.shapes or self.dims or self.constants:
+                raise UsageError(
+                    "shapes, dims and constants of an imported model are fixed", hint="Give them where it is made."
+                )
+            return model, [{}]
+        with_values = with_constants(model, self.constants)
+        if self.dims is None and (self.shapes is None or isinstance(self.shapes, Mapping)):
+            return with_values, [self.shapes or {}]
+        proto = load_onnx(with_values)
+        return proto, shape_sets(proto, self.shapes, self.dims)
+
+    def imported(self, model: AnyModel, precision: Precision | None = None) -> ImportedModel:
+        """Import a model for one shape. precision: another one than that of the options."""
+        from romou.compiler.compilation import import_model
+
+        proto, sets = self.shape_sets(model)
+        if len(sets) > 1:
+            raise UsageError(
+                f"{len(sets)} shapes are given, and this takes one model of one shape",
+                hint="Call it once for each shape. `tune` and `compile` take several.",
+            )
+        return import_model(proto, sets[0], precision or self.parsed_precision())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +325,15 @@ class CompileOptions(DeviceOptions):
 
     noun: ClassVar[str] = "option of compile"
 
+    pad: Mapping[str, float] | None = option(
+        None,
+        """
+        Value by name, for inputs that are padded behind their elements if a run's shape is between those given: token
+        ids and their mask {"ids": 0, "mask": 0}. The next larger shape runs, and outputs are cut. None: only the shapes
+        given run.
+        """,
+        help_text="Pad this input with a value, if a run's shape is between those given: ids=0. May be repeated.",
+    )
     verify: bool = option(
         True,
         """
@@ -337,6 +393,15 @@ class TuneOptions(DeviceOptions):
 
     noun: ClassVar[str] = "option of tune"
 
+    pad: Mapping[str, float] | None = option(
+        None,
+        """
+        Value by name, for inputs that are padded behind their elements if a run's shape is between those given: token
+        ids and their mask {"ids": 0, "mask": 0}. The next larger shape runs, and outputs are cut. None: only the shapes
+        given run.
+        """,
+        help_text="Pad this input with a value, if a run's shape is between those given: ids=0. May be repeated.",
+    )
     target: Target | str | Mapping[str, object] = option(
         default="opencl",
         doc="""

@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledModel:
-    """A program of TVM's virtual machine, its host functions before code generation, and its memory plan."""
+    """A program of TVM's virtual machine, its memory plan, and what it was built from.
+
+    host: its host functions before code generation.
+    scheduled: the module that `schedule_model` returned.
+    kept: the cache with its lowered functions.
+    """
 
     executable: relax.VMExecutable
     host: tvm.IRModule
     memory: MemoryPlan
+    target: Target
+    scheduled: tvm.IRModule
+    kept: Kept
 
 
 def compile_model(
@@ -49,10 +57,15 @@ def compile_model(
     with as_build_error("the model"):
         scheduled = schedule_model(fused, tasks, configs, target, kept)
         with target.backend.keeping_programs():
-            executable, host = build_executable(
-                scheduled, target, pipeline.NAME if target.backend.has_kernels else "default", kept
-            )
-    return CompiledModel(executable=executable, host=host, memory=plan_memory(scheduled))
+            executable, host = build_executable([(scheduled, target)], kept)
+    return CompiledModel(
+        executable=executable,
+        host=host,
+        memory=plan_memory(scheduled),
+        target=target,
+        scheduled=scheduled,
+        kept=kept,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

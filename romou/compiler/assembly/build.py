@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import tvm
 from tvm import relax, tirx
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
 
 _ENTRY = "tirx.is_entry_func"
+# Name -> variable, function and target
+_Functions: TypeAlias = "dict[str, tuple[tvm.ir.GlobalVar, tirx.PrimFunc, Target]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +49,13 @@ class Kept:
 
 
 def build_executable(
-    scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept
+    scheduled: Sequence[tuple[tvm.IRModule, Target]], kept: Kept
 ) -> tuple[relax.VMExecutable, tvm.IRModule]:
-    """Build a scheduled module into a program of TVM's virtual machine. The module's graph is already lowered to calls.
+    """Build scheduled modules into a program of TVM's virtual machine. Their graphs are already lowered to calls.
+
+    Functions of one name are one function. The program holds constants of equal bytes once.
+
+    scheduled: each module with its target. Targets differ in options of kernels only.
 
     Also return its host functions before code generation, see `host_library`.
 
@@ -59,9 +65,13 @@ def build_executable(
         Some functions cannot be lowered, or no code can be generated for them.
     """
     builder = relax.ExecBuilder()
-    rest = vm_build._vmcodegen(builder, scheduled, "bytecode")
-    functions = {var: func for var, func in rest.functions_items() if isinstance(func, tirx.PrimFunc)}
-    lowered = _lowered(functions, target, tir_pipeline, kept)
+    functions: _Functions = {}
+    for module, target in scheduled:
+        rest = vm_build._vmcodegen(builder, module, "bytecode")
+        for var, func in rest.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                functions.setdefault(str(var.name_hint), (var, func, target))
+    lowered = _lowered(functions, kept)
     host = tvm.IRModule({var: func for each in lowered.values() for var, func in each.host.functions_items()})
     library = _library(lowered, host, target) if functions else None
     return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target.tvm_target, library, [], {})), host
@@ -81,12 +91,10 @@ def host_library(host: tvm.IRModule, target: Target, kernels: Sequence[tvm.runti
     return library
 
 
-def _lowered(
-    functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc], target: Target, tir_pipeline: str, kept: Kept
-) -> dict[str, Lowered]:
+def _lowered(functions: _Functions, kept: Kept) -> dict[str, Lowered]:
     failures, kernels = Failures(), {}
-    for var, func in functions.items():
-        name = str(var.name_hint)
+    for name, (var, func, target) in functions.items():
+        tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
         key = (name, structural_hash(func), str(target), tir_pipeline)
         if key not in kept.lowered:
             lowered = failures.attempt(name, f"the kernel {name}", partial(_lower, var, func, target, tir_pipeline))

@@ -5,5 +5,16 @@ from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.onnx_import import import_alone, import_onnx, load_onnx
 from romou.compiler.frontend.precision import Precision
+from romou.compiler.frontend.shape_sets import Shapes, shape_sets
 
-__all__ = ["ImportedModel", "Precision", "draws_of", "import_alone", "import_onnx", "load_onnx", "with_constants"]
+__all__ = [
+    "ImportedModel",
+    "Precision",
+    "Shapes",
+    "draws_of",
+    "import_alone",
+    "import_onnx",
+    "load_onnx",
+    "shape_sets",
+    "with_constants",
+]

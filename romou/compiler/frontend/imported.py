@@ -29,6 +29,7 @@ class ImportedModel:
     precision: the requested precision. For "mixed", `kept` holds the nodes that stay fp32.
     unconverted: `folded` before its conversion to fp16, or None if it was not converted.
     settled: inputs that declared shapes determine.
+    suffix: end of the names of its kernels, which differ from those of another shape's.
     """
 
     mod: tvm.IRModule
@@ -42,6 +43,7 @@ class ImportedModel:
     unconverted: onnx.ModelProto | None = None
     settled: tuple[Settled, ...] = ()
     short_outputs: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
 
 
 def imported_with(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:

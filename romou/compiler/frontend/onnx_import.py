@@ -69,7 +69,7 @@ def import_onnx(
     proto = inline_functions(load_onnx(model))
     _check_types(proto)
     check_ranges(proto)
-    proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
+    proto = fix_shapes(proto, _checked_shapes(shapes or {}))
     check_sizes(proto)
     check_products(proto)
     asked = precision or Precision()
@@ -269,7 +269,7 @@ def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[i
     return checked
 
 
-def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.ModelProto:
+def fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """Write `shapes` into the graph's inputs. Raise UsageError for an input that stays dynamic."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(proto)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
-from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BrokenNodesError
 from romou.compiler.graph.legalize import LEGALIZED
 from romou.compiler.graph.relax_rewriter import with_main
+from romou.compiler.graph.rename import renamed
 from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
@@ -101,20 +101,8 @@ def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
             else f"{name[: _LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         )
 
-    names = {
-        var: tvm.ir.GlobalVar(shorter(var.name_hint))
-        for var in mod.get_global_vars()
-        if len(var.name_hint) > _LONGEST_NAME
-    }
-    if not names:
-        return mod
-    for old, new in names.items():
-        relax.expr._update_type(new, old.ty)
-    main = mod["main"]
-    functions = {names.get(var, var): func for var, func in mod.functions_items() if var.name_hint != "main"}
-    body = structural_map(main.body, (tvm.ir.GlobalVar, lambda var: names.get(var, var)))
-    functions[mod.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    names = [var.name_hint for var in mod.get_global_vars()]
+    return renamed(mod, {name: shorter(name) for name in names})
 
 
 def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:

@@ -10,10 +10,11 @@ from romou.compiler.assembly.assemble import (
 )
 from romou.compiler.assembly.build import Kept
 from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
+from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
 from romou.runtime.module.saved import load
-from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, Summary
+from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
 from romou.runtime.module.tuned_model import Argument, TunedModel
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "MemoryPlan",
     "MemoryUse",
     "MovedRow",
+    "MultiShapeModel",
     "Outputs",
     "PlannedTensor",
     "Profile",
     "ScheduledFunction",
+    "ShapeRow",
     "Summary",
     "TunedModel",
     "compile_model",

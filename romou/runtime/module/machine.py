@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import threading
@@ -23,7 +24,7 @@ from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.tensors import device_tensor
 from tvm_patches.host_nodes import FUNCTION as HOST_NODES
 
-_ENTRY = "main"
+MAIN = "main"
 # Process that first opened a device for a model, or None.
 _user_of_devices: int | None = None
 # Timed pairs of runs that decide whether capturing pays.
@@ -62,7 +63,9 @@ class Machine:
     kind: device kind of the target. None for a device behind a connection, where runs are not captured.
     capture: see `TunedModel.capture`.
     has_host_nodes: whether nodes run on the host between kernels. If so, runs are not captured.
+    has_images: whether tensors may be in images.
     programs: programs of the library. None if they are compiled at their first launch.
+    entry: the function that computes the model. Others of the same library are machines `beside` this one.
     """
 
     def __init__(
@@ -71,9 +74,11 @@ class Machine:
         device: Any,
         module_of: Callable[[Any, str], Any],
         *,
+        entry: str = MAIN,
         kind: str | None = None,
         capture: bool | None = None,
         has_host_nodes: bool = False,
+        has_images: bool = False,
         programs: Programs | None = None,
     ) -> None:
         from tvm import relax
@@ -91,15 +96,24 @@ class Machine:
         self._arity_of, self._output_of = self._vm.module["get_output_arity"], self._vm.module["get_output"]
         # Runs share one virtual machine and the tensors of inputs and outputs, so only one thread runs at a time.
         self._lock = threading.Lock()
+        self._is_here = kind is not None
+        self._kind = kind
+        self._programs = programs
+        # The entry that ran last, of all machines that share the virtual machine.
+        self._last_run = [entry]
+        self._has_images = has_images
+        self._begin(entry, capture, has_host_nodes)
+
+    def _begin(self, entry: str, capture: bool | None, has_host_nodes: bool) -> None:
+        """Set what belongs to one entry of the library."""
+        self._entry = entry
         self._inputs: list[Any] = []
         self._shared: dict[int, Any] = {}
         self._has_run = False
-        self._is_here = kind is not None
-        self._kind = kind
         self._captured: CapturedRun | None = None
         self._outputs: list[Any] = []
         self._is_required = capture is True
-        self._is_open = capture is not False and kind is not None
+        self._is_open = capture is not False and self._kind is not None
         self.launching = (
             "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
         )
@@ -107,9 +121,18 @@ class Machine:
         if self._is_open and has_host_nodes:
             self._is_open = False
             self.launching = "kernel by kernel: nodes run on the host between kernels"
-        self._programs = programs
         if self._is_open:
             self.launching = "kernel by kernel so far: the second run is captured"
+
+    def beside(self, entry: str, *, capture: bool | None = None, has_host_nodes: bool = False) -> Machine:
+        """Return a machine for another entry of the library. Both use the same weights, and their runs take turns."""
+        other = copy.copy(self)
+        other._begin(entry, capture, has_host_nodes)
+        return other
+
+    def is_beside(self, other: Machine) -> bool:
+        """Return whether both machines use the same weights on the device."""
+        return self._vm is other._vm
 
     def prepare(self) -> None:
         """Compile or load all programs before the first run. Raise DeviceError if the driver refuses one."""
@@ -187,7 +210,7 @@ class Machine:
                 captured.launch()
                 return [captured.time_ms() for _ in range(repeat)]
             evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
-            return [1e3 * float(t) for t in evaluator(_ENTRY).results]
+            return [1e3 * float(t) for t in evaluator(self._entry).results]
 
     def profile(self, inputs: Sequence[np.ndarray], repeat: int) -> list[tuple[str, list[float]]]:
         """Return the calls of a run in order: the function, "" for nodes on the host, and `repeat` times in ms.
@@ -278,6 +301,11 @@ class Machine:
         """
         import tvm.runtime
 
+        if self._last_run[0] != self._entry:
+            self._last_run[0] = self._entry
+            if self._has_images:
+                # Images of one entry rarely have the sizes of another one's, so the pool would keep both.
+                free_idle_memory()
         # np.ascontiguousarray would give a scalar an axis.
         arrays = [None if a is None else np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
@@ -290,13 +318,13 @@ class Machine:
             for i, array in enumerate(arrays)
         ]
         # Only the stateful calls can take tuples over a connection.
-        self._vm.set_input(_ENTRY, *self._inputs)
+        self._vm.set_input(self._entry, *self._inputs)
 
     def _launch(self) -> None:
         """Run kernel by kernel. Raise DeviceError if a node on the host fails."""
         LEDGER.failure = None
         try:
-            self._vm.invoke_stateful(_ENTRY)
+            self._vm.invoke_stateful(self._entry)
         except Exception:
             if LEDGER.failure is not None:
                 raise LEDGER.failure from None
@@ -310,8 +338,9 @@ class Machine:
     def _invoke(self) -> list[Any]:
         """Launch kernel by kernel, and return the outputs as new tensors."""
         self._launch()
-        arity = int(self._arity_of(_ENTRY))
-        return [self._output_of(_ENTRY)] if arity < 0 else [self._output_of(_ENTRY, field) for field in range(arity)]
+        arity = int(self._arity_of(self._entry))
+        fields = [()] if arity < 0 else [(field,) for field in range(arity)]
+        return [self._output_of(self._entry, *field) for field in fields]
 
     def _captured_run(self) -> CapturedRun | None:
         """Return the captured run if its outputs are the same and it is not slower, or None.

@@ -13,6 +13,7 @@ import numpy as np
 
 from romou.base.errors import CompatError, ConnectionLostError, DeviceError
 from romou.devices.backends import DEFAULT_KIND
+from romou.runtime.module.machine import MAIN
 from romou.runtime.rpc import Address, connection
 from romou.runtime.rpc.connection import telling
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
@@ -61,19 +62,23 @@ class RemoteDevice:
         # Models and threads share one session.
         self._lock = threading.RLock()
 
-    def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, library: Path, inputs: Sequence[np.ndarray], *, entry: str = MAIN) -> list[np.ndarray]:
         """Return the outputs of the model in the file `library`. The server identifies the model by the file's name.
+
+        entry: the function of the library that computes the model.
 
         Raise DeviceError if the device failed or cannot be reached in several attempts, CompatError if the server has
         another version of TVM or Romou.
         """
-        outputs = self._call(library, "run", list(inputs))
+        outputs = self._call(library, "run", entry, list(inputs))
         assert isinstance(outputs, list)
         return outputs
 
-    def times(self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False) -> list[float]:
+    def times(
+        self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, entry: str = MAIN
+    ) -> list[float]:
         """Return milliseconds of `repeat` runs, see `TunedModel.times`. Errors as in `run`."""
-        times = self._call(library, "times", list(inputs), repeat, is_wall)
+        times = self._call(library, "times", entry, list(inputs), repeat, is_wall)
         assert isinstance(times, list)
         return times
 

@@ -8,13 +8,15 @@ import numpy as np
 
 from romou.base.errors import DeviceError
 from romou.devices.backends import backend
-from romou.runtime.module.machine import Machine
+from romou.runtime.module.machine import MAIN, Machine
 from romou.runtime.rpc import Address, Connection
 from romou.runtime.rpc import connect as open_connection
 
 _connection: Connection | None = None
 _device, _kind = 0, ""
 _machines: dict[str, Machine] = {}
+# Library and entry -> machine beside the library's first one
+_beside: dict[tuple[str, str], Machine] = {}
 
 
 def connect(address: Address, kind: str, device_name: str | None, wanted: str | None, patience_s: float) -> None:
@@ -46,18 +48,27 @@ def load(library: str, name: str) -> None:
         _machines[name].prepare()
 
 
-def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _machine(name: str, entry: str) -> Machine:
+    """Return the machine of a loaded library's entry."""
+    if entry == MAIN:
+        return _machines[name]
+    if (name, entry) not in _beside:
+        _beside[name, entry] = _machines[name].beside(entry)
+    return _beside[name, entry]
+
+
+def run(name: str, entry: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """See `Machine.run`."""
     assert _connection is not None
     with _connection.calling("running a model"):
-        return _machines[name].run(inputs)
+        return _machine(name, entry).run(inputs)
 
 
-def times(name: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -> list[float]:
+def times(name: str, entry: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -> list[float]:
     """See `Machine.times`."""
     assert _connection is not None
     with _connection.calling("timing a model"):
-        return _machines[name].times(inputs, repeat, is_wall=is_wall)
+        return _machine(name, entry).times(inputs, repeat, is_wall=is_wall)
 
 
 def operator_times(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,11 @@ from romou.base.errors import DeviceError, ModelError, RomouError, UsageError
 from romou.base.folders import check_replaceable
 from romou.base.linking import check_linker, is_here
 from romou.compiler.frontend.declared import Settled
+from romou.compiler.frontend.padding import Padding
 from romou.devices.targets import Target, attached_index, misfit
+from romou.runtime.module.machine import MAIN
 from romou.runtime.module.manifest import META, read_manifest
+from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
@@ -56,7 +60,7 @@ def _most_suitable(models: Sequence[Path], device: int | str) -> tuple[Path, int
 
 
 def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
-    """Load a model that `TunedModel.save` wrote. The library is code that runs with your rights: trust its source.
+    """Load a model that `save` wrote. The library is code that runs with your rights: trust its source.
 
     Sizes and hashes of all files are checked before the library is opened. This refuses damaged models, not forged
     ones.
@@ -93,36 +97,48 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
         path, index = _most_suitable(models, device)
     try:
         about = read_manifest(path)
-        target = Target.from_json(about["target"])
         library = path / about["library"]
-        inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
-        outputs = tuple(about["outputs"])
-        short_outputs = {str(name): np.dtype(dtype).name for name, dtype in about.get("short_outputs", {}).items()}
-        output_types = {str(n): (tuple(s), str(d)) for n, (s, d) in about["output_types"].items()}
-        summary = Summary.from_dict(about["summary"])
-        settled = [Settled.from_dict(entry) for entry in about["settled"]]
-        if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
-            raise ModelError(
-                f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again"
-            )
-    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        if library.name not in about["files"]:
+            raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}; save the model again")
+        made = _models_of(about, library, capture=capture)
+        padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
+        memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, UsageError) as error:
         raise ModelError(
             f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again"
         ) from error
-    model = TunedModel(
-        library,
-        target=target,
-        inputs=inputs,
-        outputs=outputs,
-        short_outputs=short_outputs,
-        output_types=output_types,
-        summary=summary,
-        device_index=(attached_index(target, device) or 0) if index is None else index,
-        remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
-        capture=capture,
-        settled=settled,
-    )
+    target = made[0].target
+    index = (attached_index(target, device) or 0) if index is None else index
+    remote = None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind)
+    model = made[0] if memory is None else MultiShapeModel(made, memory=memory, padding=padding)
+    model = model.moved(index, remote)
     if rpc is None and is_here(target.host):
         # Fail now if the library does not fit this machine. A model for another one can be exported.
         _ = model._executable
     return model
+
+
+def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None) -> list[TunedModel]:
+    """Return the models of a library, for device 0 of this machine. Raise many types for a wrong manifest."""
+    models: list[TunedModel] = []
+    several = "shapes" in about
+    for each in about["shapes"] if several else [about]:
+        outputs = tuple(each["outputs"])
+        if not all(isinstance(name, str) for name in outputs):
+            raise ValueError(f"outputs {outputs!r}")
+        model = TunedModel(
+            library,
+            target=Target.from_json(each["target"]),
+            inputs={str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in each["inputs"].items()},
+            outputs=outputs,
+            short_outputs={str(n): np.dtype(dtype).name for n, dtype in each.get("short_outputs", {}).items()},
+            output_types={str(n): (tuple(s), str(d)) for n, (s, d) in each["output_types"].items()},
+            summary=Summary.from_dict(each["summary"]),
+            # Shapes share their memory unless captured runs are required.
+            capture=bool(capture) if several else capture,
+            settled=[Settled.from_dict(entry) for entry in each["settled"]],
+            entry=str(each.get("entry", MAIN)),
+            beside=models[0] if models else None,
+        )
+        models.append(model)
+    return models

@@ -42,7 +42,7 @@ class Stepper:
         self._wanted = [i for i in range(len(model.outputs)) if i not in self._kept]
         if before is not None:
             # A machine that has run, for a check or for times, reads other tensors.
-            model.release()
+            model.forget_runs()
             model._machine().share({self._places[name]: before.tensor(name) for name in state})
         # The first run makes the tensors.
         self._step({name: np.zeros(*kind) for name, kind in model.inputs.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+from collections.abc import Mapping
 from typing import Any
 
 from romou.base.errors import UsageError
@@ -90,6 +91,44 @@ class MovedRow:
     reason: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShapeRow:
+    """The results of one shape of several.
+
+    shapes: shape of each input by name.
+    default_ms, tuned_ms, relative_l2_error: see `Summary`.
+    memory: memory that the shape would take if it were the only one.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    default_ms: float | None
+    tuned_ms: float | None
+    relative_l2_error: float | None
+    memory: MemoryUse | None
+
+    @property
+    def text(self) -> str:
+        """The shapes as text, "ids 1x32, mask 1x32"."""
+        return shapes_text(self.shapes)
+
+    @property
+    def speedup(self) -> float | None:
+        """Speedup by tuning, default_ms / tuned_ms, or None if not measured."""
+        return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ShapeRow:
+        """Return a row from its plain data."""
+        shapes = {name: tuple(sizes) for name, sizes in data["shapes"].items()}
+        memory = None if data["memory"] is None else MemoryUse.from_dict(data["memory"])
+        return cls(**{**data, "shapes": shapes, "memory": memory})
+
+
+def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return shapes as text: {"ids": (1, 32)} -> "ids 1x32"."""
+    return ", ".join(f"{name} {'x'.join(map(str, sizes)) or 'scalar'}" for name, sizes in shapes.items())
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
@@ -126,6 +165,9 @@ class Summary:
     checked_on: name of the device that the outputs were checked on, "" if not checked.
     stands_in_for: name of the target's device if `device` is another one, else "".
     is_by_estimate: configs were chosen by the estimate for the target's device, because `device` stands in for it.
+    shapes: the results of each shape, if there are several. The other fields are of the largest, but `memory` is of all
+        together.
+    padding: how inputs of other shapes are run, or "" if they are refused.
     """
 
     target: str
@@ -152,6 +194,8 @@ class Summary:
     noise: float | None = None
     stands_in_for: str = ""
     is_by_estimate: bool = False
+    shapes: tuple[ShapeRow, ...] = ()
+    padding: str = ""
 
     @property
     def headline(self) -> str:
@@ -161,7 +205,8 @@ class Summary:
             faster = f"{self.default_ms / self.tuned_ms:.2f}x"
             time = f"{self.default_ms:.3f} ms by default, {self.tuned_ms:.3f} ms tuned, {faster}"
         error = "not checked" if self.relative_l2_error is None else f"relative L2 error {self.relative_l2_error:.1e}"
-        return f"{len(self.rows)} layers, {time}, {error}"
+        shapes = f"{len(self.shapes)} shapes, the largest: " if self.shapes else ""
+        return f"{shapes}{len(self.rows)} layers, {time}, {error}"
 
     def __repr__(self) -> str:
         return f"Summary({self.target}; {self.headline})"
@@ -281,6 +326,7 @@ class Summary:
                 "host": host,
                 "moved": moved,
                 "calls": calls,
+                "shapes": tuple(map(ShapeRow.from_dict, data.get("shapes", ()))),
                 "by_tvm": tuple(data.get("by_tvm", ())),
                 "fp32_layers": tuple(data.get("fp32_layers", ())),
                 "memory": None if data.get("memory") is None else MemoryUse.from_dict(data["memory"]),

@@ -7,6 +7,7 @@ import html
 import logging
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.base.folders import HeldFolder, replacing
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.base.linking import export_library, is_here
+from romou.compiler.assembly.assemble import CompiledModel
 from romou.compiler.assembly.build import host_library
 from romou.compiler.frontend.declared import Settled, check_settled
 from romou.devices.backends.base import HOST
@@ -30,7 +32,7 @@ from romou.runtime.deploy import Variant, check_exportable, check_project, expor
 from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.library import copy_library, executable_of, library_name, module_of, modules_of
-from romou.runtime.module.machine import Machine, check_process, free_idle_memory
+from romou.runtime.module.machine import MAIN, Machine, check_process, free_idle_memory
 from romou.runtime.module.manifest import META, write_manifest
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile, named_calls
@@ -92,6 +94,12 @@ class TunedModel:
         None: if that is not slower. Runs behind a connection are not captured.
     settled
         Inputs whose values are checked in each run, because the model's declared shapes determine them.
+    entry
+        The function of the library that computes the model.
+    beside
+        Another model of the same library, which loads it. Both use the same weights on the device.
+    program
+        What the executable was built from, to link it with others. None if it is not kept.
     """
 
     def __init__(
@@ -109,6 +117,9 @@ class TunedModel:
         capture: bool | None = None,
         settled: Sequence[Settled] = (),
         short_outputs: Mapping[str, str] | None = None,
+        entry: str = MAIN,
+        beside: TunedModel | None = None,
+        program: CompiledModel | None = None,
     ):
         self._given = executable
         self.target = target
@@ -122,6 +133,10 @@ class TunedModel:
         self._host_code = host_code
         self.capture = capture
         self._settled = tuple(settled)
+        self.entry, self._beside, self.program = entry, beside, program
+        self._others: weakref.WeakSet[TunedModel] = weakref.WeakSet()
+        if beside is not None:
+            beside._others.add(self)
         self._local: Machine | None = None
         # Only one thread loads the model, and links the library that is sent to a server.
         self._lock = threading.Lock()
@@ -168,20 +183,29 @@ class TunedModel:
         """Return the model for device number `device_index` of this machine, or for `remote`."""
         if (device_index, remote) == (self.device_index, self.remote):
             return self
-        return TunedModel(
-            self._given,
-            target=self.target,
-            inputs=self.inputs,
-            outputs=self.outputs,
-            summary=self._summary,
-            device_index=device_index,
-            remote=remote,
-            output_types=self._output_types,
-            host_code=self._host_code,
-            capture=self.capture,
-            settled=self._settled,
-            short_outputs=self._short_outputs,
-        )
+        return self.changed(device_index=device_index, remote=remote)
+
+    def changed(self, **changes: Any) -> TunedModel:
+        """Return a model with other arguments of the constructor. It is not loaded yet."""
+        return TunedModel(**{**self.arguments(), **changes})
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the constructor by name, but those that bind the model to others."""
+        return {
+            "executable": self._given,
+            "target": self.target,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "summary": self._summary,
+            "device_index": self.device_index,
+            "remote": self.remote,
+            "output_types": self._output_types,
+            "host_code": self._host_code,
+            "capture": self.capture,
+            "settled": self._settled,
+            "short_outputs": self._short_outputs,
+            "entry": self.entry,
+        }
 
     @property
     def device(self) -> tvm.runtime.Device:
@@ -198,6 +222,8 @@ class TunedModel:
 
     @cached_property
     def _executable(self) -> relax.VMExecutable | tvm.runtime.Module:
+        if self._beside is not None:
+            return self._beside._executable
         if not isinstance(self._given, Path):
             return self._given
         self.target.backend.prepare_to_load()
@@ -214,14 +240,21 @@ class TunedModel:
     def _machine(self) -> Machine:
         # Checked without the lock, which another thread may have held at the fork.
         check_process()
+        how: dict[str, Any] = {"capture": self.capture, "has_host_nodes": bool(self.host_nodes)}
+        if self._beside is not None:
+            first = self._beside._machine()
+            with self._lock:
+                if self._local is None or not self._local.is_beside(first):
+                    self._local = first.beside(self.entry, **how)
+                return self._local
         with self._lock:
             if self._local is None:
                 self._check_device()
                 with quiet_stderr():
-                    how: dict[str, Any] = {
+                    how |= {
                         "kind": self.target.kind,
-                        "capture": self.capture,
-                        "has_host_nodes": bool(self.host_nodes),
+                        "entry": self.entry,
+                        "has_images": self.target.limits.prefers_images,
                     }
                     programs = self.target.backend.programs(self._executable, self.device_index)
                     machine = Machine(self._executable, self.device, module_of, programs=programs, **how)
@@ -273,6 +306,8 @@ class TunedModel:
 
     def _library(self) -> Path:
         """Return the shared library that is sent to a server."""
+        if self._beside is not None:
+            return self._beside._library()
         if isinstance(self._given, Path):
             return self._given
         with self._lock:
@@ -292,15 +327,25 @@ class TunedModel:
     def release(self) -> None:
         """Release the device: end the session with a remote one, free the memory on a local one.
 
-        The next run acquires it again.
+        The next run acquires it again. Models of one library are released together.
         """
         if self.remote is not None:
             self.remote.release()
+        for other in self._others:
+            other._local = None
+        if self._beside is not None:
+            self._beside.release()
         with self._lock:
             self._local = None
             if isinstance(self._given, Path):
                 self.__dict__.pop("_executable", None)
         free_idle_memory()
+
+    def forget_runs(self) -> None:
+        """Forget the tensors of inputs and outputs. The next run makes others. Weights of other models, too, stay."""
+        if self._beside is None:
+            self.release()
+        self._local = None
 
     def sources(self) -> dict[str, str]:
         """Return (name of a kernel -> source for the driver's compiler), in the order of the module.
@@ -333,7 +378,10 @@ class TunedModel:
         """
         arrays = [stored(array) for array in checked_inputs(inputs, self.inputs)]
         check_settled(self._settled, inputs)
-        outputs = self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays)
+        if self.remote is None:
+            outputs = self._machine().run(arrays)
+        else:
+            outputs = self.remote.run(self._library(), arrays, entry=self.entry)
         kinds = (self._short_outputs.get(name, "") for name in self.outputs)
         return Outputs(self.outputs, [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)])
 
@@ -372,7 +420,7 @@ class TunedModel:
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
         if self.remote is not None:
-            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
+            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall", entry=self.entry)
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
@@ -511,6 +559,10 @@ class TunedModel:
         models = [self, *others]
         for model in models:
             instance_of("others", model, TunedModel)
+            if model._beside is not None or model._others:
+                raise UsageError(
+                    "a model of several shapes cannot be exported", hint="Compile each shape by itself, and export it."
+                )
             model._refuse_host_nodes("the model cannot be exported")
             check_exportable(model.target, folder, host)
         runtime = None if runtime is None else path_of("runtime", runtime)
@@ -556,6 +608,7 @@ class TunedModel:
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),
             "output_types": {n: [list(s), d] for n, (s, d) in self._output_types.items()},
+            **({} if self.entry == MAIN else {"entry": self.entry}),
             **({"short_outputs": self._short_outputs} if self._short_outputs else {}),
             "summary": self._summary.to_dict(),
             "settled": [entry.to_dict() for entry in self._settled],

@@ -235,8 +235,34 @@ def device_lines(summary: Summary) -> list[str]:
     return lines
 
 
+def shapes_table(summary: Summary) -> Table:
+    """Return a table with one line per shape of a model of several: its whole model, and its memory if it were alone."""
+    columns = ("before", "after", "faster", "error", "MiB alone")
+    table = table_of_numbers("shape", columns, title="Whole model by shape (ms)")
+    for row in summary.shapes:
+        error = "-" if row.relative_l2_error is None else f"{row.relative_l2_error:.1e}"
+        memory = "-" if row.memory is None else mib(row.memory.total)
+        table.add_row(escape(row.text), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), error, memory)
+    return table
+
+
+def shapes_lines(summary: Summary) -> list[str]:
+    """Return lines on the memory and the padding of a model of several shapes."""
+    if not summary.shapes or summary.memory is None:
+        return []
+    alone = [row.memory.weights for row in summary.shapes if row.memory is not None]
+    lines = [
+        f"All {len(summary.shapes)} shapes together: {memory_text(summary.memory)} Weights would be {mib(sum(alone))} MiB"
+        " if each shape had its own."
+    ]
+    return lines + ([summary.padding] if summary.padding else [])
+
+
 def print_summary(summary: Summary, out: Console) -> None:
-    """Print the table, the time of the whole model and the check against onnxruntime."""
+    """Print the table, the time of the whole model and the check against onnxruntime.
+
+    Of several shapes, layers are those of the largest.
+    """
     table = layer_table(summary.rows, has_nodes=any(row.nodes for row in summary.rows))
     if _natural_width(_of_columns(table, table.columns), out) > out.width:
         table = layer_table(summary.rows)
@@ -257,7 +283,9 @@ def print_summary(summary: Summary, out: Console) -> None:
         out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)
     else:
         out.print("Against onnxruntime: not checked.", markup=False)
-    if summary.memory is not None:
+    if summary.shapes:
+        print_table(shapes_table(summary), out)
+    elif summary.memory is not None:
         out.print(memory_text(summary.memory), markup=False)
-    for line in device_lines(summary):
+    for line in (*shapes_lines(summary), *device_lines(summary)):
         out.print(line, markup=False)

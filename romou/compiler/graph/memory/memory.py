@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,13 +116,7 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
     """Return the memory plan of a module that `schedule_model` returned."""
     main = scheduled["main"]
     pool = _Pool()
-    # Twice, because the outputs of a run stay live until the next run has written its own.
-    for reader in (_Reader(pool), _Reader(pool)):
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                reader.read(binding)
-        reader.use(main.body.body, len(reader.calls))
-        reader.end(main.body.body)
+    reader = _run_twice(main, pool)
     tensors = tuple(reader.tensors.values())
     live, workspaces = [0] * len(reader.calls), [0] * len(reader.calls)
     for tensor in (tensor for tensor in tensors if tensor.first < len(live)):
@@ -130,9 +124,7 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
         for position in range(tensor.first, min(tensor.last + 1, len(live))):
             live[position] += tensor.bytes
     use = MemoryUse(
-        weights=sum(
-            weight.bytes if weight.scope in SEPARATORS else _paged(weight.bytes) for weight in reader.weights.values()
-        ),
+        weights=_bytes_of_weights(reader.weights.values()),
         inputs=sum(bytes_of(param.ty.shape, str(param.ty.dtype)) for param in main.params),
         tensors=pool.created,
         least=max(live, default=0),
@@ -143,24 +135,73 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
     )
 
 
+def plan_memory_in_turn(scheduled: Sequence[tvm.IRModule], *, has_images: bool) -> MemoryUse:
+    """Return the memory of scheduled modules in one library, of which any may run after any other.
+
+    Weights of equal bytes are stored once. Each module keeps its inputs and outputs.
+
+    has_images: idle memory is freed between runs of different modules.
+    """
+    plans = [plan_memory(module).use for module in scheduled]
+    pool = _Pool()
+    weights: dict[Any, PlannedTensor] = {}
+    peak = 0
+    for module in scheduled:
+        if has_images:
+            pool.clear()
+        weights |= _run_twice(module["main"], pool).weights
+        peak = max(peak, pool.created)
+    return MemoryUse(
+        weights=_bytes_of_weights(weights.values()),
+        inputs=sum(plan.inputs for plan in plans),
+        tensors=peak,
+        least=max(plan.least for plan in plans),
+        workspaces=max(plan.workspaces for plan in plans),
+    )
+
+
+def _run_twice(main: relax.Function, pool: _Pool) -> _Reader:
+    """Read two runs, because the outputs of a run stay live until the next run has written its own."""
+    readers = (_Reader(pool), _Reader(pool))
+    for reader in readers:
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                reader.read(binding)
+        reader.use(main.body.body, len(reader.calls))
+        reader.end(main.body.body)
+    readers[0].drop_outputs()
+    return readers[1]
+
+
+def _bytes_of_weights(weights: Iterable[PlannedTensor]) -> int:
+    return sum(weight.bytes if weight.scope in SEPARATORS else _paged(weight.bytes) for weight in weights)
+
+
 class _Pool:
     """The runtimes' pooling allocator: freed memory is reused for the next request of the same size.
 
-    created: bytes.
+    created: bytes that are in use or idle.
     """
 
     def __init__(self) -> None:
         self.created = 0
         self._idle: Counter[tuple[int, ...]] = Counter()
+        self._bytes: dict[tuple[int, ...], int] = {}
 
     def take(self, size: tuple[int, ...], bytes_: int) -> None:
         if self._idle[size]:
             self._idle[size] -= 1
         else:
             self.created += bytes_
+            self._bytes[size] = bytes_
 
     def give_back(self, size: tuple[int, ...]) -> None:
         self._idle[size] += 1
+
+    def clear(self) -> None:
+        """Free all idle memory."""
+        self.created -= sum(count * self._bytes[size] for size, count in self._idle.items())
+        self._idle.clear()
 
 
 class _Reader:
@@ -252,6 +293,11 @@ class _Reader:
         kept = set(_vars(result))
         for taken in [taken for taken, holders in self._holders.items() if not holders & kept]:
             del self._holders[taken]
+            self._pool.give_back(self._sizes[taken])
+
+    def drop_outputs(self) -> None:
+        """Free the outputs of the run, which the next run has replaced."""
+        for taken in self._holders:
             self._pool.give_back(self._sizes[taken])
 
     def _call(self, name: str, arguments: list[relax.Expr]) -> None:

@@ -1,0 +1,84 @@
+"""The shapes that a model is compiled for: one, or a set of them.
+
+shapes=[{"ids": (1, 32)}, {"ids": (1, 128)}]      ->      both
+dims={"batch": 1, "tokens": (32, 128)}            ->      {"ids": (1, 32)}, {"ids": (1, 128)}
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import onnx
+
+from romou.base.arguments import whole_of
+from romou.base.errors import UsageError, unknown_name
+
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+
+
+def shape_sets(
+    proto: onnx.ModelProto, shapes: Shapes | Sequence[Shapes] | None, dims: Mapping[str, int | Sequence[int]] | None
+) -> list[Shapes]:
+    """Return the shapes of inputs by name, for each shape that a model is compiled for.
+
+    shapes: shapes of inputs, or several of them.
+    dims: named dimension -> its size, or several. Several dimensions give all combinations. `shapes` precedes.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument, a shape is there twice, or no input has a dimension of the name.
+    """
+    given = _listed(shapes)
+    by_dims = list(_by_dims(proto, dims)) if dims is not None else [{}]
+    sets: list[Shapes] = [{**of_dims, **each} for each in given for of_dims in by_dims]
+    distinct = {str(sorted((name, tuple(sizes)) for name, sizes in each.items())) for each in sets}
+    if len(distinct) < len(sets):
+        raise UsageError(f"shapes: {len(sets)} are given, and some of them are the same", hint="Give each shape once.")
+    return sets
+
+
+def _listed(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
+    if shapes is None or isinstance(shapes, Mapping):
+        return [shapes or {}]
+    example = "[{'ids': (1, 32)}, {'ids': (1, 128)}]"
+    if isinstance(shapes, str) or not isinstance(shapes, Sequence) or not shapes:
+        raise UsageError(f"shapes={shapes!r}: expected {{name: sizes}}, or a list of such shapes: {example}")
+    for each in shapes:
+        if not isinstance(each, Mapping):
+            raise UsageError(f"shapes: {each!r} is no shape; expected {{name: sizes}}: {example}")
+    return list(shapes)
+
+
+def _by_dims(proto: onnx.ModelProto, dims: Mapping[str, int | Sequence[int]]) -> Iterator[Shapes]:
+    """Yield shapes of all inputs whose dimensions are known with each combination of `dims`."""
+    if not isinstance(dims, Mapping):
+        raise UsageError(f"dims={dims!r}: expected {{name: size}}, for example {{'batch': 1, 'tokens': (32, 128)}}")
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in weights]
+    named = {d.dim_param: None for value in inputs for d in value.type.tensor_type.shape.dim if d.dim_param}
+    for name in dims:
+        if name not in named:
+            raise unknown_name("named dimension", str(name), list(named))
+    sizes = [_sizes(name, given) for name, given in dims.items()]
+    for combination in itertools.product(*sizes):
+        size_of = dict(zip(dims, combination, strict=True))
+        shapes = {}
+        for value in inputs:
+            extents = value.type.tensor_type.shape.dim
+            shape = [size_of.get(d.dim_param) if d.dim_param else d.dim_value for d in extents]
+            if any(d.dim_param for d in extents) and None not in shape:
+                shapes[value.name] = tuple(int(size) for size in shape if size is not None)
+        yield shapes
+
+
+def _sizes(name: str, given: object) -> list[int]:
+    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    sizes = [whole_of(f"dims[{name!r}]", size, lowest=1) for size in several]
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise UsageError(
+            f"dims[{name!r}]={given!r}: expected different sizes", hint=f"For example {{{name!r}: (1, 4)}}."
+        )
+    return sizes
