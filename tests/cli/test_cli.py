@@ -84,7 +84,13 @@ def test_every_command_has_help_and_json(name: str) -> None:
             "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224",
         ),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
-        (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
+        (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=1"], "romou: --shape gives 'a' the shape (1,) twice"),
+        (
+            ["tune", "x.onnx", *(word for s in ("a=1", "a=2", "a=3", "b=1", "b=2") for word in ("--shape", s))],
+            "romou: --shape gives 'b' 2 shapes, and another input 3",
+        ),
+        (["tune", "x.onnx", "--dim", "a=1", "--dim", "a=2"], "romou: --dim gives 'a' twice: (1,) and (2,)"),
+        (["tune", "x.onnx", "--pad", "a=zero"], "romou: --pad 'a=zero': expected NAME=VALUE"),
         (["tune", "x.onnx", "--trials", "-1"], "Invalid value for '--trials'"),
         (
             ["inspect", "bundled:resnet18", "--target", "cuda -device=nvidia_h200", "--gpu", "a630"],

@@ -70,6 +70,11 @@ class MultiShapeModel(TunedModel):
         Inputs between the shapes are padded to the next larger one, and outputs are cut, if the model was made with
         `pad`. Nothing is compiled.
 
+        Parameters
+        ----------
+        inputs
+            An array or a list for every input.
+
         Raises
         ------
         UsageError
@@ -98,6 +103,11 @@ class MultiShapeModel(TunedModel):
     def model_for(self, shapes: Mapping[str, Sequence[int]]) -> TunedModel:
         """Return the model that runs inputs of these shapes: theirs, or with padding the next larger one.
 
+        Parameters
+        ----------
+        shapes
+            Shape of every input by name.
+
         Raises
         ------
         UsageError
@@ -111,7 +121,13 @@ class MultiShapeModel(TunedModel):
         return model
 
     def signature_for(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and type of all inputs, if some have these shapes: of the largest model that fits, if any."""
+        """Return shape and type of all inputs, if some have these shapes: of the largest model that fits, if any.
+
+        Parameters
+        ----------
+        shapes
+            Shape of some inputs by name.
+        """
         given = {name: tuple(sizes) for name, sizes in shapes.items()}
         for model in sorted(self.models, key=_elements, reverse=True):
             if given.items() <= _shapes_of(model).items():

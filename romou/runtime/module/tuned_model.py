@@ -186,7 +186,13 @@ class TunedModel:
         return self.changed(device_index=device_index, remote=remote)
 
     def changed(self, **changes: Any) -> TunedModel:
-        """Return a model with other arguments of the constructor. It is not loaded yet."""
+        """Return a model with other arguments of the constructor. It is not loaded yet.
+
+        Parameters
+        ----------
+        changes
+            The arguments that change, by name.
+        """
         return TunedModel(**{**self.arguments(), **changes})
 
     def arguments(self) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def device_lines(summary: Summary) -> list[str]:
 
 
 def shapes_table(summary: Summary) -> Table:
-    """Return a table with one line per shape of a model of several: its whole model, and its memory if it were alone."""
+    """Return a table with one line per shape of several: the whole model, and its memory if it were alone."""
     columns = ("before", "after", "faster", "error", "MiB alone")
     table = table_of_numbers("shape", columns, title="Whole model by shape (ms)")
     for row in summary.shapes:
@@ -251,10 +251,8 @@ def shapes_lines(summary: Summary) -> list[str]:
     if not summary.shapes or summary.memory is None:
         return []
     alone = [row.memory.weights for row in summary.shapes if row.memory is not None]
-    lines = [
-        f"All {len(summary.shapes)} shapes together: {memory_text(summary.memory)} Weights would be {mib(sum(alone))} MiB"
-        " if each shape had its own."
-    ]
+    together = f"All {len(summary.shapes)} shapes together: {memory_text(summary.memory)}"
+    lines = [f"{together} Weights would be {mib(sum(alone))} MiB if each shape had its own."]
     return lines + ([summary.padding] if summary.padding else [])
 
 
