@@ -19,6 +19,8 @@ from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import ShapeRow, shapes_text
 from romou.runtime.module.tuned_model import TunedModel
 
+_WITHOUT_PADDING = "Compile it for this shape, too (shapes, --shape), or with a value for padding (pad, --pad)."
+_WITH_PADDING = "Compile it for a larger shape, too (shapes, --shape). Axes that change together need one size."
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -117,7 +119,11 @@ class MultiShapeModel(TunedModel):
         exact = (model for model in self.models if _shapes_of(model) == given)
         model = next(exact, None) or self._next_larger(given)
         if model is None:
-            raise self._no_shape(given)
+            shapes_there = "; ".join(map(shapes_text, self.shapes))
+            raise UsageError(
+                f"no shape of the model takes {shapes_text(given)}; it was compiled for {shapes_there}",
+                hint=_WITHOUT_PADDING if self._padding is None else _WITH_PADDING,
+            )
         return model
 
     def signature_for(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -158,15 +164,6 @@ class MultiShapeModel(TunedModel):
         if any(len({given[name][axis] for name, axis in group}) > 1 for group in self._padding.groups if fitting):
             return None
         return min(fitting, key=_elements, default=None)
-
-    def _no_shape(self, given: _Shapes) -> UsageError:
-        shapes = "; ".join(map(shapes_text, self.shapes))
-        hint = (
-            "Compile it for this shape, too (shapes, --shape), or with a value for padding (pad, --pad)."
-            if self._padding is None
-            else "Compile it for a larger shape, too (shapes, --shape). Axes that change together need one size."
-        )
-        return UsageError(f"no shape of the model takes {shapes_text(given)}; it was compiled for {shapes}", hint=hint)
 
     def moved(self, device_index: int = 0, remote: RemoteDevice | None = None) -> MultiShapeModel:
         """Return the model for device number `device_index` of this machine, or for `remote`."""
