@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from romou.cli.common import announce, console, debug_option, json_option, print_json
-from romou.cli.models import read_model
+from romou.cli.models import check_dimensions, read_model
 from romou.cli.options import options_of, rpc_option
 from romou.driver.options import BenchOptions
 
@@ -46,6 +46,7 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
       romou bench model.onnx --save baseline.json
       romou bench model.onnx --save baseline.json --no-times --device adreno640
     """
+    check_dimensions(model, options)
     from romou.devices.targets import Target
 
     options["target"] = Target(options["target"])

@@ -9,7 +9,7 @@ import click
 
 from romou.base.errors import EXIT_FAILED, EXIT_NO_DEVICE
 from romou.cli.common import announce, console, debug_option, json_option, print_json
-from romou.cli.models import read_model
+from romou.cli.models import check_dimensions, read_model
 from romou.cli.options import options_of
 from romou.driver.options import CheckOptions
 
@@ -42,6 +42,7 @@ def command(model: str, page: Path | None, allow_host: bool, is_json: bool, **op
       romou check model.onnx --device "Pixel 8" --max-ms 30 --json
       romou check bundled:mobilenetv1_100 --device sm8550 --html check.html
     """
+    check_dimensions(model, options)
     from romou.devices.targets import Target
 
     options["target"] = Target(options["target"])

@@ -17,7 +17,7 @@ from romou.cli.common import (
     output_option,
     print_json,
 )
-from romou.cli.models import default_output, read_model
+from romou.cli.models import check_dimensions, default_output, read_model
 from romou.cli.options import options_of
 from romou.driver.options import CompileOptions
 
@@ -53,6 +53,7 @@ def command(
       romou compile model.onnx --device adreno740
       romou compile model.onnx --shape input=1,3,224,224 --emit-source kernels
     """
+    check_dimensions(model, options)
     from romou.devices.targets import Target
 
     target = options["target"] = Target(options["target"])

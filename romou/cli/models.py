@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from romou.base.errors import UsageError
+from romou.base.open_dimensions import check_closed
 
 
 def read_model(text: str) -> Any:
@@ -21,6 +23,24 @@ def read_model(text: str) -> Any:
     if not Path(text).is_file():
         raise UsageError(f"model file {text!r} does not exist", hint=models.hint(text), path=text)
     return Path(text)
+
+
+def check_dimensions(text: str, options: Mapping[str, Any]) -> None:
+    """Raise UsageError if the options of an import leave dimensions of an ONNX file open, before anything is loaded.
+
+    A file that cannot be read is an error later.
+    """
+    if not Path(text).is_file():
+        return
+    import onnx
+
+    try:
+        model = onnx.load(text, load_external_data=False)
+    except Exception:  # protobuf raises many types
+        return
+    shapes = options["shapes"] or {}
+    given = {name for each in (shapes if isinstance(shapes, list) else [shapes]) for name in each}
+    check_closed(model, {*given, *(options["constants"] or {})}, options["dims"] or ())
 
 
 def default_output(text: str) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.cli.common import console, debug_option, json_option, print_json
-from romou.cli.models import read_model
+from romou.cli.models import check_dimensions, read_model
 from romou.cli.options import options_of, precision_options, shape_options, target_option
 from romou.driver.options import TuneOptions
 
@@ -43,6 +43,7 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
     Examples:
       romou space model.onnx --target "opencl -device=adreno640"
     """
+    check_dimensions(model, options)
     from romou.devices.targets import Target
 
     parsed = Target(target)

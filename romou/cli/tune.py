@@ -19,7 +19,7 @@ from romou.cli.common import (
     output_option,
     print_json,
 )
-from romou.cli.models import default_output, read_model
+from romou.cli.models import check_dimensions, default_output, read_model
 from romou.cli.options import options_of
 from romou.driver.options import ImportOptions, TuneOptions
 
@@ -80,6 +80,7 @@ def command(
       romou tune bundled:squeezenet1_0 --device 1 --report report.html
       romou tune model.onnx --device "Pixel 8" --rpc 127.0.0.1:9090/phone
     """
+    check_dimensions(model, options)
     from romou.devices.targets import Target
 
     if no_records and options["work_dir"] is not None:

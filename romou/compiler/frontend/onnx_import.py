@@ -20,6 +20,7 @@ import tvm
 
 from romou import models
 from romou.base.errors import ModelError, UsageError
+from romou.base.open_dimensions import check_closed
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.damage import check_weights
 from romou.compiler.frontend.declared import Settled, settle_declared
@@ -281,6 +282,7 @@ def fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> o
                 f"shape given for {name!r}, but the model's inputs are {', '.join(names)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
+    check_closed(fixed, shapes)
     changed = False
     for value in _graph_inputs(fixed):
         dims = value.type.tensor_type.shape.dim
@@ -297,19 +299,6 @@ def fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> o
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
-        elif not value.type.tensor_type.HasField("shape"):
-            raise UsageError(
-                f"input {value.name!r} has no shape in the model; give it with shapes={{{value.name!r}: (…)}} or"
-                f" --shape {value.name}=…"
-            )
-        elif any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
-            shown = ", ".join(
-                d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims
-            )
-            raise UsageError(
-                f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or"
-                f" --shape {value.name}=…"
-            )
     if changed:
         # Shapes recorded for intermediate tensors belong to the old input shapes. Inference finds the new ones.
         del fixed.graph.value_info[:]

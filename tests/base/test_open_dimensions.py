@@ -1,0 +1,66 @@
+"""A model with open dimensions is one error with a line to paste, before TVM is loaded."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from romou.base.errors import UsageError
+from romou.base.open_dimensions import check_closed
+from romou.cli.options import parse_dims, parse_shapes
+from romou.compiler.frontend import import_onnx, shape_sets
+from support.models.open_networks import encoder, recogniser
+from support.models.small_networks import NetworkBuilder
+
+CODE = """
+import sys
+from romou.cli import main
+try:
+    main([sys.argv[1], sys.argv[2], "--dim", "batch=1"])
+finally:
+    print("tvm" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("command", ["tune", "compile"])
+def test_the_error_comes_before_tvm_is_loaded(command: str, tmp_path: Path) -> None:
+    onnx.save(recogniser(), tmp_path / "m.onnx")
+    line = [sys.executable, "-c", CODE, command, str(tmp_path / "m.onnx")]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == "False\n"
+    assert "input 'image' has the dynamic shape (batch, 1, 8, width); fix it\nAdd --dim width=224 " in done.stderr
+
+
+def unnamed() -> onnx.ModelProto:
+    g = NetworkBuilder({"x": ("batch", 3, "?", "?"), "y": ("batch", "?")})
+    for value in g.inputs:
+        for d in value.type.tensor_type.shape.dim:
+            if d.dim_param == "?":
+                d.Clear()
+    return g.model(g.add("Relu", "x"), g.add("Relu", "y"))
+
+
+@pytest.mark.parametrize("model", [recogniser(), encoder(), unnamed()], ids=["recogniser", "encoder", "unnamed"])
+def test_the_line_can_be_pasted(model: onnx.ModelProto) -> None:
+    with pytest.raises(UsageError, match="has the dynamic shape") as raised:
+        import_onnx(model)
+    hint = str(raised.value.hint)
+    dims, shapes = (tuple(re.findall(rf"--{option} (\S+)", hint)) for option in ("dim", "shape"))
+    (wanted,) = shape_sets(model, parse_shapes(shapes), parse_dims(dims))
+    assert set(import_onnx(model, wanted).inputs) == {value.name for value in model.graph.input}
+    values = eval("dict(" + re.findall(r"\(in Python: (.*)\)", hint)[0] + ")")
+    (also,) = shape_sets(model, values.get("shapes"), values.get("dims"))
+    assert also == wanted
+
+
+def test_what_is_given_is_closed() -> None:
+    check_closed(encoder(), given=(), dims=("batch", "tokens"))
+    check_closed(encoder(), given=("ids", "mask"))
+    with pytest.raises(UsageError, match="input 'mask' has the dynamic shape"):
+        check_closed(encoder(), given=("ids",), dims=("batch",))
