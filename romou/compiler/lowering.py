@@ -13,7 +13,7 @@ from romou.base.errors import as_build_error
 from romou.compiler.graph import Chain, find_chains, tasks_of
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.origins import NO_RUNGS, Rungs
-from romou.compiler.graph.rename import renamed
+from romou.compiler.graph.relax_rewriter import with_names
 from romou.compiler.pipeline import GRAPH, run
 from romou.compiler.stages import Context, part
 from romou.compiler.task import TunableTask
@@ -120,5 +120,5 @@ def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS, s
         context = Context(target=target, rungs=rungs)
         unshared = run(part(GRAPH, last="place_images"), relax_module, context)
         names = [var.name_hint for var, func in unshared.functions_items() if isinstance(func, tirx.PrimFunc)]
-        unshared = renamed(unshared, {name: f"{name}{suffix}" for name in names})
+        unshared = with_names(unshared, {name: f"{name}{suffix}" for name in names})
         return LoweredModel.of(unshared, target).joined_by_default()

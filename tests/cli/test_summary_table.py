@@ -42,6 +42,7 @@ class FakeSummary:
     moved: tuple[()] = ()
     by_tvm: tuple[()] = ()
     stand_in: str = ""
+    shapes: tuple[()] = ()
 
 
 def text_of(summary: FakeSummary) -> str:

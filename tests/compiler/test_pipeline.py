@@ -23,7 +23,7 @@ STAGES: tuple[Stage, ...] = (
     *pipeline.DEVICE,
 )
 # Libraries for passes. Their functions also map a module to a module.
-TOOLS = {"rebuild_main", "with_main", "with_types_of_functions"}
+TOOLS = {"rebuild_main", "with_main", "with_names", "with_types_of_functions"}
 # Passes that are steps of a listed one.
 STEPS = {"hide_quotients": "flatten_buffers", "show_quotients": "flatten_buffers"}
 

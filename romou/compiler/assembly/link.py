@@ -14,7 +14,7 @@ from romou.base.errors import as_build_error
 from romou.compiler.assembly.build import Kept, build_executable
 from romou.compiler.graph.memory.equal_storage import equalize_storages
 from romou.compiler.graph.memory.memory import MemoryUse, plan_memory_in_turn
-from romou.compiler.graph.rename import renamed
+from romou.compiler.graph.relax_rewriter import with_names
 
 if TYPE_CHECKING:
     from romou.compiler.assembly.assemble import CompiledModel
@@ -51,7 +51,9 @@ def link_models(models: Sequence[CompiledModel]) -> LinkedModels:
     for mod in scheduled:
         names.append(_names(mod, taken))
     with as_build_error("the model"), target.backend.keeping_programs():
-        modules = [(renamed(mod, new), model.target) for mod, new, model in zip(scheduled, names, models, strict=True)]
+        modules = [
+            (with_names(mod, new), model.target) for mod, new, model in zip(scheduled, names, models, strict=True)
+        ]
         executable, host = build_executable(modules, kept)
     memory = plan_memory_in_turn(scheduled, has_images=target.limits.prefers_images)
     return LinkedModels(executable=executable, host=host, names=tuple(names), memory=memory)

@@ -11,8 +11,7 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.base.errors import BrokenNodesError
 from romou.compiler.graph.legalize import LEGALIZED
-from romou.compiler.graph.relax_rewriter import with_main
-from romou.compiler.graph.rename import renamed
+from romou.compiler.graph.relax_rewriter import with_main, with_names
 from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
@@ -102,7 +101,7 @@ def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
         )
 
     names = [var.name_hint for var in mod.get_global_vars()]
-    return renamed(mod, {name: shorter(name) for name in names})
+    return with_names(mod, {name: shorter(name) for name in names})
 
 
 def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:

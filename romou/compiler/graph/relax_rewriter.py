@@ -7,10 +7,11 @@ of the old function to expressions of the new one. Variables keep their ONNX nod
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 import tvm
 from tvm import relax, tirx
+from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BrokenNodesError, RomouError
 from romou.compiler.tir.calls import op_name
@@ -124,3 +125,25 @@ def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
 def outputs_of(ty: tvm.ir.Type) -> tvm.ir.Type | list[tvm.ir.Type]:
     """Return a call's output types in the form that `relax.call_tir` takes."""
     return list(ty.fields) if isinstance(ty, relax.TupleType) else ty
+
+
+def with_names(mod: tvm.IRModule, names: Mapping[str, str]) -> tvm.IRModule:
+    """Return a module with other names for some functions, in their calls and as their symbols. names: old -> new."""
+    new: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+    for var in mod.get_global_vars():
+        name = names.get(var.name_hint, var.name_hint)
+        if name != var.name_hint:
+            new[var] = tvm.ir.GlobalVar(name)
+            relax.expr._update_type(new[var], var.ty)
+    if not new:
+        return mod
+    functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
+    for var, func in mod.functions_items():
+        changed = func
+        if isinstance(func, relax.Function):
+            body = structural_map(func.body, (tvm.ir.GlobalVar, lambda each: new.get(each, each)))
+            changed = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+        if var in new and func.attrs and "global_symbol" in func.attrs:
+            changed = changed.with_attr("global_symbol", new[var].name_hint)
+        functions[new.get(var, var)] = changed
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=dict(mod.global_infos))
