@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,10 @@ from romou.cli.common import announce, console, debug_option, json_option, print
 from romou.cli.models import check_dimensions, read_model
 from romou.cli.options import options_of, rpc_option
 from romou.driver.options import BenchOptions
+
+if TYPE_CHECKING:
+    from romou.compiler.frontend import Shapes
+    from romou.tools.regression import Bench
 
 
 @click.command("bench")
@@ -39,7 +43,8 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). The compiled
     model is saved beside the file, in a folder of the same name with .romou. With it, `romou compare` times both
-    versions alternately, so that the load of the machine cancels in the ratio.
+    versions alternately, so that the load of the machine cancels in the ratio. Several shapes have a file each:
+    baseline-1.json, baseline-2.json.
 
     \b
     Examples:
@@ -51,20 +56,35 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
 
     options["target"] = Target(options["target"])
     announce(options["target"], options["device"], options["rpc"])
-    source = read_model(model)
+    source: Any
+    source, sets = BenchOptions.from_dict(options).shape_sets(read_model(model))
     import romou
 
-    measured = romou.bench(source, label=model, **options)
-    measured.save(path, module=module)
+    paths = [path] if len(sets) == 1 else [path.with_stem(f"{path.stem}-{i + 1}") for i in range(len(sets))]
+    benches = []
+    for shapes, file in zip(sets, paths, strict=True):
+        given = {**options, "shapes": shapes or None, "dims": None, "constants": None}
+        benches.append(romou.bench(source, label=model, **given))
+        benches[-1].save(file, module=module)
     if is_json:
-        print_json(json.loads(measured.to_json()))
+        documents = [json.loads(measured.to_json()) for measured in benches]
+        print_json(documents[0] if len(sets) == 1 else {"shapes": documents})
         return
+    rpc = f" --rpc {options['rpc']}" if options["rpc"] else ""
+    for measured, shapes, file in zip(benches, sets, paths, strict=True):
+        _print(measured, shapes if len(sets) > 1 else {}, file, f"{model}{rpc}")
+
+
+def _print(measured: Bench, shapes: Shapes, path: Path, model: str) -> None:
+    """Print a bench and where it is. shapes: the shape of several, or nothing."""
     from romou.tools.report.comparison import bench_table
     from romou.tools.report.table import print_table
 
     out = console(is_json=False)
+    options = "".join(f" --shape {name}={','.join(map(str, sizes))}" for name, sizes in shapes.items())
+    if options:
+        out.print(f"Shape:{options}", markup=False)
     print_table(bench_table(measured), out)
     if measured.time_ms is not None:
         out.print(f"Whole model: {measured.time_ms:.3f} ms.", markup=False)
-    rpc = f" --rpc {options['rpc']}" if options["rpc"] else ""
-    out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}{rpc}", markup=False)
+    out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}{options}", markup=False)

@@ -170,8 +170,8 @@ class ImportOptions(CheckedOptions):
         too, and return a `MultiShapeModel`. See docs/shapes.md.
         """,
         help_text=(
-            "Fix a dynamic input: input=1,3,224,224. May be repeated: other inputs, or (tune, compile) other shapes of"
-            " the same ones."
+            "Fix a dynamic input: input=1,3,224,224. May be repeated: other inputs, or (tune, compile, bench) other"
+            " shapes of the same ones."
         ),
     )
     dims: Mapping[str, int | Sequence[int]] | None = option(
@@ -180,7 +180,9 @@ class ImportOptions(CheckedOptions):
         Size by name, for dimensions that the model names, such as "batch". `tune` and `compile` take several sizes of
         one, too: {"tokens": (32, 128)}. `shapes` precedes.
         """,
-        help_text="Fix a named dimension: batch=1, or (tune, compile) several sizes: batch=1,4,8. May be repeated.",
+        help_text=(
+            "Fix a named dimension: batch=1, or (tune, compile, bench) several sizes: batch=1,4,8. May be repeated."
+        ),
     )
     constants: Mapping[str, object] | None = option(
         None,
@@ -249,7 +251,7 @@ class ImportOptions(CheckedOptions):
         if len(sets) > 1:
             raise UsageError(
                 f"{len(sets)} shapes are given, and this takes one model of one shape",
-                hint="Call it once for each shape. `tune` and `compile` take several.",
+                hint="Call it once for each shape. `tune`, `compile` and `romou bench` take several.",
             )
         return import_model(proto, sets[0], precision or self.parsed_precision())
 

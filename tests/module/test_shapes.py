@@ -18,6 +18,7 @@ import romou
 from romou.base.errors import UsageError
 from romou.cli import main
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.tools.regression import Bench
 from support.docs.documents import blocks, commands
 from support.models.open_networks import encoder, recogniser
 from support.models.small_networks import NetworkBuilder
@@ -222,6 +223,21 @@ def test_the_commands_of_the_page(
     for count in (32, 128, 100):
         expected = onnxruntimes(sum_of_tokens(), tokens(count))
         np.testing.assert_allclose(loaded.run(tokens(count))[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_each_shape_has_a_bench(tmp_path: Path) -> None:
+    onnx.save(sum_of_tokens(), tmp_path / "m.onnx")
+    options = ["--dim", "batch=1", "--dim", "tokens=3,5", "--no-times", "--target", HOST]
+    line = ["bench", str(tmp_path / "m.onnx"), "--save", str(tmp_path / "b.json"), *options]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    shapes = ("--shape ids=1,3 --shape mask=1,3", "--shape ids=1,5 --shape mask=1,5")
+    for number, shape in enumerate(shapes, 1):
+        bench = Bench.load(tmp_path / f"b-{number}.json")
+        assert bench.operators
+        assert f"romou compare {tmp_path / f'b-{number}.json'} {tmp_path / 'm.onnx'} {shape}" in "".join(
+            result.stdout.splitlines()
+        )
 
 
 @exhaustive
