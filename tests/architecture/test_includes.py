@@ -22,7 +22,7 @@ LAYERS = {
         owned
         device
         memory program recorder timer queries
-        command_buffer
+        command_buffer mapping
         device_api module source_kernel
     """,
     "vulkan_runtime": """
@@ -44,6 +44,14 @@ LAYERS = {
         options sockets
         handshakes session tracker
         rpc_server
+    """,
+    "app_runtime": """
+        choice romou
+        failure
+        files
+        description
+        model
+        c_api jni romou_bench
     """,
 }
 

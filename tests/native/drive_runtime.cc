@@ -5,6 +5,7 @@
 #include "device_api.cc"
 #include "error.cc"
 #include "loader.cc"
+#include "mapping.cc"
 #include "memory.cc"
 #include "module.cc"
 #include "program.cc"
@@ -341,6 +342,32 @@ void tensors() {
   EXPECT(fake_alive("") <= before + 2);  // the context and the queue, if it was the first to ask for them
 }
 
+/// A mapped buffer is written and read in place: no copy is enqueued. Whichever call fails, nothing leaks.
+void mapping() {
+  const int before = fake_alive(""), copies = fake_calls("clEnqueueWriteBuffer") + fake_calls("clEnqueueReadBuffer");
+  const auto work = [] {
+    Tensor tensor = function_of("romou.opencl.mappable")(tvm::ffi::Shape({4, 4}), kFloat, kDevice).cast<Tensor>();
+    DLTensor* view = const_cast<DLTensor*>(tensor.GetDLTensorPtr());
+    for (const bool is_written : {true, false}) {
+      auto* place = static_cast<float*>(function_of("romou.opencl.map")(view, is_written).cast<void*>());
+      if (is_written) std::fill(place, place + 16, 7.0f);
+      EXPECT(place[15] == 7.0f);
+      function_of("romou.opencl.unmap")(view, static_cast<void*>(place));
+      function_of("romou.opencl.flush")(0);
+    }
+  };
+  work();
+  EXPECT(copies == fake_calls("clEnqueueWriteBuffer") + fake_calls("clEnqueueReadBuffer"));
+  for (int skipped = 0; skipped < 8; ++skipped) {
+    fake_fail("*", kLost, skipped);
+    error_of(work);
+    fake_fail("", 0, 0);
+  }
+  const Tensor image = zeros({2, 2, 4}, "global.texture");
+  EXPECT(has(error_of([&] { function_of("romou.opencl.map")(const_cast<DLTensor*>(image.GetDLTensorPtr()), true); }), "an image has no place"));
+  EXPECT(fake_alive("") <= before + 3);  // the image, the context and the queue
+}
+
 std::string options_of(const char* source) {
   setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-w", 1);
   Kernel kernel;
@@ -375,6 +402,7 @@ int main(int argc, char** argv) {
                                                     {"modules", modules},
                                                     {"source_kernels", source_kernels},
                                                     {"tensors", tensors},
+                                                    {"mapping", mapping},
                                                     {"plain_options", plain_options},
                                                     {"exact_options", exact_options}};
   if (argc == 4 && std::string(argv[1]) == "save") {

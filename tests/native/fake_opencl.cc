@@ -250,6 +250,13 @@ cl_int clEnqueueWriteBuffer(cl_command_queue queue, cl_mem memory, cl_bool, size
   if (code == CL_SUCCESS) std::memcpy(memory->bytes.data() + at, host, bytes);
   return code;
 }
+void* clEnqueueMapBuffer(cl_command_queue queue, cl_mem memory, cl_bool, cl_bitfield, size_t at, size_t, cl_uint, const cl_event*, cl_event* event, cl_int* code) {
+  *code = command("clEnqueueMapBuffer", {queue, memory}, event);
+  return *code == CL_SUCCESS ? memory->bytes.data() + at : nullptr;
+}
+cl_int clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem memory, void*, cl_uint, const cl_event*, cl_event* event) {
+  return command("clEnqueueUnmapMemObject", {queue, memory}, event);
+}
 cl_int clEnqueueCopyBuffer(cl_command_queue queue, cl_mem from, cl_mem to, size_t, size_t, size_t bytes, cl_uint, const cl_event*, cl_event* event) {
   const cl_int code = command("clEnqueueCopyBuffer", {queue, from, to}, event);
   if (code == CL_SUCCESS) std::memcpy(to->bytes.data(), from->bytes.data(), bytes);

@@ -44,6 +44,7 @@ CHECKS = (
     "modules",
     "source_kernels",
     "tensors",
+    "mapping",
     "plain_options",
     "exact_options",
 )

@@ -67,18 +67,19 @@ def use(
     return run
 
 
-def test_outputs_are_pythons(
-    exported: Path, saved: list[Path], use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    """From the folder and from memory, waiting and not: the same bits as in Python, with the same kernels."""
+@pytest.mark.parametrize("target", ["opencl -device=host", "vulkan -device=host", "null"])
+def test_outputs_are_pythons(use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, target: str) -> None:
+    """From the folder and from memory, waiting and not, copied and mapped: the bits of Python with the same kernels."""
+    model = romou.compile(classifier(), target=target, verify=False)
+    exported = model.export_android(tmp_path / "model", host=HERE)
     values, _ = picture(tmp_path)
     values.tofile(tmp_path / "picture.bin")
     done = use("run", exported, tmp_path, tmp_path / "picture.bin")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "picture float32 float32 4 1440: 1 3 12 10" in done.stdout
     about = json.loads(re.findall("^about: (.*)$", done.stdout, re.MULTILINE)[0])
-    assert (about["variant"], about["kind"], about["left"]) == ("opencl-host", "opencl", [])
-    (expected,) = romou.load(saved[0]).run({"picture": values})
+    assert (Target.from_json(about["target"]), about["left"]) == (model.target, [])
+    (expected,) = model.run({"picture": values})
     assert np.fromfile(tmp_path / "output0.bin", "float32").tobytes() == expected.tobytes()
 
 
@@ -145,6 +146,10 @@ def test_mistakes_are_codes_and_texts(exported: Path, use: Callable[..., subproc
         "set NULL": (INVALID, "input is NULL"),
         "set no data": (INVALID, "data is NULL"),
         "set size": (INVALID, "input picture takes 1440 bytes, 8 were given"),
+        "map early": (INVALID, "the model has not run yet"),
+        "map unknown": (INVALID, "the model has no input or output nonesuch"),
+        "map to NULL": (INVALID, "data is NULL"),
+        "unmap unknown": (INVALID, "nonesuch is not mapped"),
         "get early": (INVALID, "the model has not run yet"),
         "get size": (INVALID, told["get size"][1]),
         "get unknown": (INVALID, told["get unknown"][1]),

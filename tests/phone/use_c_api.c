@@ -31,8 +31,8 @@ static romou_file read_file(const char* folder, const char* name) {
   return read;
 }
 
-/* Run `model` by run (0) or by start and wait (1), and check that the outputs are `expected`, or keep them there. */
-static int run(romou_model* model, char** inputs, int is_started, romou_file* expected) {
+/* Run `model` by run (0), by start and wait (1), or with mapped inputs and outputs (2), and check that the outputs are `expected`, or keep them there. */
+static int run(romou_model* model, char** inputs, int how, romou_file* expected) {
   for (size_t i = 0; i < romou_input_count(model); ++i) {
     romou_tensor tensor;
     if (told("input", romou_input(model, i, &tensor))) return 1;
@@ -40,14 +40,29 @@ static int run(romou_model* model, char** inputs, int is_started, romou_file* ex
     for (size_t axis = 0; axis < tensor.rank; ++axis) printf(" %lld", (long long)tensor.shape[axis]);
     printf("\n");
     const romou_file file = read_file("", inputs[i]);
-    if (told("set", romou_set(model, tensor.name, file.data, file.bytes))) return 1;
+    void *place = NULL, *again = NULL;
+    if (how == 2) {
+      if (told("map", romou_map(model, tensor.name, &place))) return 1;
+      memcpy(place, file.data, file.bytes);
+      if (told("map again", romou_map(model, tensor.name, &again)) != 1 || again != NULL) return 1;
+      if (told("set mapped", romou_set(model, tensor.name, file.data, file.bytes)) != 1) return 1;
+      if (told("unmap", romou_unmap(model, tensor.name))) return 1;
+      if (told("unmap again", romou_unmap(model, tensor.name)) != 1) return 1;
+    } else if (told("set", romou_set(model, tensor.name, file.data, file.bytes))) {
+      return 1;
+    }
     free((void*)file.data);
   }
-  if (is_started ? told("start", romou_start(model)) || told("wait", romou_wait(model)) : told("run", romou_run(model))) return 1;
+  if (how == 1 ? told("start", romou_start(model)) || told("wait", romou_wait(model)) : told("run", romou_run(model))) return 1;
   for (size_t i = 0; i < romou_output_count(model); ++i) {
     romou_tensor tensor;
     if (told("output", romou_output(model, i, &tensor))) return 1;
-    void* data = malloc(tensor.bytes);
+    void *data = malloc(tensor.bytes), *place = NULL;
+    if (how == 2) {
+      if (told("map output", romou_map(model, tensor.name, &place)) || memcmp(place, expected[i].data, tensor.bytes) != 0) return 1;
+      if (told("run mapped", romou_run(model)) != 1) return 1;
+      if (told("unmap output", romou_unmap(model, tensor.name))) return 1;
+    }
     if (told("get", romou_get(model, tensor.name, data, tensor.bytes))) return 1;
     if (expected[i].data == NULL) {
       expected[i] = (romou_file){NULL, data, tensor.bytes};
@@ -62,7 +77,10 @@ static int run(romou_model* model, char** inputs, int is_started, romou_file* ex
 static int run_all(int argc, char** argv) {
   romou_file expected[MOST] = {{0}};
   romou_model* model = NULL;
-  if (told("open", romou_open(argv[2], NULL, &model)) || run(model, argv + 4, 0, expected) || run(model, argv + 4, 1, expected)) return 1;
+  if (told("open", romou_open(argv[2], NULL, &model)) || run(model, argv + 4, 0, expected) || run(model, argv + 4, 1, expected) || run(model, argv + 4, 2, expected) ||
+      run(model, argv + 4, 2, expected) || run(model, argv + 4, 0, expected)) {
+    return 1;
+  }
   const char* about = romou_about(model);
   char variant[64] = "", kernels[128], weights[128];
   if (sscanf(about, "{\"variant\":\"%63[^\"]", variant) != 1) return 1;
@@ -115,6 +133,11 @@ static int call_wrongly(const char* folder) {
   told("set no data", romou_set(model, tensor.name, NULL, tensor.bytes));
   told("set size", romou_set(model, tensor.name, data, 8));
   romou_output(model, 0, &tensor);
+  void* place = NULL;
+  told("map early", romou_map(model, tensor.name, &place));
+  told("map unknown", romou_map(model, "nonesuch", &place));
+  told("map to NULL", romou_map(model, tensor.name, NULL));
+  told("unmap unknown", romou_unmap(model, "nonesuch"));
   told("get early", romou_get(model, tensor.name, data, tensor.bytes));
   told("get size", romou_get(model, tensor.name, data, 8));
   told("get unknown", romou_get(model, "nonesuch", data, 8));

@@ -116,6 +116,17 @@ romou_status romou_get(romou_model* model, const char* output, void* data, size_
   return guarded([&] { given(model, "model")->get(given(output, "output"), given(data, "data"), bytes); });
 }
 
+romou_status romou_map(romou_model* model, const char* name, void** data) {
+  return guarded([&] {
+    *given(data, "data") = nullptr;
+    *data = given(model, "model")->map(given(name, "name"));
+  });
+}
+
+romou_status romou_unmap(romou_model* model, const char* name) {
+  return guarded([&] { given(model, "model")->unmap(given(name, "name")); });
+}
+
 const char* romou_about(const romou_model* model) { return model == nullptr ? "" : model->about().c_str(); }
 const char* romou_error(void) { return romou::app::last_error.c_str(); }
 const char* romou_version(void) { return ROMOU_VERSION; }

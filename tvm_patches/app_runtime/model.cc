@@ -6,6 +6,7 @@
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/container/shape.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -150,6 +151,7 @@ void Model::start_machine(const Candidate& candidate) {
 void Model::make_inputs() {
   input_tensors_.clear();
   is_set_.assign(inputs().size(), false);
+  is_mappable_.assign(inputs().size(), device_.device_type == kDLCPU);
   for (const TensorInfo& input : inputs()) {
     const ffi::Any tensor = call("runtime.TVMTensorAllocWithScope", ffi::Shape(input.shape), input.type, device_, ffi::Optional<ffi::String>());
     input_tensors_.push_back(tensor.cast<ffi::Tensor>());
@@ -174,6 +176,7 @@ size_t Model::place_of(const std::vector<TensorInfo>& tensors, const char* what,
 void Model::set(const std::string& input, const void* data, size_t bytes) {
   const size_t place = place_of(inputs(), "input", input, bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
+  check_unmapped(input);
   failing_as(ROMOU_FAILED, "input " + input, [&] {
     call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(input_tensors_[place].GetDLTensorPtr()), const_cast<void*>(data), static_cast<int64_t>(bytes));
   });
@@ -185,6 +188,7 @@ void Model::start() {
   for (size_t i = 0; i < inputs().size(); ++i) {
     if (!is_set_[i]) throw Failure(ROMOU_INVALID, "input " + inputs()[i].name + " was never set");
   }
+  for (const auto& [name, mapping] : mappings_) check_unmapped(name);
   failing_as(ROMOU_FAILED, "the run failed", [&] {
     std::vector<ffi::AnyView> arguments(input_tensors_.begin(), input_tensors_.end());
     ffi::Any result;
@@ -195,6 +199,7 @@ void Model::start() {
     } else {
       for (const ffi::Any& each : result.cast<ffi::Array<ffi::Any>>()) output_tensors_.push_back(each.cast<ffi::Tensor>());
     }
+    if (const auto flush = ffi::Function::GetGlobal(functions_ + "flush"); flush.has_value()) (*flush)(device_.device_id);
     if (!program_folder_.empty()) {
       call("runtime.Device_StreamSync", device_, static_cast<int64_t>(0));
       call(functions_ + "keep", *library_, static_cast<int>(device_.device_id), ffi::String(std::exchange(program_folder_, {})));
@@ -215,6 +220,59 @@ void Model::get(const std::string& output, void* data, size_t bytes) {
     const DLTensor* tensor = output_tensors_.at(place).GetDLTensorPtr();
     if (ffi::GetDataSize(*tensor) != bytes) throw Failure(ROMOU_DAMAGED, "output " + output + " has " + std::to_string(ffi::GetDataSize(*tensor)) + " bytes, not those that were exported");
     call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), data, static_cast<int64_t>(bytes));
+  });
+}
+
+void Model::check_unmapped(const std::string& name) const {
+  if (mappings_.count(name) != 0) throw Failure(ROMOU_INVALID, name + " is mapped; unmap it first");
+}
+
+void* Model::map(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_unmapped(name);
+  Mapping mapping{false, 0, nullptr, {}};
+  const auto named = [&](const TensorInfo& tensor) { return tensor.name == name; };
+  const auto input = std::find_if(inputs().begin(), inputs().end(), named);
+  const auto output = std::find_if(outputs().begin(), outputs().end(), named);
+  if (input == inputs().end() && output == outputs().end()) throw Failure(ROMOU_INVALID, "the model has no input or output " + name);
+  mapping.is_input = input != inputs().end();
+  mapping.place = static_cast<size_t>(mapping.is_input ? input - inputs().begin() : output - outputs().begin());
+  if (!mapping.is_input && output_tensors_.empty()) throw Failure(ROMOU_INVALID, "the model has not run yet");
+  return failing_as(ROMOU_FAILED, name + " cannot be mapped", [&] {
+    const auto mappable = ffi::Function::GetGlobal(functions_ + "mappable");
+    if (mapping.is_input && mappable.has_value() && !is_mappable_[mapping.place]) {
+      input_tensors_[mapping.place] = (*mappable)(ffi::Shape(input->shape), input->type, device_).cast<ffi::Tensor>();
+      is_mappable_[mapping.place] = true;
+      is_set_[mapping.place] = false;
+    }
+    const DLTensor* tensor = tensor_of(mapping);
+    if (device_.device_type == kDLCPU) {
+      mapping.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
+    } else if (mappable.has_value()) {
+      mapping.data = call(functions_ + "map", const_cast<DLTensor*>(tensor), mapping.is_input).cast<void*>();
+    } else {
+      mapping.copy.resize(ffi::GetDataSize(*tensor));
+      mapping.data = mapping.copy.data();
+      if (!mapping.is_input) call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), mapping.data, static_cast<int64_t>(mapping.copy.size()));
+    }
+    return mappings_.emplace(name, std::move(mapping)).first->second.data;
+  });
+}
+
+void Model::unmap(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = mappings_.find(name);
+  if (found == mappings_.end()) throw Failure(ROMOU_INVALID, name + " is not mapped");
+  const Mapping mapping = std::move(found->second);
+  mappings_.erase(found);
+  failing_as(ROMOU_FAILED, name + " cannot be unmapped", [&] {
+    DLTensor* tensor = const_cast<DLTensor*>(tensor_of(mapping));
+    if (mapping.copy.empty()) {
+      if (device_.device_type != kDLCPU) call(functions_ + "unmap", tensor, mapping.data);
+    } else if (mapping.is_input) {
+      call("runtime.TVMTensorCopyFromBytes", tensor, mapping.data, static_cast<int64_t>(mapping.copy.size()));
+    }
+    if (mapping.is_input) is_set_[mapping.place] = true;
   });
 }
 

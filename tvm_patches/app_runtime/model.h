@@ -34,8 +34,19 @@ class Model {
   void start();
   void wait();
   void get(const std::string& output, void* data, size_t bytes);
+  /// Return the place of an input or output in this process's memory. See romou.h.
+  void* map(const std::string& name);
+  void unmap(const std::string& name);
 
  private:
+  /// A mapped input or output.
+  struct Mapping {
+    bool is_input;
+    size_t place;
+    void* data;
+    std::vector<char> copy;  ///< where the device has no place in this process's memory
+  };
+
   struct Candidate {
     const Variant* variant;
     Device device;
@@ -48,6 +59,8 @@ class Model {
   void start_machine(const Candidate& candidate);
   void make_inputs();
   void note_time(const char* step, double ms);
+  void check_unmapped(const std::string& name) const;
+  const DLTensor* tensor_of(const Mapping& mapping) const { return (mapping.is_input ? input_tensors_ : output_tensors_)[mapping.place].GetDLTensorPtr(); }
   size_t place_of(const std::vector<TensorInfo>& tensors, const char* what, const std::string& name, size_t bytes) const;
 
   Description description_;
@@ -60,7 +73,8 @@ class Model {
   std::optional<ffi::Module> library_, machine_;
   std::optional<ffi::Function> entry_;
   std::vector<ffi::Tensor> input_tensors_, output_tensors_;
-  std::vector<bool> is_set_;
+  std::vector<bool> is_set_, is_mappable_;
+  std::map<std::string, Mapping> mappings_;
   std::mutex mutex_;
 };
 

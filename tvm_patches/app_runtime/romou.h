@@ -87,6 +87,11 @@ ROMOU_API romou_status romou_wait(romou_model* model);
 /* Copy an output of the last run from the device, when the run is done. */
 ROMOU_API romou_status romou_get(romou_model* model, const char* output, void* data, size_t bytes);
 
+/* Return the place of an input or an output in this process's memory, to write the whole input before a run, or to read the output behind one. Nothing is
+ * copied where the device shares memory with the processor: OpenCL on phones, plain code. No run may start until it is given back. */
+ROMOU_API romou_status romou_map(romou_model* model, const char* name, void** data);
+ROMOU_API romou_status romou_unmap(romou_model* model, const char* name);
+
 /* What was opened, as JSON: variant, device, programs loaded and compiled, milliseconds of each step, and why other variants were left. It lives as
  * long as the model. */
 ROMOU_API const char* romou_about(const romou_model* model);

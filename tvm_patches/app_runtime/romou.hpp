@@ -64,6 +64,14 @@ class Model {
     get(output, &model_, 0);  // raises
     return {};
   }
+  /// Return the place of an input or output, see romou_map.
+  template <typename Number>
+  Number* map(const std::string& name) {
+    void* data = nullptr;
+    check(romou_map(get(), name.c_str(), &data));
+    return static_cast<Number*>(data);
+  }
+  void unmap(const std::string& name) { check(romou_unmap(get(), name.c_str())); }
   std::string about() const { return romou_about(get()); }
 
   romou_model* get() const { return model_.get(); }

@@ -55,6 +55,8 @@ bool resolve(void* handle, Api* api, std::string* missing) {
   api->clGetExtensionFunctionAddressForPlatform =
       reinterpret_cast<void* (*)(cl_platform_id, const char*)>(find("clGetExtensionFunctionAddressForPlatform"));
   api->clCreateSubBuffer = reinterpret_cast<decltype(api->clCreateSubBuffer)>(find("clCreateSubBuffer"));
+  api->clEnqueueMapBuffer = reinterpret_cast<decltype(api->clEnqueueMapBuffer)>(find("clEnqueueMapBuffer"));
+  api->clEnqueueUnmapMemObject = reinterpret_cast<decltype(api->clEnqueueUnmapMemObject)>(find("clEnqueueUnmapMemObject"));
   return true;
 }
 

@@ -20,6 +20,9 @@ struct Api {
   void* (*clGetExtensionFunctionAddressForPlatform)(cl_platform_id, const char*) = nullptr;
   /// OpenCL 1.1. Null if the library is older.
   cl_mem (*clCreateSubBuffer)(cl_mem, cl_bitfield, cl_uint, const void*, cl_int*) = nullptr;
+  /// Null in a library that maps nothing.
+  void* (*clEnqueueMapBuffer)(cl_command_queue, cl_mem, cl_bool, cl_bitfield, size_t, size_t, cl_uint, const cl_event*, cl_event*, cl_int*) = nullptr;
+  cl_int (*clEnqueueUnmapMemObject)(cl_command_queue, cl_mem, void*, cl_uint, const cl_event*, cl_event*) = nullptr;
   bool loaded = false;
   std::string library;  ///< name or path of the opened library, or empty
   std::string failure;  ///< why no library was opened: one line per attempt

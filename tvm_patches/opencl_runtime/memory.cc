@@ -56,12 +56,12 @@ void copy_with_host(const Place& place, Host* host, size_t bytes, const char* im
 
 }  // namespace
 
-Memory* create_buffer(Device& device, size_t bytes) {
+Memory* create_buffer(Device& device, size_t bytes, cl_bitfield flags) {
   cl_int code = CL_SUCCESS;
   // A tensor may be empty, but a buffer may not.
   const size_t size = bytes == 0 ? 1 : bytes;
   device.note_buffer(size);
-  cl_mem handle = api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, size, nullptr, &code);
+  cl_mem handle = api().clCreateBuffer(device.context(), flags, size, nullptr, &code);
   if (code != CL_SUCCESS) {
     const DeviceFacts& facts = device.facts();
     device.check(code, "clCreateBuffer", {}, std::to_string(size) + " bytes asked; the device has " + std::to_string(facts.global_mem_bytes) +
