@@ -73,6 +73,15 @@ def test_all_of_it_runs_on_the_device(small: romou.Decoder) -> None:
         assert model.host_nodes == ()
 
 
+def test_weights_are_on_the_device_once(small: romou.Decoder) -> None:
+    """Both models store their weights alike. Each has a few constants that the other one lacks, a page at most."""
+    one, many = (model.summary().memory for model in small.models)
+    assert one is not None
+    assert many is not None
+    assert max(one.weights, many.weights) <= small.memory.weights <= one.weights + 4 * 4096
+    assert small.memory.total < one.total + many.total - one.weights
+
+
 def test_a_token_ends_the_text(small: romou.Decoder) -> None:
     prompt = prompt_of(5, SMALL.words)
     tokens = small.generate(prompt, 9).tokens

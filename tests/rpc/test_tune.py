@@ -148,6 +148,21 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
     wait_for(lambda: server.running_session() is None)
 
 
+def test_a_model_of_several_shapes_runs_at_a_server(tmp_path: Path, server: Server) -> None:
+    """One library is sent, and each shape runs on it."""
+    g = NetworkBuilder({"x": ("rows", 8)})
+    model = g.model(g.add("Relu", g.add("MatMul", "x", g.weight(8, 12))))
+    made = romou.compile(model, target="opencl -device=host", dims={"rows": (3, 5)}, pad={"x": 0}, verify=False)
+    there = romou.load(made.save(tmp_path / "m.romou"), rpc=server.address)
+    for rows in (3, 5, 4):
+        inputs = {"x": np.random.default_rng(rows).standard_normal((rows, 8)).astype("float32")}
+        reference = run_onnxruntime(model, inputs)
+        assert reference is not None
+        np.testing.assert_allclose(there.run(inputs)[0], reference[0], rtol=1e-5, atol=1e-6)
+    assert there.time(repeat=1) > 0
+    there.release()
+
+
 def test_outputs_that_are_constants_or_inputs_stay_right_at_a_server(tmp_path: Path, server: Server) -> None:
     model = shared_outputs_net()
     there = romou.load(
