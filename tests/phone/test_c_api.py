@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import romou
 from romou.base.errors import DeviceError, UsageError
@@ -20,9 +22,11 @@ from romou.devices.hardware import device_called, load_device
 from romou.devices.hardware.files import known_devices
 from romou.devices.targets import Target, misfit
 from romou.tools.regression import Bench
+from support.docs.documents import blocks
 from support.models.classifier import check_classes, classifier, picture
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
+from tvm_patches.short_types import stored
 
 HERE, ARM64 = "x86_64-linux-gnu", "aarch64-linux-gnu"
 APP = ROOT / "tvm_patches/app_runtime"
@@ -81,6 +85,57 @@ def test_outputs_are_pythons(use: Callable[..., subprocess.CompletedProcess[str]
     assert (Target.from_json(about["target"]), about["left"]) == (model.target, [])
     (expected,) = model.run({"picture": values})
     assert np.fromfile(tmp_path / "output0.bin", "float32").tobytes() == expected.tobytes()
+
+
+def mixed_types() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a model with inputs and outputs of several types, one of them empty and one a scalar, and its inputs."""
+    inputs = {
+        "long": (TensorProto.INT64, np.array([1, 5, 2])),
+        "flags": (TensorProto.BOOL, np.array([True, False, True])),
+        "half": (TensorProto.FLOAT16, np.array([[0.5, -2]], "float16")),
+        "one": (TensorProto.FLOAT, np.array(3, "float32")),
+        "none": (TensorProto.FLOAT, np.zeros((0, 4), "float32")),
+        "wide": (TensorProto.FLOAT, np.array([-3, 2, 7, -8], "float32")),
+    }
+    outputs = {
+        "sum": (TensorProto.INT64, ("Add", "long", "long")),
+        "inverse": (TensorProto.BOOL, ("Not", "flags")),
+        "twice": (TensorProto.FLOAT16, ("Add", "half", "half")),
+        "negative": (TensorProto.FLOAT, ("Neg", "one")),
+        "nothing": (TensorProto.FLOAT, ("Relu", "none")),
+        "narrow": (TensorProto.INT4, ("Cast", "wide")),
+    }
+    nodes = [
+        helper.make_node(kind, names, [name], **({"to": TensorProto.INT4} if kind == "Cast" else {}))
+        for name, (_, (kind, *names)) in outputs.items()
+    ]
+    infos = [helper.make_tensor_value_info(name, kind, array.shape) for name, (kind, array) in inputs.items()]
+    shapes = {name: inputs[names[0]][1].shape for name, (_, (_, *names)) in outputs.items()}
+    results = [helper.make_tensor_value_info(name, kind, shapes[name]) for name, (kind, _) in outputs.items()]
+    graph = helper.make_graph(nodes, "types", infos, results)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model, {name: array for name, (_, array) in inputs.items()}
+
+
+@pytest.mark.parametrize("target", ["opencl -device=host", "null"])
+def test_every_type_arrives(host_runtime: Path, tmp_path: Path, target: str) -> None:
+    onnx_model, inputs = mixed_types()
+    model = romou.compile(onnx_model, target=target, verify=False)
+    folder = model.export_android(tmp_path / "model", host=HERE)
+    files = [tmp_path / f"{name}.bin" for name in model.inputs]
+    for file, name in zip(files, model.inputs, strict=True):
+        inputs[name].tofile(file)
+    command = [str(host_runtime / "romou_bench"), str(folder), *map(str, files), "--repeats", "1", "--hold", "0"]
+    subprocess.run([*command, "--outputs", str(tmp_path)], check=True, capture_output=True)
+    for number, expected in enumerate(model.run(inputs)):
+        assert (tmp_path / f"output{number}.bin").read_bytes() == stored(expected).tobytes(), model.outputs[number]
+
+
+def test_the_page_shows_c_that_compiles(tmp_path: Path) -> None:
+    (block,) = blocks("c")
+    head = "#include <romou.h>\nint fail(const char*);\nint use(void) {\nstatic float pixels[9], scores[9];\n"
+    (tmp_path / "page.c").write_text(f"{head}{block.text}return 0;\n}}\n")
+    subprocess.run(["gcc", "-Wall", "-Werror", f"-I{APP}", "-fsyntax-only", str(tmp_path / "page.c")], check=True)
 
 
 def test_the_sample_classifies_a_picture(exported: Path, saved: list[Path], host_runtime: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ romou_status romou_output(const romou_model* model, size_t index, romou_tensor* 
 }
 
 romou_status romou_set(romou_model* model, const char* input, const void* data, size_t bytes) {
-  return guarded([&] { given(model, "model")->set(given(input, "input"), given(data, "data"), bytes); });
+  return guarded([&] { given(model, "model")->set(given(input, "input"), bytes == 0 ? data : given(data, "data"), bytes); });
 }
 
 romou_status romou_run(romou_model* model) {
@@ -113,7 +113,7 @@ romou_status romou_wait(romou_model* model) {
 }
 
 romou_status romou_get(romou_model* model, const char* output, void* data, size_t bytes) {
-  return guarded([&] { given(model, "model")->get(given(output, "output"), given(data, "data"), bytes); });
+  return guarded([&] { given(model, "model")->get(given(output, "output"), bytes == 0 ? data : given(data, "data"), bytes); });
 }
 
 romou_status romou_map(romou_model* model, const char* name, void** data) {

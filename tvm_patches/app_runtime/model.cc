@@ -178,7 +178,7 @@ void Model::set(const std::string& input, const void* data, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   check_unmapped(input);
   failing_as(ROMOU_FAILED, "input " + input, [&] {
-    call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(input_tensors_[place].GetDLTensorPtr()), const_cast<void*>(data), static_cast<int64_t>(bytes));
+    if (bytes != 0) call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(input_tensors_[place].GetDLTensorPtr()), const_cast<void*>(data), static_cast<int64_t>(bytes));
   });
   is_set_[place] = true;
 }
@@ -219,7 +219,7 @@ void Model::get(const std::string& output, void* data, size_t bytes) {
   failing_as(ROMOU_FAILED, "output " + output, [&] {
     const DLTensor* tensor = output_tensors_.at(place).GetDLTensorPtr();
     if (ffi::GetDataSize(*tensor) != bytes) throw Failure(ROMOU_DAMAGED, "output " + output + " has " + std::to_string(ffi::GetDataSize(*tensor)) + " bytes, not those that were exported");
-    call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), data, static_cast<int64_t>(bytes));
+    if (bytes != 0) call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), data, static_cast<int64_t>(bytes));
   });
 }
 
