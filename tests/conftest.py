@@ -8,10 +8,14 @@ import gc
 import os
 import uuid
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-# Some ICD loaders search elsewhere by default. The system lists its platforms here.
-os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
+from support.devices import short_pocl
+
+# Some ICD loaders search elsewhere by default. Loaded drivers were chosen by it, so it is set before TVM is imported.
+if Path(os.environ.get("OCL_ICD_VENDORS", short_pocl.SYSTEM)) == short_pocl.SYSTEM:
+    os.environ["OCL_ICD_VENDORS"] = str(short_pocl.vendors())
 # Images of containers often set it: each of the many processes that tests start would compile the project's modules
 # again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
