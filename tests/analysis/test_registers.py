@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 
 import bench_registers
 from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
+from support.suite.exhaustive import exhaustive
 
 
 def live(func: tirx.PrimFunc) -> float:
@@ -342,6 +343,7 @@ def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
     assert np.all(np.diff(RegisterEstimate(np.arange(60, 140), 400).allocated) >= 0)
 
 
+@exhaustive
 def test_random_kernels_cover_all_operators() -> None:
     kernels = list(bench_registers.random_kernels(len(bench_registers.OPERATORS), seed=0))
     assert len({name for name, _, _ in kernels}) == len(bench_registers.OPERATORS)

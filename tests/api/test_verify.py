@@ -20,6 +20,7 @@ from romou.driver.finish import with_fp32_sums
 from romou.runtime.module import TunedModel
 from support.kernels.operators import conv, task_of
 from support.models.small_networks import NetworkBuilder, prime_net
+from support.suite.exhaustive import in_turn
 
 TARGET = "opencl -device=host"
 
@@ -239,6 +240,7 @@ def cancelling() -> onnx.ModelProto:
     )
 
 
+@in_turn
 @pytest.mark.parametrize("model", [small(1e-9), many_classes()], ids=["weights", "classes"])
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
 def test_zeros_for_small_numbers_are_wrong(

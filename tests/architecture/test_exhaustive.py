@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,16 +11,22 @@ from pathlib import Path
 import pytest
 
 from support.docs.documents import ROOT
-from support.suite.exhaustive import few
+from support.suite.exhaustive import few, in_turn_of
 
 TESTS = """
 import subprocess, sys
 import pytest
-from support.suite.exhaustive import exhaustive, few
+from support.suite.exhaustive import exhaustive, few, in_turn
 
 @pytest.mark.parametrize(("a", "b"), few([(1, 2), (3, 4), (5, 6)], 1))
 def test_sampled(a, b):
     assert (a, b) == (3, 4)
+
+@in_turn
+@pytest.mark.parametrize(("a", "b"), [(1, 2), (3, 4)])
+@pytest.mark.parametrize("c", "xyz")
+def test_combined(a, b, c):
+    assert (a, c) in [(1, "x"), (3, "y"), (1, "z")]
 
 @exhaustive
 def test_whole():
@@ -59,16 +66,16 @@ def run(folder: Path, *options: str) -> list[str]:
 def test_the_last_lines_say_what_was_left_out_and_what_it_cost(tmp_path: Path) -> None:
     """The time of each process counts, with and without workers."""
     *_, passed, time, left_out = run(tmp_path, "-n", "2")
-    assert "2 passed" in passed
+    assert "5 passed" in passed
     # pytest in three processes, and a second in a fourth.
     assert int(time.removeprefix("processor time of this run and of all that it started: ").removesuffix(" s")) >= 2
-    assert left_out == "3 exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive"
+    assert left_out == "6 exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive"
     assert run(tmp_path, "-k", "busy or whole")[-1].startswith("1 exhaustive tests were left out")
 
 
 def test_they_are_run_when_asked_for(tmp_path: Path) -> None:
     *_, passed, time = run(tmp_path, "--exhaustive", "-k", "not busy")
-    assert "3 failed, 1 passed" in passed
+    assert "6 failed, 4 passed" in passed
     assert time.startswith("processor time")
 
 
@@ -76,3 +83,9 @@ def test_they_are_run_when_asked_for(tmp_path: Path) -> None:
 def test_a_sample_is_a_sample(kept: tuple[int, ...]) -> None:
     with pytest.raises(AssertionError):
         few("abc", *kept)
+
+
+def test_each_value_of_the_longest_list_is_in_the_sample_once() -> None:
+    every = list(itertools.product("ab", "xy", "1234"))
+    kept = [one for one, is_kept in zip(every, in_turn_of(every), strict=True) if is_kept]
+    assert sorted(kept) == [("a", "x", "1"), ("a", "y", "3"), ("b", "x", "4"), ("b", "y", "2")]

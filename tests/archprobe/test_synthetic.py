@@ -27,7 +27,7 @@ from support.data.synthetic_curves import (
 
 # Answers from this confidence on are claims. Below it they are hints, which a reader should doubt.
 CLAIM = 0.9
-many = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def check(answer: Answer, truth: float, tolerance: float = 0.0) -> None:

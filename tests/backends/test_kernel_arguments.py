@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import romou
 from romou.base.errors import BuildError
 from romou.devices.targets import Target
-from support.suite.exhaustive import few
+from support.suite.exhaustive import few, in_turn
 
 # Target, and the buffers that one of its kernels may take.
 TARGETS = {
@@ -44,6 +44,7 @@ def arguments_of(source: str) -> int:
     return len(re.findall(r"__global|__read_only|__write_only|std430", source))
 
 
+@in_turn
 @pytest.mark.parametrize("operator", few(["Concat", "Sum", "Max"], 0, 1))
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_no_kernel_takes_more(target: str, operator: str) -> None:

@@ -16,6 +16,7 @@ import romou
 from romou.base.errors import ModelError
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.reference import run_onnxruntime
+from support.suite.exhaustive import in_turn
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("com.microsoft", 1)]
 WEIGHT = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")
@@ -48,6 +49,7 @@ def behind(first: onnx.NodeProto) -> list[onnx.NodeProto]:
     ]
 
 
+@in_turn
 @pytest.mark.parametrize("declared", list(DECLARED))
 @pytest.mark.parametrize("operator", list(FOREIGN))
 def test_what_follows_an_operator_that_onnx_lacks_has_kernels(operator: str, declared: str) -> None:

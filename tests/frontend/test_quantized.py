@@ -14,6 +14,7 @@ from romou.base.errors import ModelError
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from support.models.quantized import QuantizedCase, model_of
+from support.suite.exhaustive import in_turn
 
 CASE = QuantizedCase(m=2, k=70, n=9)
 
@@ -89,6 +90,7 @@ def test_an_identical_g_idx_is_no_order() -> None:
     assert relative_l2_error(on_the_host(model, data), expected) < 1e-6
 
 
+@in_turn
 @pytest.mark.parametrize("kind", ["int4", "uint4", "int8", "uint8"])
 @pytest.mark.parametrize("form", ["transposed", "columns", "gemm"])
 @pytest.mark.parametrize("has_zeros", [False, True])

@@ -18,6 +18,7 @@ from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.wide_nodes import wide_nodes
 from support.models.small_networks import NetworkBuilder, rotary, timestep
+from support.suite.exhaustive import in_turn
 
 HOST, PHONE = "opencl -device=host", "opencl -device=adreno640"
 # Relative L2 error of a result that is rounded to fp16 a few times, and of one that is not.
@@ -59,6 +60,7 @@ def halves(*shape: int, scale: float = 400.0, mean: float = 0.0, seed: int = 0) 
 SCALES = {"s": halves(6, scale=1, seed=1), "b": halves(6, scale=1, seed=2)}
 
 
+@in_turn
 @pytest.mark.parametrize("target", [HOST, PHONE])
 @pytest.mark.parametrize(
     ("model", "x"),
@@ -122,6 +124,7 @@ def test_a_written_out_norm_of_large_numbers(dtype: str, precision: str, scale: 
     assert error_of(written_out_norm(dtype), {"x": x}, precision=precision) < ROUNDED
 
 
+@in_turn
 @pytest.mark.parametrize("precision", ["float16", "mixed"])
 @pytest.mark.parametrize("target", [HOST, PHONE])
 def test_angles_are_those_of_the_position(precision: str, target: str) -> None:
@@ -168,6 +171,7 @@ def masked(large: float, *, dtype: str = "float32", twice: bool = False) -> onnx
     return g.model(g.add("Softmax", scores, axis=-1))
 
 
+@in_turn
 @pytest.mark.parametrize("target", [HOST, PHONE])
 @pytest.mark.parametrize(
     ("large", "twice"), [(-1e9, False), (-1e9, True), (-1e4, False), (-1e4, True), (-65504, True), (-3e38, False)]
@@ -225,6 +229,7 @@ def scaled_product(dtype: str, op: str = "Mul") -> onnx.ModelProto:
     return g.model(g.add(op, g.add("MatMul", q, k), g.constant(np.array(1 / 64 if op == "Mul" else 64, dtype))))
 
 
+@in_turn
 @pytest.mark.parametrize("op", ["Mul", "Div"])
 @pytest.mark.parametrize(("dtype", "precision"), [("float16", "float32"), ("float32", "float16")])
 def test_sums_are_scaled_before_they_overflow(op: str, dtype: str, precision: str) -> None:

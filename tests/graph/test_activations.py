@@ -13,6 +13,7 @@ import pytest
 import romou
 from support.models.nodes import assert_as_onnxruntime, model_of
 from support.models.small_networks import NetworkBuilder
+from support.suite.exhaustive import in_turn
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 0.5, -0.5, 20, -20, 88.5, -104, 1e-30, -3, 3.5], "float32").reshape(
@@ -51,6 +52,7 @@ def calls_with_relu(channels: int, target: str) -> int:
     return calls(between_convolutions("Relu", channels), target)
 
 
+@in_turn
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ACTIVATIONS)
 def test_an_activation_is_no_kernel_of_its_own(op: str, target: str) -> None:

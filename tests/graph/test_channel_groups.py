@@ -13,6 +13,7 @@ from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
 from support.models.small_networks import NetworkBuilder, random_inputs
+from support.suite.exhaustive import in_turn
 
 
 def group_norms(channels: int, groups: int, *, returns_rows: bool = False, batch: int = 2) -> onnx.ModelProto:
@@ -39,6 +40,7 @@ def test_nothing_is_unpacked_for_groups_of_whole_texels(channels: int, groups: i
     assert sum(count for name, count in calls.items() if "pack" in name) == transforms
 
 
+@in_turn
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
 @pytest.mark.parametrize(
     "model",

@@ -22,7 +22,7 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from support.models.nodes import assert_as_onnxruntime, model_of
 from support.models.small_networks import NetworkBuilder, attention_net, products_net, random_inputs, residual_net
-from support.suite.exhaustive import few
+from support.suite.exhaustive import few, in_turn
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -280,6 +280,7 @@ def test_a_view_of_a_view_is_one_of_the_image(
         np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
 
 
+@in_turn
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float16", 5e-3)])
 @pytest.mark.parametrize("size", few([8, 6], 1), ids=["whole texels", "halves"])
@@ -298,6 +299,7 @@ def test_attention_of_images_agrees_with_onnxruntime(
     np.testing.assert_allclose(found, expected, tolerance, tolerance)
 
 
+@in_turn
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float16", 5e-3)])
 def test_products_of_images_agree_with_onnxruntime(

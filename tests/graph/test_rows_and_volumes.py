@@ -20,7 +20,7 @@ from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.tir.images import as_images
 from romou.devices.targets import Target
 from support.models.small_networks import NetworkBuilder, random_inputs
-from support.suite.exhaustive import exhaustive, few
+from support.suite.exhaustive import exhaustive, few, in_turn
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -83,6 +83,7 @@ def assert_right(model: onnx.ModelProto, target: str, limit: float = 1e-5) -> No
         assert relative_l2_error(found, wanted) < limit
 
 
+@in_turn
 @each_network
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76"])
 def test_they_agree_with_onnxruntime(

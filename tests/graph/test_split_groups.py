@@ -27,6 +27,7 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
 from support.models.small_networks import NetworkBuilder, random_inputs, residual_net
+from support.suite.exhaustive import in_turn
 
 SHAPE = (5, 7)
 PHONE = Target("opencl -device=adreno640")
@@ -165,6 +166,7 @@ def crossed() -> onnx.ModelProto:
 BLOCKS = {f.__name__: f for f in (gate, outer_gate, linear_unit, sum_behind_a_product, crossed)}
 
 
+@in_turn
 @pytest.mark.parametrize(
     "target", ["opencl", "opencl -device=adreno640", "vulkan -device=mali_g76", "cuda -device=nvidia_h200"]
 )

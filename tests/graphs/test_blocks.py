@@ -1,7 +1,7 @@
 """Building blocks of networks: every graph of `blocks.py` is right, compiled within seconds, and a family takes each of
 its computations.
 
-By default each graph runs on OpenCL's buffers and in one more way. --exhaustive runs all graphs in every way.
+By default each graph runs in one way, in turn, and some are compiled for CUDA. --exhaustive runs all in every way.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.runtime.module import TunedModel
 from support.models.blocks import BLOCKS, NetworkBlock
-from support.suite.exhaustive import exhaustive
+from support.suite.exhaustive import few, in_turn
 
-BUFFERS = "opencl -device=host"
-OTHERS = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda -device=nvidia_h200")
+TARGETS = ("opencl -device=host", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan")
+CUDA = "cuda -device=nvidia_h200"
 SEED = 20261125
 # Processor time, because the machine is shared. A model with nodes that were tried one by one once took minutes.
 LIMIT_S = 30.0
@@ -40,19 +40,7 @@ def assert_right(model: TunedModel, block: NetworkBlock, seed: int) -> None:
             assert error <= block.tolerance, f"output {name} of run {run}, inputs of seed {seed}"
 
 
-def ways() -> list[object]:
-    """Return (name, target): one of the other targets by default, all of them with --exhaustive."""
-    cases: list[object] = []
-    for number, name in enumerate(BLOCKS):
-        cases.append(pytest.param(name, BUFFERS, id=f"{name}-buffers"))
-        for place, target in enumerate(OTHERS):
-            marks = () if number % len(OTHERS) == place else exhaustive
-            cases.append(pytest.param(name, target, id=f"{name}-{target.split('=')[-1]}", marks=marks))
-    return cases
-
-
-@pytest.mark.parametrize(("name", "target"), ways())
-def test_a_block(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
+def check(name: str, target: str) -> None:
     block = BLOCKS[name]()
     has_device = not target.startswith("cuda") or tvm.device("cuda", 0).exist
     started = time.process_time()
@@ -67,6 +55,18 @@ def test_a_block(name: str, target: str, opencl_device: tvm.runtime.Device) -> N
     assert seconds < LIMIT_S
     if has_device:
         assert_right(model, block, SEED)
+
+
+@in_turn
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block(name: str, target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+    check(name, target)
+
+
+@pytest.mark.parametrize("name", few(BLOCKS, *range(0, len(BLOCKS), 5)))
+def test_a_block_in_cuda(name: str) -> None:
+    check(name, CUDA)
 
 
 def test_there_are_thirty() -> None:

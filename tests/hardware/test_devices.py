@@ -29,6 +29,7 @@ from romou.devices.targets import Target
 from romou.driver.site import for_server
 from romou.tuner.pruning.estimate import can_estimate, missing_facts
 from support.models.small_networks import residual_net
+from support.suite.exhaustive import few
 
 KB = 1024
 ADRENO = (
@@ -267,7 +268,7 @@ def test_vulkan_images_have_as_many_layers_as_the_file_knows() -> None:
     assert backend("vulkan").spec(None).max_image_layers == asked["max_image_layers"]
 
 
-@pytest.mark.parametrize("name", ["adreno740", "mali_g78", "maleoon910"])
+@pytest.mark.parametrize("name", few(["adreno740", "mali_g78", "maleoon910"], 1))
 def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
     """Images are used if the target prefers them, and work groups fit the device."""
     target = Target(f"opencl -device={name}")

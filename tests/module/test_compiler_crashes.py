@@ -17,6 +17,7 @@ from support.devices import platforms, standin
 from support.models.small_networks import prime_net
 from support.servers import forked
 from support.servers.program_starts import CRASHES, outputs_of, starts
+from support.suite.exhaustive import few
 
 _APART = """
 import romou.devices.backends.base as base
@@ -73,7 +74,7 @@ def test_a_process_that_was_killed_refuses_no_kernel(
     assert not list(cache.glob("*.try"))
 
 
-@pytest.mark.parametrize("megabytes", ["64", "0"])
+@pytest.mark.parametrize("megabytes", few(["64", "0"], 0))
 def test_a_compiler_that_is_known_to_crash_ends_no_process(
     megabytes: str, saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
 ) -> None:

@@ -20,7 +20,7 @@ from romou.compiler.scheduling.rewrites import without_single_terms
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
 from support.models.nodes import assert_as_onnxruntime, model_of
-from support.suite.exhaustive import few
+from support.suite.exhaustive import few, in_turn
 
 SEED = 11
 TARGETS = ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan"]
@@ -82,6 +82,7 @@ SINGLE_TERMS = {
 }
 
 
+@in_turn
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SINGLE_TERMS)
 def test_sums_of_one_term(name: str, target: str, fallbacks: None) -> None:
@@ -186,7 +187,7 @@ def test_the_plain_schedule_takes_every_function(name: str, monkeypatch: pytest.
     assert not romou.compile(model, target="opencl", verify=False).host_nodes
 
 
-@pytest.mark.parametrize("target", TARGETS[:-1])
+@pytest.mark.parametrize("target", few(TARGETS[:-1], 1))
 @pytest.mark.parametrize(("channels", "stride"), few([(1, 1), (8, 2)], 1))
 def test_convolutions_of_dynamically_quantized_networks(channels: int, stride: int, target: str) -> None:
     """TVM's rule for products raises if bias, scale and Swish follow the sum."""

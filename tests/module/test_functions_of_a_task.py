@@ -15,6 +15,7 @@ from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.backends.cuda.nvrtc import compile_cuda
 from support.kernels.operators import has_device, kind_id, target_of
 from support.models.small_networks import NetworkBuilder, random_inputs
+from support.suite.exhaustive import in_turn
 
 
 def pools() -> onnx.ModelProto:
@@ -55,6 +56,7 @@ def group_norms() -> onnx.ModelProto:
     return g.model(g.add("Concat", made[2], made[3], made[5], axis=1))
 
 
+@in_turn
 @pytest.mark.parametrize("make", [pools, dense_block, group_norms], ids=lambda make: make.__name__)
 @pytest.mark.parametrize(
     "kind", ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda"], ids=kind_id

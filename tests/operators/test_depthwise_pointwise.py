@@ -54,7 +54,7 @@ PAIR_TYPES = [
 
 
 @random_configs
-@each_kind("pair", PAIR_TYPES, opencl=range(5), cuda=(0, 1), vulkan=(1,))
+@each_kind("pair", PAIR_TYPES, opencl=(0, 3, 4), cuda=(1,), vulkan=(1,))
 def test_configs_agree_with_both_functions(pair: tuple[str, str], target: Target, drawn: int) -> None:
     name, dtype = pair
     task, rng = made(name, dtype), np.random.default_rng(SEED)

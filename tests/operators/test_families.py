@@ -65,9 +65,7 @@ MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32,
 
 # Other shapes of every family are run by test_family_contract.py.
 @random_configs
-@each_kind(
-    "work", SHAPES, opencl=(0, 4, 6, 7, 10, 11, 12, 15, 19, 20, 22, 24), cuda=(0, 4, 10, 22), vulkan=(2, 10, 14, 18, 21)
-)
+@each_kind("work", SHAPES, opencl=(0, 6, 7, 11, 15, 20, 24), cuda=(4, 22), vulkan=(2, 10))
 def test_configs_agree_with_the_unscheduled_function(
     work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int
 ) -> None:
@@ -95,8 +93,8 @@ READS = [
 @each_kind(
     "knobs",
     [{**way, **read} for way in SHARED for read in READS],
-    opencl=(0, 2, 5, 7, 8, 10, 13, 15, 18, 19),
-    cuda=(1, 6, 11, 12, 19),
+    opencl=(0, 5, 8, 13, 19),
+    cuda=(6, 12),
     vulkan=(9,),
 )
 def test_each_way_to_share_work(knobs: dict[str, int | str], target: Target) -> None:
@@ -144,8 +142,8 @@ def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | Batc
 @each_kind(
     "work",
     [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS],
-    opencl=(0, 1, 2, 3, 4, 6, 8),
-    cuda=(0, 1, 4, 7),
+    opencl=(0, 2, 4, 8),
+    cuda=(1, 7),
 )
 def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
     """Sums are rounded once at the end, so close to double precision, on a device that need not compute in fp16."""

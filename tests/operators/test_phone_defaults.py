@@ -13,6 +13,7 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.tasks import pruned_space
 from support.kernels.operators import conv, task_of
+from support.suite.exhaustive import in_turn
 
 ADRENO, MALI, H200 = (Target(f"opencl -device={name}") for name in ("adreno640", "mali_g76", "nvidia_h200"))
 POINTWISE = conv(256, (14, 14), 256, (1, 1))
@@ -167,6 +168,7 @@ def test_windows_apart_have_small_tiles_on_valhall() -> None:
     ]
 
 
+@in_turn
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("device", ["adreno640", "adreno740", "mali_g76", "mali_g715"])
 def test_few_channels_leave_no_more_than_half_of_a_warp_idle(device: str, dtype: str) -> None:

@@ -25,6 +25,7 @@ from support.kernels.kernel_usage import read_usage
 from support.kernels.operators import assert_agrees, each_kind, has_device, random_arrays, reference, relax_tasks, run
 from support.kernels.streams import OPERATORS
 from support.models.nodes import assert_as_onnxruntime, model_of
+from support.suite.exhaustive import in_turn
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 
@@ -35,6 +36,7 @@ def source_of(task: TunableTask, **knobs: object) -> str:
     return kernel.source
 
 
+@in_turn
 @pytest.mark.parametrize("name", ["softmax of long rows", "layer norm", "global maximum"])
 @pytest.mark.parametrize(("threads", "rows"), [(16, 2), (32, 1)])
 def test_two_steps_add_up_as_one_does(name: str, threads: int, rows: int, opencl_device: tvm.runtime.Device) -> None:
@@ -53,7 +55,7 @@ def test_softmax_computes_each_exponential_once_and_divides_once_a_row() -> None
     assert source.count(" / ") == 1, source
 
 
-@each_kind("columns", [4097, 6625, 1000, 18710], opencl=(0, 1, 2, 3), cuda=(0, 2), vulkan=(0, 1))
+@each_kind("columns", [4097, 6625, 1000, 18710], opencl=(0, 3), cuda=(2,), vulkan=(1,))
 def test_rows_in_local_memory_wait_for_nothing(columns: int, target: Target) -> None:
     """Each work-item reads only its own elements, so there is no barrier.
 
@@ -135,6 +137,7 @@ def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(
         ), config
 
 
+@in_turn
 @pytest.mark.parametrize(("threads", "rows"), [(1, 4), (4, 2), (16, 2), (64, 1)])
 @pytest.mark.parametrize("name", ["softmax of long rows", "log softmax", "layer norm", "softmax of channels"])
 def test_loads_of_local_memory_are_counted_as_the_kernel_has_them(name: str, threads: int, rows: int) -> None:
@@ -209,6 +212,7 @@ def test_a_running_sum_of_a_scalar(opencl_device: tvm.runtime.Device) -> None:
     np.testing.assert_array_equal(tuned.run({"x": x})[0], [36])
 
 
+@in_turn
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_values_of_another_type_do_not_replace_the_elements(

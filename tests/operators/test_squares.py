@@ -22,6 +22,7 @@ from romou.tools.inspection.kernels import inspect_function
 from support.kernels.operators import assert_agrees, random_arrays, reference, relax_tasks
 from support.kernels.streams import OPERATORS
 from support.models.nodes import model_of
+from support.suite.exhaustive import in_turn
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -44,6 +45,7 @@ def borders_of(channels: int, width: int) -> list[TunableTask]:
     return [task for task in tasks if task.template.family == "elementwise"]
 
 
+@in_turn
 @pytest.mark.parametrize("channels", [3, 6, 8])
 @pytest.mark.parametrize("width", [12, 13])
 def test_channels_are_packed_and_unpacked_in_squares(
@@ -80,6 +82,7 @@ def test_what_lies_along_has_no_squares(name: str) -> None:
         assert task.space(PHONE).knobs["across"] == (1,)
 
 
+@in_turn
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76"])
 @pytest.mark.parametrize("shape", [(64, 32), (33, 31)])
 def test_truth_values_are_moved_one_by_one(

@@ -29,7 +29,7 @@ from support.kernels.operators import (
     target_of,
     task_of,
 )
-from support.suite.exhaustive import exhaustive, few
+from support.suite.exhaustive import exhaustive, few, in_turn
 
 SEED = 8
 PHONE = Target("opencl -device=adreno640 -half=storage")
@@ -65,8 +65,9 @@ def passes_of(layer: Conv2d, *, is_weight_computed: bool) -> list[TunableTask]:
     ]
 
 
+@in_turn
 @pytest.mark.parametrize("is_weight_computed", [False, True], ids=["constant", "computed"])
-@each_kind("layer", LAYERS, opencl=(0, 1, 4), cuda=(1,), vulkan=(2,))
+@each_kind("layer", LAYERS, opencl=(0, 4), cuda=(1,), vulkan=(2,))
 def test_passes_agree_with_the_plain_definition(layer: Conv2d, is_weight_computed: bool, target: Target) -> None:
     """Each pass agrees with the largest tile and a weight transformed ahead, or in each call."""
     for task in passes_of(layer, is_weight_computed=is_weight_computed):

@@ -22,6 +22,7 @@ from romou.tools.inspection.kernels import inspect_function
 from support.kernels import cuda_on_cpu
 from support.kernels.cuda_on_cpu import run_on_cpu
 from support.kernels.operators import conv, error_of, matmul, random_arrays, reference, task_of
+from support.suite.exhaustive import few
 
 TARGET = Target("cuda -arch=sm_90a")
 DENSE = Dense(m=21, k=48, n=37, dtype="float32")
@@ -42,17 +43,23 @@ def error_of_text(task: TunableTask, config: Config) -> float:
 
 @pytest.mark.parametrize(
     ("work", "knobs"),
-    [
-        # An odd number of iterations, an even one, and one texel each, loaded by only some of the work-items.
-        (DENSE, {"local": 4}),
-        (Dense(m=21, k=32, n=37, dtype="float32"), {"local": 2, "vector_width": 1, "arrangement": "striped"}),
-        (Dense(m=9, k=31, n=19, dtype="float32"), {"local": 1, "tile_w": 1}),
-        (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4, "tile_w": 2, "multiply_add": "fma", "steps": 1}),
-        (DENSE, {"local": 4, "unroll": "turn", "vector_width": 1}),
-        # Padding is zero on its way too.
-        (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)), {"local": 1, "vector_width": 2}),
-        (matmul((2,), 7, 24, 18, is_transposed=True), {"local": 2, "arrangement": "striped"}),
-    ],
+    few(
+        [
+            # An odd number of iterations, an even one, and one texel each, loaded by only some of the work-items.
+            (DENSE, {"local": 4}),
+            (Dense(m=21, k=32, n=37, dtype="float32"), {"local": 2, "vector_width": 1, "arrangement": "striped"}),
+            (Dense(m=9, k=31, n=19, dtype="float32"), {"local": 1, "tile_w": 1}),
+            (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4, "tile_w": 2, "multiply_add": "fma", "steps": 1}),
+            (DENSE, {"local": 4, "unroll": "turn", "vector_width": 1}),
+            # Padding is zero on its way too.
+            (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)), {"local": 1, "vector_width": 2}),
+            (matmul((2,), 7, 24, 18, is_transposed=True), {"local": 2, "arrangement": "striped"}),
+        ],
+        0,
+        3,
+        4,
+        5,
+    ),
     ids=str,
 )
 def test_numbers_of_the_text(work: Conv2d | Dense | BatchMatmul, knobs: dict[str, int | str]) -> None:

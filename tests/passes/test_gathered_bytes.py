@@ -17,6 +17,7 @@ import romou
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.passes.code_generator import gather_bytes, lane_of
 from support.models.nodes import model_of
+from support.suite.exhaustive import in_turn
 
 NODES = {
     "right": ("Slice", "x seven last axis"),
@@ -26,6 +27,7 @@ NODES = {
 }
 
 
+@in_turn
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])
 def test_moves_of_bytes(dtype: str, target: str, opencl_device: tvm.runtime.Device) -> None:

@@ -19,7 +19,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from support.kernels.operators import conv, task_of
-from support.suite.exhaustive import exhaustive
+from support.suite.exhaustive import exhaustive, in_turn
 
 TARGET = Target("opencl -device=adreno640")
 # Without these passes, our pipeline equals TVM's own passes on the same schedule.
@@ -125,6 +125,7 @@ def test_a_buffer_kernel_checks_its_padding() -> None:
     assert branches_in_loops(kernel_of(task, task.default_config(TARGET).replace(unroll="lanes")).lowered) > 0
 
 
+@in_turn
 @pytest.mark.parametrize("work", LARGE, ids=lambda w: w.name)
 @pytest.mark.parametrize("place", ["buffer", "image"])
 def test_integer_operations_fall_by_four_fifths(work: Conv2d, place: str) -> None:

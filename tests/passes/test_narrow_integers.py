@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
 from support.models.nodes import model_of
+from support.suite.exhaustive import in_turn
 
 X = np.random.default_rng(0).standard_normal((5, 13), dtype=np.float32)
 BIG = np.array([0, 4, 5, 2**31, 2**40, -(2**40), 2**32 + 4, -1], np.int64)
@@ -61,6 +62,7 @@ MODELS = {
 }
 
 
+@in_turn
 @pytest.mark.parametrize("target", ["opencl", "vulkan"])
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_are_those_of_onnxruntime(name: str, target: str) -> None:

@@ -15,18 +15,18 @@ from pathlib import Path
 from support.suite.compiled import kept
 
 SYSTEM = Path("/etc/OpenCL/vendors")
-# Conversions that round or saturate, atomics, work group functions, vendors' functions, and vectors of 3, 8 and 16 in
-# loads and stores.
-UNUSED = re.compile(
-    r"convert_\w+?(_sat|_rt[enp]|_sat_rt[ezpn])|shuffle2?|async_work\w*|atom(ic)?_\w+|prefetch|intel_sub\w*|amd_\w+"
-    r"|bitfield\w*|bit_reverse|bitselect|upsample|get_image_(channel|num|dim|depth|array)\w*"
-    r"|work_group_(broadcast|reduce|scan)\w*|sub_group_(non|clus|scan|ballot|elect|shuffle|inverse|rotate)\w*"
-    r"|remquo|lgamma(_r)?|tgamma|frexp|sincos|fract|modf|vload(3|8)|vstore(3|8)"
-    r"|(add|sub|mad)_sat|abs_diff|r?hadd|mad_hi|clz|ctz|\w+pi|half_(?!t\b)\w+|smoothstep|(max|min)mag"
+# The functions that kernels of this project call.
+CALLED = re.compile(
+    r"get_(global|local|group|num_groups|work|image_width|image_height|sub_group|max_sub_group|num_sub_groups)\w*"
+    r"|(work_group_|sub_group_)?barrier|mem_fence|sub_group_(reduce\w*|any|all|broadcast)"
+    r"|(read|write)_image(f|h|i|ui)|v(load|store)[24]|v(load|store)a?_half4?"
+    r"|convert_(u?(char|short|int|long)|half|float|double)(2|4|8|16)?|convert_half4_rtz"
+    r"|select|clamp|f?(max|min)|mix|step|abs|mul_hi|rotate|popcount|ldexp|any|all|sign|signbit|is(nan|inf|finite)"
+    r"|a?(cos|sin|tan)h?|atan2|ceil|copysign|erfc?|exp(2|10|m1)?|fabs|floor|fma|fmod|hypot|log(2|10|1p)?|mad|mad24|mul24"
+    r"|nextafter|pow[nr]?|remainder|rint|round|r?sqrt|trunc|native_\w+|half_(?!t\b)\w+"
+    r"|(arm_)?dot\w*|cross|distance|length|normalize"
 )
-DECLARATION = re.compile(
-    r"^[a-z][\w ]*?[\w*]+\s+(?:__attribute__\(\(\w+\)\)\s*)*(\w+)\s*\([^;{}]*\);\n", re.MULTILINE
-)
+DECLARATION = re.compile(r"^[a-z][\w ]*?[\w*]+\s+(?:__attribute__\(\(\w+\)\)\s*)*(\w+)\s*\([^;{}]*\);\n", re.MULTILINE)
 
 
 def vendors() -> Path:
@@ -43,7 +43,7 @@ def vendors() -> Path:
         return SYSTEM
     text = header.read_text()
     state = library.stat()
-    made = kept("", str(library), str((state.st_size, state.st_mtime_ns)), text, UNUSED.pattern)
+    made = kept("", str(library), str((state.st_size, state.st_mtime_ns)), text, CALLED.pattern)
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=made.parent))
@@ -66,7 +66,7 @@ def _copy(library: Path, data: Path, header: str, folder: Path, *, final: Path) 
     for path in (*data.iterdir(), *(data / "include").iterdir()):
         if path.name not in ("include", "opencl-c.h"):
             (shared / path.relative_to(data)).symlink_to(path)
-    short = DECLARATION.sub(lambda found: "" if UNUSED.fullmatch(found[1]) else found[0], header)
+    short = DECLARATION.sub(lambda found: found[0] if CALLED.fullmatch(found[1]) else "", header)
     (shared / "include/opencl-c.h").write_text(short)
     (folder / "vendors").mkdir()
     for path in SYSTEM.glob("*.icd"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 exhaustive = pytest.mark.exhaustive
+# Of a test with several lists of parameters: all combinations are exhaustive but those of `in_turn_of`.
+in_turn = pytest.mark.in_turn
 
 
 def few(values: Iterable[Any], *kept: int) -> list[Any]:
@@ -21,4 +23,23 @@ def few(values: Iterable[Any], *kept: int) -> list[Any]:
     return [
         pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=() if place in kept else exhaustive)
         for place, v in enumerate(every)
+    ]
+
+
+def in_turn_of(combinations: Sequence[Sequence[Hashable]]) -> list[bool]:
+    """Return for each combination of values whether it is in the sample: each value of the longest list once, beside
+    the values of the other lists in turn.
+    """
+    columns = []
+    for values in zip(*combinations, strict=True):
+        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+        columns.append([places[value] for value in values])
+    longest, *others = sorted(columns, key=max, reverse=True)
+    sizes = [max(column) + 1 for column in others]
+    return [
+        all(
+            column[at] == (row + k * (row // size)) % size
+            for k, (column, size) in enumerate(zip(others, sizes, strict=True))
+        )
+        for at, row in enumerate(longest)
     ]

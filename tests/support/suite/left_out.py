@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import resource
 from typing import Any
 
 import pytest
+
+from support.suite.exhaustive import in_turn_of
 
 _LEFT_OUT = pytest.StashKey[int]()
 _PROCESS = os.getpid()
@@ -25,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exhaustive: left out without --exhaustive")
+    config.addinivalue_line("markers", "in_turn: most combinations of its parameters are exhaustive")
     config.stash[_LEFT_OUT] = 0
     if not hasattr(config, "workerinput"):
         # Registered first, so that it is called last at the exit, when children have ended and are counted.
@@ -36,10 +40,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect exhaustive tests, after all other selections, and count them."""
     if config.getoption("--exhaustive"):
         return
+    kept = [item for item in items if not item.get_closest_marker("exhaustive")]
+    for _, of_test in itertools.groupby(kept, lambda item: item.nodeid.partition("[")[0]):
+        combinations = list(of_test)
+        if combinations[0].get_closest_marker("in_turn"):
+            for item, is_kept in zip(combinations, in_turn_of([_values(item) for item in combinations]), strict=True):
+                if not is_kept:
+                    item.add_marker("exhaustive")
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     config.hook.pytest_deselected(items=left_out)
     config.stash[_LEFT_OUT] = len(left_out)
+
+
+def _values(item: Any) -> list[tuple[int, ...]]:
+    """Return the identities of a test's parameters, those of each list together."""
+    lists = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    return [
+        tuple(id(item.callspec.params[name.strip()]) for name in (one.split(",") if isinstance(one, str) else one))
+        for one in lists
+    ]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
