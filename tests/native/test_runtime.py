@@ -17,6 +17,7 @@ import tvm_ffi
 import romou
 from support.models.small_networks import prime_net
 from support.suite.compiled import compiled
+from support.suite.exhaustive import exhaustive
 
 HERE = Path(__file__).parent
 PATCHES = Path(__file__).parents[2] / "tvm_patches"
@@ -111,6 +112,7 @@ def test_errors_of_recordable_queues_are_survived(addresses: Path, library: Path
     assert (done.returncode, done.stdout.split()) == (0, checks), done.stderr
 
 
+@exhaustive
 def test_threads_do_not_race(library: Path) -> None:
     done = run(driver(library, "thread"), library, *OF_THREADS)
     assert (done.returncode, done.stdout.split()) == (0, list(OF_THREADS)), done.stderr

@@ -74,11 +74,8 @@ def test_configs_compute_the_same_on_every_platform(
     assert ("accumulate=mixed" in found) == platform.has_fp16
 
 
-@pytest.mark.parametrize(
-    "networks",
-    [("mobilenet_v2",), pytest.param(("bert_2layer", "squeezenet1_0", "resnet18"), marks=exhaustive)],
-    ids=", ".join,
-)
+@exhaustive
+@pytest.mark.parametrize("networks", [("mobilenet_v2",), ("bert_2layer", "squeezenet1_0", "resnet18")], ids=", ".join)
 def test_networks_are_right_on_intel(networks: tuple[str, ...], pytestconfig: pytest.Config) -> None:
     """Bundled networks in fp16, on images. tests/stress/check_models.py runs all of them."""
     INTEL.require(pytestconfig)

@@ -13,6 +13,7 @@ from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.devices.targets import Target
 from support.kernels.operators import conv, task_of
+from support.suite.exhaustive import in_turn
 
 PHONES = ("adreno640", "adreno740", "mali_g76", "mali_g78")
 MEMORY = ("data", "weight", "output")
@@ -40,6 +41,7 @@ def test_the_works_have_images_to_lose() -> None:
     assert any("image" in map(str, task_of(w).with_free_images().default_config(target).values()) for w in WORKS)
 
 
+@in_turn
 @pytest.mark.parametrize("device", PHONES)
 @pytest.mark.parametrize("kind", ["opencl", "vulkan"])
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: f"{work.name}_{work.dtype}")
@@ -50,6 +52,7 @@ def test_an_operator_keeps_its_tile_without_images(work: Any, kind: str, device:
     assert without_memory(images) == without_memory(buffers)
 
 
+@in_turn
 @pytest.mark.parametrize("device", ["adreno640", "mali_g76", "mali_g78"])
 @pytest.mark.parametrize("network", ["squeezenet1_0", "mobilenet_v2"])
 def test_a_network_keeps_its_tiles_without_images(network: str, device: str) -> None:
