@@ -5,11 +5,13 @@ are compiled and not run.
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from support.devices import short_pocl
 
@@ -65,29 +67,34 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
+# Variables that tests set and no driver reads.
+_NO_DRIVER_READS = re.compile(r"PYTEST_|ROMOU_(?!OPENCL|VULKAN|CUDA)|KMP_|COLUMNS$|LINES$|NO_COLOR$|FORCE_COLOR$|TERM$")
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _a_device_is_tried_once() -> Iterator[None]:
-    """Keep the result of a device's check: it runs in another process for a second or two, and is not repeated in the
-    same environment.
+def _a_device_is_tried_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the result of a device's check for all workers of the run: it runs in another process for a second or two,
+    and is not repeated in the same environment.
     """
-    real, known = base.run_probe, {}
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    real = base.run_probe
 
     def run_probe(
         kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()
     ) -> tuple[dict[str, str | None], str | None]:
-        # What tests set and no driver reads.
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTEST_", "ROMOU_CACHE_DIR", "ROMOU_DEB"))
-        }
-        key: Any = (kind, index, *without, *sorted(environment.items()))
-        if key not in known:
-            answers, crash = real(kind, index, timeout_s, without=without)
-            if crash:
-                return answers, crash
-            known[key] = answers
-        return dict(known[key]), None
+        environment = {name: value for name, value in os.environ.items() if not _NO_DRIVER_READS.match(name)}
+        key = json.dumps([kind, index, *without, *sorted(environment.items())])
+        file = folder / f"probe-{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+        if file.exists():
+            return json.loads(file.read_text()), None
+        answers, crash = real(kind, index, timeout_s, without=without)
+        if not crash:
+            partial = file.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(answers))
+            partial.replace(file)
+        return answers, crash
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "run_probe", run_probe)
