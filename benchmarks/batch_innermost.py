@@ -36,12 +36,13 @@ from romou.devices.targets import Target
 from romou.tuner.pruning import Rules, prune_each
 
 PACKED, INNERMOST = "NCHW4c", "CHWN"
-# Configs whose neighbours are tried, and configs that are timed again for the choice of the best.
-_PARENTS, _FINALISTS = 4, 3
+# Configs whose neighbours are tried, configs that are timed again for the choice of the best, and draws for each trial.
+_PARENTS, _FINALISTS, _TRIES = 4, 3, 50
 # Seconds of a timed repetition.
 _REPETITION_S = 0.05
-# A config whose first launch takes longer than the best by this factor is not timed again.
-_FAR = 2.0
+# A config is not timed again if its first launch takes longer than the best by this factor, or, with its compilation by
+# the driver, by this factor and these seconds.
+_FAR, _COMPILATION_S = 2.0, 2.0
 
 
 class BatchInnermost(ContractionFamily[Conv2d]):
@@ -178,15 +179,24 @@ class Side:
     tensors: list[tvm.runtime.Tensor]
     seconds: dict[Config, float]
 
-    def time(self, config: Config) -> tuple[float, Callable[[], float]]:
-        """Return the seconds of one launch, and a function that times a config: the mean seconds of a few launches."""
+    def time(self, config: Config, best: float = math.inf) -> Callable[[], float]:
+        """Return a function that times a config: the mean seconds of a few launches.
+
+        It repeats nothing if the config is far from `best` seconds.
+        """
         module = build_task(self.task, config, self.target)
+        start = time.perf_counter()
         module["main"](*self.tensors)
         self.device.sync()
+        first = time.perf_counter() - start
+        if first > _FAR * best + _COMPILATION_S:
+            return lambda: first
         once = float(module.time_evaluator("main", self.device, number=1, repeat=1)(*self.tensors).results[0])
+        if once > _FAR * best:
+            return lambda: once
         number = max(1, math.ceil(_REPETITION_S / once))
         timed = module.time_evaluator("main", self.device, number=number, repeat=1)
-        return once, lambda: float(timed(*self.tensors).results[0])
+        return lambda: float(timed(*self.tensors).results[0])
 
     def search(self, trials: int, stop_at: float, seed: int) -> Config:
         """Time the default config, then random ones, then neighbours of the best ones. Return the fastest."""
@@ -195,7 +205,9 @@ class Side:
         where = {"algorithm": "direct"} if "algorithm" in space.knobs else {}
         default = self.task.direct_config(target)
         drawn = [default, *space.sample(rng, trials // 2, exclude={default.key}, where=where)]
-        while len(self.seconds) < trials and (time.monotonic() < stop_at or not self.seconds):
+        for _ in range(_TRIES * trials):
+            if len(self.seconds) >= trials or (self.seconds and time.monotonic() > stop_at):
+                break
             if drawn:
                 config = drawn.pop(0)
             else:
@@ -205,10 +217,9 @@ class Side:
                     continue
             best, self.seconds[config] = min(self.seconds.values(), default=math.inf), math.inf
             with contextlib.suppress(RomouError, RuntimeError):  # a config that cannot be built is none
-                once, timer = self.time(config)
-                self.seconds[config] = once if once > _FAR * best else timer()
+                self.seconds[config] = self.time(config, best)()
         finalists = sorted(self.seconds, key=lambda c: self.seconds[c])[:_FINALISTS]
-        again = {c: min(timer() for _ in range(3)) for c in finalists for _, timer in [self.time(c)]}
+        again = {c: min(timer() for _ in range(3)) for c in finalists for timer in [self.time(c)]}
         return min(again, key=lambda c: again[c])
 
 
@@ -230,7 +241,7 @@ def race(
             for layout, task in tasks_of(work).items()
         }
         best = {layout: side.search(trials, time.monotonic() + seconds, seed) for layout, side in sides.items()}
-        (_, packed), (_, innermost) = (sides[layout].time(best[layout]) for layout in (PACKED, INNERMOST))
+        packed, innermost = (sides[layout].time(best[layout]) for layout in (PACKED, INNERMOST))
     timed = [(packed(), innermost()) for _ in range(pairs)]
     first, second = (unpacked(work, layout, sides[layout].tensors[-1].numpy()) for layout in (PACKED, INNERMOST))
     return sides, best, timed, float(np.abs(first - second).max() / np.abs(first).max())
