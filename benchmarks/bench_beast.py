@@ -4,6 +4,7 @@
     python benchmarks/bench_beast.py                          AlexNet's second layer at batch 128, opencl -device=nvidia_h200
     python benchmarks/bench_beast.py --layer 3 --target "opencl -device=adreno640"
     python benchmarks/bench_beast.py --time cuda --layer 3    also times the batch innermost against Romou's layout
+    python benchmarks/bench_beast.py --time opencl --layer 3 --batch 64 --shrink 4       with a quarter of the channels, for a CPU
 
 Without --time it needs no device, and nothing is compiled. It prints
 
@@ -23,6 +24,7 @@ schedules and searched for the same number of trials. The fastest kernels run al
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -148,8 +150,10 @@ def time_layouts(work: Conv2d, text: str, trials: int, seconds: float, pairs: in
     """Print the fastest kernel of both layouts, timed alternately. Return whether their outputs are the same."""
     asked = Target(text)
     index = asked.backend.device_index(asked.device_name)
-    # In images, texels have another layout.
-    target = asked.limited_to(asked.backend.facts(index)).with_options(images="never")
+    target = asked.limited_to(asked.backend.facts(index))
+    if target.limits.max_image is not None:
+        # In images, texels have another layout.
+        target = target.with_options(images="never")
     sides, best, timed, difference = race(work, target, asked.backend.device(index), trials, seconds, pairs)
     median = dict(zip((PACKED, INNERMOST), np.median(timed, axis=0), strict=True))
     table = table_of_numbers("layout", ("configs", "ms", "GFLOPS"), "fastest config", title=f"{work.name} on {text}")
@@ -171,10 +175,13 @@ def time_layouts(work: Conv2d, text: str, trials: int, seconds: float, pairs: in
 @click.option("--batch", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--target", "text", default="opencl -device=nvidia_h200", show_default=True)
 @click.option("--time", "timed", default=None, help="Target whose device times both layouts.")
+@click.option("--shrink", type=click.IntRange(min=1), default=1, show_default=True, help="Time 1/N of the channels.")
 @click.option("--trials", type=click.IntRange(min=1), default=64, show_default=True, help="Configs of each layout.")
 @click.option("--seconds", type=float, default=math.inf, help="Begin no config of a layout after this time.")
 @click.option("--pairs", type=click.IntRange(min=1), default=9, show_default=True)
-def main(layer: int, batch: int, text: str, timed: str | None, trials: int, seconds: float, pairs: int) -> None:
+def main(
+    layer: int, batch: int, text: str, timed: str | None, shrink: int, trials: int, seconds: float, pairs: int
+) -> None:
     """Print the three tables, and with --time the times of both layouts. The exit code is 1 if outputs differ."""
     if timed is not None and batch % LANES:
         raise click.BadParameter(f"{batch} images do not fill texels of {LANES}", param_hint="--batch")
@@ -199,8 +206,11 @@ def main(layer: int, batch: int, text: str, timed: str | None, trials: int, seco
     for name, lines, used, divergent in layout_rows(work):
         table.add_row(name, f"{lines:.2f}", percent(used), percent(divergent))
     out.print(table)
-    if timed is not None and not time_layouts(work, timed, trials, seconds, pairs, out):
-        raise SystemExit(1)
+    if timed is not None:
+        inputs, outputs = (max(channels // shrink, 1) for channels in (work.in_channels, work.out_channels))
+        work = dataclasses.replace(work, in_channels=inputs, out_channels=outputs)
+        if not time_layouts(work, timed, trials, seconds, pairs, out):
+            raise SystemExit(1)
 
 
 if __name__ == "__main__":

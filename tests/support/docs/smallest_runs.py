@@ -10,7 +10,7 @@ RUNS: dict[str, tuple[str, str]] = {
         r"128x128_128 │ +4 │ +\d+\.\d │ +\d+\.\d │ +\d\.\d\dx",
     ),
     "bench_beast": (
-        "--layer 3 --batch 4 --target 'opencl -device=adreno640' --time opencl --trials 1 --pairs 1",
+        "--layer 3 --batch 4 --target 'opencl -device=adreno640' --time opencl --shrink 8 --trials 1 --pairs 1",
         r"(?s)all combinations +│ +564,350,976 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% .*CHWN takes \d+\.\d+ times .*e[-+]",
     ),
     "bench_compare": (
