@@ -250,6 +250,7 @@ def lines_of(folder: Path) -> list[dict[str, object]]:
     return [record for record in records if not record["is_again"]]
 
 
+@exhaustive
 def test_killed_and_started_again(tmp_path: Path) -> None:
     """SIGKILL in the middle: every finished trial is there, none is measured twice, and the end is as if nothing had
     happened.

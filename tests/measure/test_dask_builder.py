@@ -35,6 +35,7 @@ from support.devices import faulty_kernels
 from support.kernels.operators import small_tasks
 from support.models.small_networks import NetworkBuilder
 from support.servers.rpc_servers import free_port
+from support.suite.exhaustive import exhaustive
 
 TARGET = Target("opencl -device=host")
 FAULTY = Toolchain(
@@ -323,6 +324,7 @@ def test_an_answer_that_is_no_build_is_refused(answer: Any) -> None:
     assert dask_builder._checked(right, "dask://farm") == right
 
 
+@exhaustive
 def test_a_killed_worker_loses_nothing_and_a_new_one_helps(cluster: distributed.LocalCluster) -> None:
     task, config = faulty_kernels.faulty_task("none"), faulty_kernels.config()
     with builder_at(cluster, toolchain=FAULTY) as builder, distributed.Client(cluster, set_as_default=False) as client:

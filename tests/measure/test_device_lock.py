@@ -24,6 +24,7 @@ from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from support.devices import faulty_kernels
 from support.servers import timing_processes
+from support.suite.exhaustive import exhaustive
 
 TESTS = Path(__file__).parents[1]
 HOLD = (
@@ -58,6 +59,7 @@ def waits(path: Path, seconds: float) -> bool:
     return not got.wait(seconds)
 
 
+@exhaustive
 def test_timed_intervals_of_processes_never_overlap(tmp_path: Path) -> None:
     """Two tuners and a bench run at the same time, first with the lock, then without it."""
     variables = {

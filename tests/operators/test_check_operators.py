@@ -19,6 +19,7 @@ from romou.compiler.typical import typical_tasks
 from romou.devices.targets import Target
 from romou.runtime.workers.calls import resolve
 from support.kernels.operators import conv, task_of
+from support.suite.exhaustive import exhaustive
 
 WORK = conv(5, (7, 9), 6, (3, 2), padding=(1, 0, 1, 1))
 
@@ -106,6 +107,7 @@ def test_one_target_is_compared_with_the_fast_reference() -> None:
     assert resolve(check_operators.TOOLCHAIN.build_reference) is fast_reference
 
 
+@exhaustive
 def test_the_listed_operators_are_there_in_fp16() -> None:
     target = Target("vulkan -device=nvidia_h200")
     single, half = (
@@ -117,6 +119,7 @@ def test_the_listed_operators_are_there_in_fp16() -> None:
     assert all("coopmat" in task.space(target).knobs["multiply_add"] for task in half)
 
 
+@exhaustive
 def test_a_choice_of_a_knob_is_drawn_for_all_that_have_it() -> None:
     target = Target("vulkan -device=nvidia_h200")
     tasks = check_operators.tasks_of(target, check_operators.Listed(only="pool", skip="", dtype="float16"))

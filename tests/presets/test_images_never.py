@@ -13,7 +13,7 @@ from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.devices.targets import Target
 from support.kernels.operators import conv, task_of
-from support.suite.exhaustive import in_turn
+from support.suite.exhaustive import exhaustive, in_turn
 
 PHONES = ("adreno640", "adreno740", "mali_g76", "mali_g78")
 MEMORY = ("data", "weight", "output")
@@ -52,6 +52,7 @@ def test_an_operator_keeps_its_tile_without_images(work: Any, kind: str, device:
     assert without_memory(images) == without_memory(buffers)
 
 
+@exhaustive
 @in_turn
 @pytest.mark.parametrize("device", ["adreno640", "mali_g76", "mali_g78"])
 @pytest.mark.parametrize("network", ["squeezenet1_0", "mobilenet_v2"])
