@@ -22,7 +22,6 @@ from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import Server
-from support.suite.exhaustive import exhaustive
 
 HERE = "x86_64-linux-gnu"
 STEPS = ("programs", "weights to the device", "first run", "inputs to the device", "run", "outputs from the device")
@@ -98,14 +97,6 @@ def on_arm64(tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto,
 def test_plain_code_runs_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path, arm64_runtime: Path) -> None:
     model, folder = on_arm64
     run_bench(arm64_runtime, folder, model, "--variant", "cpu", by=[str(arm64)])
-
-
-# Under qemu, a driver compiles each kernel for half a minute. The kernels of a convolution are run by test_arm64.py.
-@exhaustive
-def test_kernels_run_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path, arm64_runtime: Path) -> None:
-    model, folder = on_arm64
-    options = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
-    run_bench(arm64_runtime, folder, model, "--variant", "opencl-adreno640", by=[str(arm64)], **options)
 
 
 def test_it_goes_as_far_as_the_device_on_arm64(

@@ -24,11 +24,11 @@ from romou.runtime.deploy.export import META
 from romou.runtime.rpc.keys import checked
 
 FOLDER = "/data/local/tmp/romou"
-SERVER = "romou_rpc_server"
+SERVER, BENCH = "romou_rpc_server", "romou_bench"
 BUILD = "scripts/build_phone_runtime.sh --out FOLDER"
 _LOG, _PID = f"{FOLDER}/server.log", f"{FOLDER}/server.pid"
 _WARM = f"{FOLDER}/warm"
-_BENCH, _PROGRAMS = "romou_bench", "programs"
+_PROGRAMS = "programs"
 _ABIS = {"android-arm64": "arm64-v8a"}
 _START_PATIENCE_S = 15.0
 _ADB_PATIENCE_S = 120.0
@@ -100,7 +100,7 @@ class Phone:
         # Files of an older version must not stay.
         self._shell(f"rm -rf {FOLDER} && mkdir -p {FOLDER}", what="make a folder")
         self._run("push", f"{runtime}/.", f"{FOLDER}/", what="push the runtime")
-        self._shell(f"chmod 755 {FOLDER}/{SERVER}", what="make the server executable")
+        self._shell(f"chmod 755 {FOLDER}/{SERVER} {FOLDER}/{BENCH}", what="make the programs executable")
 
     def start(self, *, key: str, port: int = 9090, tracker: str | None = None, timeout_s: float = 300.0) -> str:
         """Start the server in the background, forward `port` of this machine to it, and return the address for `rpc=`.
@@ -178,7 +178,7 @@ class Phone:
         try:
             self._run("push", f"{folder}/.", f"{_WARM}/", what="push the model")
             printed = self._shell(
-                f"LD_LIBRARY_PATH={FOLDER} {FOLDER}/{_BENCH} {_WARM} --repeats 1",
+                f"LD_LIBRARY_PATH={FOLDER} {FOLDER}/{BENCH} {_WARM} --repeats 1",
                 what="run the model",
             )
             for variant in self._shell(f"cd {_WARM} && ls -d */{_PROGRAMS}", what="find the programs").split():
