@@ -113,7 +113,7 @@ FAMILY = BatchInnermost()
 
 
 def _step(w: Conv2d) -> int:
-    return next(step for step in (4, 3, 2, 1) if w.in_channels % step == 0)
+    return next(step for step in (4, 2, 1) if w.in_channels % step == 0)
 
 
 def _reduction(w: Conv2d) -> dict[str, int]:
