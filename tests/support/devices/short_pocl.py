@@ -19,7 +19,7 @@ SYSTEM = Path("/etc/OpenCL/vendors")
 CALLED = re.compile(
     r"get_(global|local|group|num_groups|work|image_width|image_height|sub_group|max_sub_group|num_sub_groups)\w*"
     r"|(work_group_|sub_group_)?barrier|mem_fence|sub_group_(reduce\w*|any|all|broadcast)"
-    r"|(read|write)_image(f|h|i|ui)|v(load|store)[24]|v(load|store)a?_half4?"
+    r"|(read|write)_image(f|h|i|ui)|v(load|store)[24]|v(load|store)a?_half[24]?"
     r"|convert_(u?(char|short|int|long)|half|float|double)(2|4|8|16)?|convert_half4_rtz"
     r"|select|clamp|f?(max|min)|mix|step|abs|mul_hi|rotate|popcount|ldexp|any|all|sign|signbit|is(nan|inf|finite)"
     r"|a?(cos|sin|tan)h?|atan2|ceil|copysign|erfc?|exp(2|10|m1)?|fabs|floor|fma|fmod|hypot|log(2|10|1p)?|mad|mad24|mul24"
