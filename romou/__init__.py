@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target as Target
     from romou.runtime.module.multi_shape import MultiShapeModel as MultiShapeModel
     from romou.runtime.module.outputs import Outputs as Outputs
+    from romou.runtime.module.run_time_rows import RunTimeRowsModel as RunTimeRowsModel
     from romou.runtime.module.saved import load as load
     from romou.runtime.module.tuned_model import TunedModel as TunedModel
     from romou.tuner.measure.options import MeasureOptions as MeasureOptions
@@ -65,6 +66,7 @@ _NAMES = {
     "romou.runtime.module.saved": ("load",),
     "romou.runtime.module.tuned_model": ("TunedModel",),
     "romou.runtime.module.multi_shape": ("MultiShapeModel",),
+    "romou.runtime.module.run_time_rows": ("RunTimeRowsModel",),
     "romou.runtime.module.outputs": ("Outputs",),
     "romou.devices.targets": ("Target",),
     "romou.tuner.measure.options": ("MeasureOptions",),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,11 +91,16 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | list[di
     return sets if len(sets) > 1 else sets[0] if sets else None
 
 
-def parse_dims(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
-    """Return ("batch=1,4",) as {"batch": (1, 4)}. None for no text, UsageError for anything else."""
-    dims: dict[str, tuple[int, ...]] = {}
+def parse_dims(texts: tuple[str, ...]) -> dict[str, Sequence[int]] | None:
+    """Return ("batch=1,4", "tokens=1..9") as {"batch": (1, 4), "tokens": range(1, 10)}. None for no text."""
+    dims: dict[str, Sequence[int]] = {}
     for text in texts:
-        name, sizes = _sizes_in("--dim", text, "batch=1,4,8")
+        sizes: Sequence[int]
+        bounded = re.fullmatch(r"(.+)=(\d+)\.\.(\d+)", text)
+        if bounded:
+            name, sizes = bounded[1], range(int(bounded[2]), int(bounded[3]) + 1)
+        else:
+            name, sizes = _sizes_in("--dim", text, "batch=1,4,8")
         if name in dims:
             raise UsageError(f"--dim gives {name!r} twice: {dims[name]} and {sizes}", name=name)
         dims[name] = sizes

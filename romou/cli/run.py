@@ -123,25 +123,21 @@ def command(
             f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module)
         )
     import romou
-    from romou.runtime.module import MultiShapeModel, random_inputs
+    from romou.runtime.module import MultiShapeModel, RunTimeRowsModel, random_inputs
 
     model = romou.load(module, device=0 if device is None else device, rpc=rpc)
     announce(model.target, model.device_index, rpc)
-    several = isinstance(model, MultiShapeModel)
-    given = read_inputs(inputs, model.inputs, any_shape=several)
-    signature = model.inputs
-    if isinstance(model, MultiShapeModel):
-        signature = model.signature_for({**_single(shapes), **{name: array.shape for name, array in given.items()}})
-    elif shapes is not None:
-        raise UsageError("--shape: the model has one shape", hint="Leave it out.")
+    signature, given = _signature(model, inputs, shapes)
     values = random_inputs(signature, seed) | model.settled | given
     outputs = model.run(values)
+    there = {name: array.shape for name, array in values.items()}
     # Times are of the shape that runs.
     if isinstance(model, MultiShapeModel):
-        model = model.model_for({name: array.shape for name, array in values.items()})
-    time_ms = model.time(repeat=repeat)
-    is_whole = signature == model.inputs
-    profiled = model.profile(values if is_whole else None, repeat=repeat) if profile or trace is not None else None
+        model = model.model_for(there)
+    options: dict[str, Any] = {"rows": model.rows_in(there)} if isinstance(model, RunTimeRowsModel) else {}
+    time_ms = float(np.median(model.times(repeat=repeat, **options)))
+    whole = values if signature == model.inputs else None
+    profiled = model.profile(whole, repeat=repeat) if profile or trace is not None else None
     if profiled is not None and trace is not None:
         profiled.save_trace(trace)
     if save_outputs is not None:
@@ -163,6 +159,25 @@ def command(
     _print(model, described, time_ms, repeat)
     if profiled is not None:
         _print_profile(profiled, trace)
+
+
+_Signature = dict[str, tuple[tuple[int, ...], str]]
+
+
+def _signature(
+    model: TunedModel,
+    inputs: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]] | None,
+) -> tuple[_Signature, dict[str, np.ndarray]]:
+    """Return shape and type of all inputs, by those that are given, and these."""
+    from romou.runtime.module import MultiShapeModel, RunTimeRowsModel
+
+    if isinstance(model, MultiShapeModel | RunTimeRowsModel):
+        given = read_inputs(inputs, model.inputs, any_shape=True)
+        return model.signature_for({**_single(shapes), **{name: array.shape for name, array in given.items()}}), given
+    if shapes is not None:
+        raise UsageError("--shape: the model has one shape", hint="Leave it out.")
+    return model.inputs, read_inputs(inputs, model.inputs)
 
 
 def _single(

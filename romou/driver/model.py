@@ -37,7 +37,7 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
         device_index=site.index,
         remote=site.remote,
         settled=imported.settled,
-        output_types=_output_types(imported),
+        output_types=output_types(imported),
         host_code=assembled.program.host,
         program=assembled.program,
     )
@@ -54,7 +54,7 @@ def default_model(compilation: Compilation, site: TimingSite, *, max_memory: int
     return tuned_model(fitting, site, summary)
 
 
-def _output_types(imported: ImportedModel) -> dict[str, tuple[tuple[int, ...], str]]:
+def output_types(imported: ImportedModel) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return the shape and the type on the device of each output, by name."""
     result = imported.mod["main"].ret_ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]

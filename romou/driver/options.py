@@ -178,10 +178,11 @@ class ImportOptions(CheckedOptions):
         None,
         """
         Size by name, for dimensions that the model names, such as "batch". `tune` and `compile` take several sizes of
-        one, too: {"tokens": (32, 128)}. `shapes` precedes.
+        one, too: {"tokens": (32, 128)}, or a size at run time: {"tokens": range(1, 513)}. `shapes` precedes.
         """,
         help_text=(
-            "Fix a named dimension: batch=1, or (tune, compile, bench) several sizes: batch=1,4,8. May be repeated."
+            "Fix a named dimension: batch=1, or (tune, compile, bench) several sizes: batch=1,4,8, or (tune, compile) a"
+            " size at run time: tokens=1..512. May be repeated."
         ),
     )
     constants: Mapping[str, object] | None = option(
@@ -227,10 +228,26 @@ class ImportOptions(CheckedOptions):
 
         return Precision.checked(self.precision, self.io_precision, self.calibration)
 
+    @property
+    def run_time_dim(self) -> tuple[str, int] | None:
+        """The dimension with a size at run time and its bound. UsageError if there are several, or a range is wrong."""
+        ranges = {name: sizes for name, sizes in (self.dims or {}).items() if isinstance(sizes, range)}
+        if not ranges:
+            return None
+        (name, sizes), *others = ranges.items()
+        if others or sizes.start != 1 or sizes.step != 1 or len(sizes) < 2:
+            raise UsageError(
+                f"dims={dict(self.dims or {})}: one dimension may have a size at run time, from 1 to a bound above 1",
+                hint="For example {'tokens': range(1, 513)}, --dim tokens=1..512.",
+            )
+        return str(name), len(sizes)
+
     def shape_sets(self, model: AnyModel) -> tuple[AnyModel, list[Shapes]]:
         """Return the model with its constants, and each shape that it is compiled for."""
         from romou.compiler.frontend import ImportedModel, load_onnx, shape_sets, with_constants
 
+        if self.run_time_dim is not None:
+            raise UsageError("a size at run time is for tune and compile", hint="Give one size here.")
         if isinstance(model, ImportedModel):
             if self.shapes or self.dims or self.constants:
                 raise UsageError(

@@ -27,6 +27,7 @@ class CompiledModel:
     """A program of TVM's virtual machine, its memory plan, and what it was built from.
 
     host: its host functions before code generation.
+    fused: its fused functions.
     scheduled: the module that `schedule_model` returned.
     kept: the cache with its lowered functions.
     """
@@ -35,6 +36,7 @@ class CompiledModel:
     host: tvm.IRModule
     memory: MemoryPlan
     target: Target
+    fused: tvm.IRModule
     scheduled: tvm.IRModule
     kept: Kept
 
@@ -63,6 +65,7 @@ def compile_model(
         host=host,
         memory=plan_memory(scheduled),
         target=target,
+        fused=fused,
         scheduled=scheduled,
         kept=kept,
     )

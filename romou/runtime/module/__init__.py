@@ -13,6 +13,7 @@ from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTen
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
+from romou.runtime.module.run_time_rows import RunTimeRows, RunTimeRowsModel
 from romou.runtime.module.saved import load
 from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
 from romou.runtime.module.tuned_model import Argument, TunedModel
@@ -31,6 +32,8 @@ __all__ = [
     "Outputs",
     "PlannedTensor",
     "Profile",
+    "RunTimeRows",
+    "RunTimeRowsModel",
     "ScheduledFunction",
     "ShapeRow",
     "Summary",

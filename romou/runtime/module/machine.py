@@ -110,6 +110,8 @@ class Machine:
         self._inputs: list[Any] = []
         self._shared: dict[int, Any] = {}
         self._has_run = False
+        self._rows: int | None = None
+        self._result: Any = None
         self._captured: CapturedRun | None = None
         self._outputs: list[Any] = []
         self._is_required = capture is True
@@ -146,9 +148,13 @@ class Machine:
         """See `TunedModel.programs`."""
         return None if self._programs is None else self._programs.report
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs for inputs in call order. Raise DeviceError if the driver fails."""
+    def run(self, inputs: Sequence[np.ndarray], rows: int | None = None) -> list[np.ndarray]:
+        """Return the outputs for inputs in call order. Raise DeviceError if the driver fails.
+
+        rows: the number of rows, if the library takes it at run time.
+        """
         with self._lock, self._driver():
+            self._rows = rows
             # The first run is not captured: some drivers compile kernels in it, and many processes end after it.
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
@@ -194,10 +200,17 @@ class Machine:
             return [outputs[position].numpy() for position in wanted]
 
     def times(
-        self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True
+        self,
+        inputs: Sequence[np.ndarray],
+        repeat: int,
+        *,
+        is_wall: bool = False,
+        is_captured: bool = True,
+        rows: int | None = None,
     ) -> list[float]:
-        """Return milliseconds of `repeat` runs after one warm-up. See `TunedModel.times`."""
+        """Return milliseconds of `repeat` runs after one warm-up. See `TunedModel.times`. rows: as in `run`."""
         with self._lock, self._driver(), self._alone():
+            self._rows = rows
             self._set(inputs)
             self._launch()
             captured = self._captured_run() if is_captured else None
@@ -209,8 +222,11 @@ class Machine:
             if captured is not None:
                 captured.launch()
                 return [captured.time_ms() for _ in range(repeat)]
-            evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
-            return [1e3 * float(t) for t in evaluator(self._entry).results]
+            function, arguments = (
+                ("invoke_stateful", [self._entry]) if rows is None else (self._entry, self._arguments())
+            )
+            evaluator = self._vm.time_evaluator(function, self._device, number=1, repeat=repeat)
+            return [1e3 * float(t) for t in evaluator(*arguments).results]
 
     def profile(self, inputs: Sequence[np.ndarray], repeat: int) -> list[tuple[str, list[float]]]:
         """Return the calls of a run in order: the function, "" for nodes on the host, and `repeat` times in ms.
@@ -317,14 +333,22 @@ class Machine:
             self._shared[i] if i in self._shared else tvm.runtime.tensor(array, self._device)
             for i, array in enumerate(arrays)
         ]
-        # Only the stateful calls can take tuples over a connection.
-        self._vm.set_input(self._entry, *self._inputs)
+        if self._rows is None:
+            # Only the stateful calls can take tuples over a connection.
+            self._vm.set_input(self._entry, *self._inputs)
+
+    def _arguments(self) -> list[Any]:
+        """Return the arguments of a direct call. TVM's stateful calls take tensors only."""
+        return [*self._inputs, self._rows]
 
     def _launch(self) -> None:
         """Run kernel by kernel. Raise DeviceError if a node on the host fails."""
         LEDGER.failure = None
         try:
-            self._vm.invoke_stateful(self._entry)
+            if self._rows is None:
+                self._vm.invoke_stateful(self._entry)
+            else:
+                self._result = self._vm[self._entry](*self._arguments())
         except Exception:
             if LEDGER.failure is not None:
                 raise LEDGER.failure from None
@@ -338,6 +362,8 @@ class Machine:
     def _invoke(self) -> list[Any]:
         """Launch kernel by kernel, and return the outputs as new tensors."""
         self._launch()
+        if self._rows is not None:
+            return [self._result] if hasattr(self._result, "numpy") else list(self._result)
         arity = int(self._arity_of(self._entry))
         fields = [()] if arity < 0 else [(field,) for field in range(arity)]
         return [self._output_of(self._entry, *field) for field in fields]

@@ -20,6 +20,7 @@ from romou.runtime.module.machine import MAIN
 from romou.runtime.module.manifest import META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
+from romou.runtime.module.run_time_rows import RunTimeRows, RunTimeRowsModel
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
 from romou.runtime.rpc import Address
@@ -102,6 +103,7 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
             raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}; save the model again")
         made = _models_of(about, library, capture=capture)
         padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
+        rows = RunTimeRows(**about["rows"]) if "rows" in about else None
         memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, UsageError) as error:
         raise ModelError(
@@ -111,7 +113,11 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     index = (attached_index(target, device) or 0) if index is None else index
     remote = None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind)
     model = made[0] if memory is None else MultiShapeModel(made, memory=memory, padding=padding)
-    model = model.moved(index, remote)
+    model = (
+        model.moved(index, remote)
+        if rows is None
+        else RunTimeRowsModel(rows=rows, **{**model.arguments(), "device_index": index, "remote": remote})
+    )
     if rpc is None and is_here(target.host):
         # Fail now if the library does not fit this machine. A model for another one can be exported.
         _ = model._executable

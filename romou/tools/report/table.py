@@ -247,7 +247,9 @@ def shapes_table(summary: Summary) -> Table:
 
 
 def shapes_lines(summary: Summary) -> list[str]:
-    """Return lines on the memory and the padding of a model of several shapes."""
+    """Return lines on a size at run time, or on the memory and the padding of a model of several shapes."""
+    if summary.run_time:
+        return [summary.run_time]
     if not summary.shapes or summary.memory is None:
         return []
     alone = [row.memory.weights for row in summary.shapes if row.memory is not None]

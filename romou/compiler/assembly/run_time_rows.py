@@ -1,0 +1,246 @@
+"""Kernels for any number of rows up to a bound: compiled for the bound, and launched for the rows of a run.
+
+    launch(kernel, x, w, y, groups=16)      ->      launch(kernel, x, w, y, groups=min(16, ceil(16 * rows / 512)))
+
+Rows are the outermost axis of the tensors that have them, so those of a run are the first elements. A group without
+them is not launched. Elements behind them are computed in part, from whatever memory holds, and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import relax, s_tir, sym, tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_map
+
+from romou.base.errors import ModelError, as_build_error
+from romou.compiler.assembly.build import Kept, Lowered, build_executable
+from romou.compiler.scheduling.blocks import is_view, substitute
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.traversal import nodes_in
+
+if TYPE_CHECKING:
+    from romou.compiler.assembly.assemble import CompiledModel
+
+_GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+# Field of an argument that holds its value, in TVM's packed calls.
+_VALUE = 15
+_OTHER = "the graph has other kernels for fewer rows"
+_GET, _SET = "tirx.tvm_struct_get", "tirx.tvm_struct_set"
+
+
+def check_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int) -> None:
+    """Check that every kernel computes a row of its outputs from the same row of its inputs.
+
+    fused, smaller: fused functions of the model with `rows` and with `fewer` rows. What differs has rows.
+
+    Raises
+    ------
+    ModelError
+        A kernel does not, or its tensors have rows elsewhere than outermost.
+    """
+    others = {var.name_hint: func for var, func in smaller.functions_items() if isinstance(func, tirx.PrimFunc)}
+    for var, func in fused.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        other = others.get(var.name_hint)
+        reason = (
+            "the graph has other kernels for fewer rows" if other is None else _not_by_rows(func, other, rows, fewer)
+        )
+        if reason:
+            raise ModelError(
+                f"the kernel {var.name_hint} is not by rows: {reason}",
+                hint="Give sizes instead of a range: each gets kernels of its own (docs/shapes.md).",
+            )
+
+
+def _buffers(func: tirx.PrimFunc) -> list[Any]:
+    return [*func.params, *(buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers)]
+
+
+def _not_by_rows(func: tirx.PrimFunc, other: tirx.PrimFunc, rows: int, fewer: int) -> str:
+    """Return why a function is not by rows, or ""."""
+    mine, theirs = _buffers(func), _buffers(other)
+    if len(mine) != len(theirs):
+        return _OTHER
+    axis_of: dict[Any, int] = {}
+    for one, two in zip(mine, theirs, strict=True):
+        shapes = [tuple(int(extent) for extent in each.shape) for each in (one, two)]
+        axes = [axis for axis, (a, b) in enumerate(zip(*shapes, strict=False)) if a != b]
+        if not axes and len(shapes[0]) == len(shapes[1]):
+            continue
+        (axis, *more) = axes or [0]
+        is_outermost = not more and set(shapes[0][:axis]) <= {1} and (shapes[0][axis], shapes[1][axis]) == (rows, fewer)
+        if not is_outermost or len(shapes[0]) != len(shapes[1]) or str(one.scope()) != "global":
+            return f"a tensor of the shape {list(shapes[0])} has its rows elsewhere than outermost"
+        axis_of[one] = axis
+    if is_view(func):
+        return ""
+    for block in nodes_in(func.body, s_tir.SBlock):
+        if nodes_in(block.body, s_tir.SBlock):
+            continue
+        parts = [part for part in (block.init, block.body) if part is not None]
+        stores = [store for part in parts for store in nodes_in(part, tirx.BufferStore)]
+        loads = [load for part in parts for load in nodes_in(part, TensorLoad)]
+        analyzer = sym.Analyzer()
+        for iter_var in block.iter_vars:
+            analyzer.bind(iter_var.var, iter_var.dom)
+        simple = analyzer.simplify
+        places = [simple(store.indices[axis_of[store.buffer]]) for store in stores if store.buffer in axis_of]
+        reads = [simple(load.indices[axis_of[load.source]]) for load in loads if load.source in axis_of]
+        if any(nodes_in(index, TensorLoad) for access in (*stores, *loads) for index in access.indices):
+            return "it reads at computed positions"
+        if not places and not reads:
+            continue
+        spatial = [iter_var.var for iter_var in block.iter_vars if iter_var.iter_type == tirx.IterVar.DataPar]
+        if not places or len(places) < len(stores) or not any(places[0].same_as(var) for var in spatial):
+            return "it combines rows"
+        if not all(each.same_as(places[0]) for each in (*places, *reads)):
+            return "it reads other rows than it writes"
+    return ""
+
+
+def with_run_time_rows(model: CompiledModel, rows: int) -> tuple[relax.VMExecutable, tvm.IRModule, tuple[str, ...]]:
+    """Return a program whose `main` takes the number of rows as its last argument.
+
+    Also return its host functions before code generation, and the functions that launch all groups for any number.
+
+    rows: the number that the model was compiled for, the most that a run may have.
+    """
+    lowered: dict[Any, Lowered] = {}
+    whole = []
+    names = {str(var.name_hint) for var in model.scheduled.get_global_vars()}
+    # Views are functions without calls.
+    called = {str(b.value.op.name_hint) for b in _bindings(model.scheduled["main"]) if _is_launch(b.value)}
+    for key, kernel in model.kept.lowered.items():
+        assert isinstance(key, tuple)
+        name = str(key[0])
+        if name not in names:
+            continue
+        scheduled = next((f for v, f in model.scheduled.functions_items() if v.name_hint == name), None)
+        steps = {} if scheduled is None else _steps(scheduled, rows)
+        lowered[key], is_shrunk = _launched_by_rows(kernel, steps, rows)
+        if name in called and not is_shrunk:
+            whole.append(name)
+    scheduled = _with_rows(model.scheduled)
+    with as_build_error("the model"), model.target.backend.keeping_programs():
+        executable, host = build_executable([(scheduled, model.target)], Kept(lowered=lowered))
+    return executable, host, tuple(whole)
+
+
+def _bindings(main: relax.Function) -> list[relax.Binding]:
+    return [binding for block in main.body.blocks for binding in block.bindings]
+
+
+def _is_launch(value: relax.Expr) -> bool:
+    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+
+
+def _with_rows(scheduled: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with the number of rows as an argument of `main`, and of each kernel behind its tensors."""
+    main = scheduled["main"]
+    number = relax.Var("rows", tvm.ir.PrimType("int64"))
+
+    def binding_of(binding: relax.Binding) -> relax.Binding:
+        call = binding.value
+        if not _is_launch(call):
+            return binding
+        with_rows = relax.Call(call.op, [*call.args, number], call.attrs, call.ty_args, ret_ty=call.ty)
+        return relax.VarBinding(binding.var, with_rows)
+
+    blocks = [type(block)([binding_of(binding) for binding in block.bindings]) for block in main.body.blocks]
+    changed = tvm.IRModule(dict(scheduled.functions_items()), global_infos=dict(scheduled.global_infos))
+    body = relax.SeqExpr(blocks, main.body.body)
+    changed["main"] = relax.Function([*main.params, number], body, main.ret_ty, main.is_pure, main.attrs)
+    return changed
+
+
+def _steps(func: tirx.PrimFunc, rows: int) -> dict[str, tuple[int, int]]:
+    """Return axis of the grid -> least elements of rows before a group's first, and elements of a row.
+
+    Empty if a store's position is not linear in the loops, or the function has several kernels.
+    """
+    loops = nodes_in(func.body, tirx.For)
+    tags = [tag for loop in loops if (tag := _tag(loop)) in _GRID]
+    realizes = nodes_in(func.body, s_tir.SBlockRealize)
+    if len(tags) != len(set(tags)) or not tags:
+        return {}
+    values = {v.var: value for r in realizes for v, value in zip(r.block.iter_vars, r.iter_values, strict=True)}
+    analyzer = sym.Analyzer()
+    for loop in loops:
+        analyzer.bind(loop.loop_var, tvm.ir.Range(loop.min, loop.extent))
+    least: dict[str, tuple[int, int]] = {}
+    for store in nodes_in(func.body, tirx.BufferStore):
+        if not any(store.buffer.same_as(param) for param in func.params):
+            continue
+        shape = [int(extent) for extent in store.buffer.shape]
+        if next((extent for extent in shape if extent != 1), 1) != rows:
+            return {}
+        flat: Any = 0
+        for index, extent in zip(store.indices, shape, strict=True):
+            flat = flat * extent + (index.base if isinstance(index, tirx.Ramp) else index)
+        for _ in range(8):
+            flat = substitute(flat, values)
+        variables = [loop.loop_var for loop in loops]
+        coefficients = sym.detect_linear_equation(analyzer.simplify(flat), variables)
+        if len(coefficients) == 0 or not all(isinstance(c, tirx.IntImm) and int(c) >= 0 for c in coefficients):
+            return {}
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        for loop, coefficient in zip(loops, coefficients, strict=False):
+            tag = _tag(loop)
+            if tag in _GRID and int(coefficient):
+                # The store that needs most groups decides.
+                step = (int(coefficient), elements // rows)
+                known = least.get(tag, step)
+                least[tag] = min(step, known, key=lambda each: each[0] / each[1])
+            elif tag in _GRID:
+                least[tag] = (0, 1)
+    return {tag: step for tag, step in least.items() if step[0]}
+
+
+def _tag(loop: tirx.For) -> str:
+    return "" if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
+
+
+def _launched_by_rows(lowered: Lowered, steps: Mapping[str, tuple[int, int]], rows: int) -> tuple[Lowered, bool]:
+    """Return a function that launches groups for the rows in its last argument, and whether that may be fewer."""
+    kernels = [func for _, mod in lowered.device.values() for _, func in mod.functions_items()]
+    places: dict[int, tuple[int, int]] = {}
+    if len(kernels) == 1 and steps:
+        tags = list(map(str, kernels[0].attrs["tirx.kernel_launch_params"]))
+        places = {len(kernels[0].params) + place: steps[tag] for place, tag in enumerate(tags) if tag in steps}
+    count = 0
+
+    def launched(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        # Checks of arguments count them. The inputs are Romou's own tensors.
+        unchecked = structural_map(func.body, (tirx.AssertStmt, lambda _: tirx.Evaluate(0)))
+        number = tirx.call_intrin("int64", _GET, func.params[1], len(kernels[0].params) if kernels else 0, _VALUE)
+
+        def by_rows(call: tvm.ir.Call) -> Any:
+            nonlocal count
+            if op_name(call) != _SET or int(call.args[2]) != _VALUE or int(call.args[1]) not in places:
+                return call
+            groups = _constant(call.args[3])
+            if groups is None:
+                return call
+            count += 1
+            step, elements = places[int(call.args[1])]
+            needed = tirx.truncdiv(number * elements + (step - 1), tirx.IntImm("int64", step))
+            fewest = tirx.Select(needed < groups, needed, tirx.IntImm("int64", groups))
+            return tirx.call_intrin("int32", _SET, *call.args[:3], fewest)
+
+        return func.with_body(structural_map(unchecked, (tvm.ir.Call, by_rows)) if places else unchecked)
+
+    functions = {var: launched(func) for var, func in lowered.host.functions_items()}
+    return replace(lowered, host=tvm.IRModule(functions, attrs=lowered.host.attrs)), count > 0
+
+
+def _constant(value: Any) -> int | None:
+    value = value.value if isinstance(value, tirx.Cast) else value
+    return int(value) if isinstance(value, tirx.IntImm) else None

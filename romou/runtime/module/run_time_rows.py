@@ -1,0 +1,189 @@
+"""A model whose number of rows is an argument of its kernels: one set of kernels for all sizes up to a bound."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from romou.base.arguments import whole_of
+from romou.base.errors import UsageError
+from romou.base.inputs import checked_inputs, random_inputs
+from romou.runtime.deploy import Variant
+from romou.runtime.module.outputs import Outputs
+from romou.runtime.module.profile import Profile
+from romou.runtime.module.tuned_model import TunedModel
+from tvm_patches.short_types import restored, stored
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunTimeRows:
+    """A dimension with a size at run time.
+
+    name: its name in the model.
+    most: the most that it may be.
+    inputs, outputs: name -> the axis that it is, for those that have it.
+    """
+
+    name: str
+    most: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+class RunTimeRowsModel(TunedModel):
+    """A model with a dimension of any size up to a bound. Memory is planned for the bound, `inputs` has its shapes.
+
+    `romou.tune` and `romou.compile` create it if `dims` has a range: {"tokens": range(1, 513)}. Runs are launched
+    kernel by kernel.
+
+    Parameters
+    ----------
+    rows
+        The dimension.
+    arguments
+        As in `TunedModel`.
+    """
+
+    def __init__(self, *, rows: RunTimeRows, **arguments: Any) -> None:
+        super().__init__(**{**arguments, "capture": False})
+        self.rows = rows
+
+    def changed(self, **changes: Any) -> TunedModel:
+        """See `TunedModel.changed`.
+
+        Parameters
+        ----------
+        changes
+            The arguments that change, by name.
+        """
+        return RunTimeRowsModel(rows=self.rows, **{**self.arguments(), **changes})
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
+        """Run once with the number of rows that the inputs have, and return the outputs as a list and by name.
+
+        Parameters
+        ----------
+        inputs
+            As in `TunedModel.run`, with one size of the dimension, from 1 to its bound.
+
+        Raises
+        ------
+        UsageError
+            As in `TunedModel.run`, or the sizes differ or are above the bound, or the model runs behind a connection.
+        DeviceError
+            The device failed.
+        """
+        if self.remote is not None:
+            raise UsageError("a model with a size at run time does not run behind a connection")
+        shapes = {name: np.shape(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else {}
+        rows, signature = self.rows_in(shapes), self.signature_for(shapes)
+        arrays = [stored(array) for array in checked_inputs(inputs, signature)]
+        whole = [_padded(array, shape) for array, (shape, _) in zip(arrays, self.inputs.values(), strict=True)]
+        outputs = self._machine().run(whole, rows)
+        kinds = (self._short_outputs.get(name, "") for name in self.outputs)
+        results = [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)]
+        for place, name in enumerate(self.outputs):
+            if name in self.rows.outputs:
+                results[place] = results[place].take(range(rows), axis=self.rows.outputs[name])
+        return Outputs(self.outputs, results)
+
+    def rows_in(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Return the size of the dimension in shapes of inputs, or its bound if none of them has it.
+
+        Parameters
+        ----------
+        shapes
+            Shape of some inputs by name.
+
+        Raises
+        ------
+        UsageError
+            The sizes differ, or are not from 1 to the bound.
+        """
+        axes = self.rows.inputs.items()
+        sizes = {(*shapes[name], *([0] * axis), 0)[axis] for name, axis in axes if name in shapes}
+        rows, *others = sizes or {self.rows.most}
+        if others or not 0 < rows <= self.rows.most:
+            found = ", ".join(map(str, sorted(sizes)))
+            raise UsageError(f"{self.rows.name} is {found} in the inputs; expected one size from 1 to {self.rows.most}")
+        return rows
+
+    def signature_for(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and type of all inputs, if some have these shapes.
+
+        Parameters
+        ----------
+        shapes
+            Shape of some inputs by name.
+
+        Raises
+        ------
+        UsageError
+            As in `rows_in`.
+        """
+        rows = self.rows_in(shapes)
+        return {name: (self._shape(name, shape, rows), dtype) for name, (shape, dtype) in self.inputs.items()}
+
+    def times(
+        self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True, rows: int | None = None
+    ) -> list[float]:
+        """Return the times of `repeat` runs in milliseconds, as `TunedModel.times`.
+
+        Parameters
+        ----------
+        repeat, seed, clock, capture
+            As in `TunedModel.times`.
+        rows
+            Size of the dimension. None: its bound.
+
+        Raises
+        ------
+        UsageError
+            A wrong argument.
+        DeviceError
+            The device failed.
+        """
+        repeat, rows = whole_of("repeat", repeat, lowest=1), self._checked(rows)
+        arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
+        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=False, rows=rows)
+
+    def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
+        """Raise UsageError: calls of a model with a size at run time are not timed one by one.
+
+        Parameters
+        ----------
+        inputs, repeat, seed
+            As in `TunedModel.profile`.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise UsageError("a model with a size at run time has no profile", hint="Compile it for one size, and profile.")
+
+    def _checked(self, rows: int | None) -> int:
+        number = self.rows.most if rows is None else whole_of("rows", rows, lowest=1)
+        if number > self.rows.most:
+            raise UsageError(f"rows={rows}: {self.rows.name} is at most {self.rows.most}")
+        return number
+
+    def _shape(self, name: str, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
+        axis = self.rows.inputs.get(name)
+        return shape if axis is None else (*shape[:axis], rows, *shape[axis + 1 :])
+
+    def _variant(self, host: str) -> Variant:
+        raise UsageError("a model with a size at run time cannot be exported", hint="Compile it for one size.")
+
+    def _meta(self) -> dict[str, Any]:
+        return {**super()._meta(), "rows": dataclasses.asdict(self.rows)}
+
+
+def _padded(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of a larger shape with zeros behind the elements."""
+    if array.shape == shape:
+        return array
+    return np.pad(array, [(0, most - size) for size, most in zip(array.shape, shape, strict=True)])

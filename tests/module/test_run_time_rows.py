@@ -1,0 +1,135 @@
+"""A size at run time: one set of kernels is right at every size up to the bound, and launches what the size needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from click.testing import CliRunner
+
+import romou
+from romou.base.errors import ModelError, UsageError
+from romou.cli import main
+from romou.compiler.frontend.onnxruntime_session import cpu_session
+from support.models.open_networks import encoder
+from support.models.small_networks import NetworkBuilder
+from support.suite.exhaustive import exhaustive
+
+HOST = "opencl -device=host"
+MOST = 96
+
+
+def dense_net(width: int = 24, inner: int = 40) -> onnx.ModelProto:
+    """Return products, a normalisation, a softmax and element-wise operators over `rows`, behind a batch of 1."""
+    g = NetworkBuilder({"x": (1, "rows", width), "y": (1, "rows", inner)})
+    h = g.add("Relu", g.add("Add", g.add("MatMul", "x", g.weight(width, inner)), g.weight(inner)))
+    h = g.add("LayerNormalization", g.add("Add", h, "y"), g.weight(inner, positive=True), g.weight(inner), axis=-1)
+    scores = g.add("Softmax", g.add("Tanh", h), axis=-1)
+    return g.model(g.add("Sigmoid", g.add("MatMul", scores, g.weight(inner, width))), g.add("Exp", h))
+
+
+def inputs_of(rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(rows)
+    return {name: rng.standard_normal((1, rows, width)).astype("float32") for name, width in (("x", 24), ("y", 40))}
+
+
+def wrong_sizes(model: romou.TunedModel, sizes: list[int]) -> list[int]:
+    """Return the sizes at which an output is not onnxruntime's. Larger runs before leave their rows in memory."""
+    session = cpu_session(dense_net())
+    wrong = []
+    for rows in sizes:
+        expected = session.run(None, inputs_of(rows))
+        results = model.run(inputs_of(rows))
+        if not all(
+            mine.shape == right.shape and np.allclose(mine, right, rtol=1e-4, atol=1e-5)
+            for mine, right in zip(results, expected, strict=True)
+        ):
+            wrong.append(rows)
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def model(opencl_device: tvm.runtime.Device) -> romou.TunedModel:
+    return romou.compile(dense_net(), dims={"rows": range(1, MOST + 1)}, target=HOST)
+
+
+def fifty(most: int) -> list[int]:
+    return [most, 1, 2, *map(int, np.random.default_rng(0).integers(1, most + 1, 47))]
+
+
+def test_it_is_right_at_fifty_random_sizes(model: romou.TunedModel, tmp_path: Path) -> None:
+    assert wrong_sizes(model, fifty(MOST)) == []
+    loaded = romou.load(model.save(tmp_path / "m.romou"))
+    assert isinstance(loaded, romou.RunTimeRowsModel)
+    assert wrong_sizes(loaded, [7, MOST, 33]) == []
+    assert loaded.summary().run_time == f"rows is 1 to {MOST} at run time, in every kernel."
+    assert loaded.time(repeat=1) > 0
+    with pytest.raises(UsageError, match="cannot be exported"):
+        loaded.export_android(tmp_path / "app", host="x86_64-linux-gnu")
+
+
+def test_groups_behind_the_size_are_not_launched(model: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs behind the size are zero, so rows computed there would be equal. Those of runs before are not."""
+    raw: list[np.ndarray] = []
+    machine = type(model._machine())
+    run = machine.run
+
+    def kept(self: Any, arrays: list[np.ndarray], rows: int | None = None) -> list[np.ndarray]:
+        raw[:] = run(self, arrays, rows)
+        return list(raw)
+
+    monkeypatch.setattr(machine, "run", kept)
+    for _ in range(3):
+        model.run(inputs_of(MOST))
+    model.run(inputs_of(1))
+    for output in raw:
+        assert not np.allclose(output[:, MOST - 1], output[:, MOST - 2])
+
+
+def test_wrong_sizes_are_refused(model: romou.TunedModel) -> None:
+    with pytest.raises(UsageError, match=f"rows is {MOST + 1} in the inputs; expected one size from 1 to {MOST}"):
+        model.run(inputs_of(MOST + 1))
+    with pytest.raises(UsageError, match="rows is 3, 5 in the inputs"):
+        model.run({"x": inputs_of(3)["x"], "y": inputs_of(5)["y"]})
+    with pytest.raises(UsageError, match="input 'y' .* is missing"):
+        model.run({"x": inputs_of(3)["x"]})
+
+
+def test_what_stays_static_is_named() -> None:
+    with pytest.raises(ModelError, match=r"the kernel \w+ is not by rows: (?s:.*)Give sizes instead of a range"):
+        romou.compile(encoder(), dims={"batch": 1, "tokens": range(1, 9)}, target=HOST, verify=False)
+    g = NetworkBuilder({"x": ("rows", 8)})
+    means = g.model(g.add("Sub", "x", g.add("ReduceMean", "x", axes=[0], keepdims=1)))
+    with pytest.raises(ModelError, match="it combines rows|reads other rows"):
+        romou.compile(means, dims={"rows": range(1, 9)}, target=HOST, verify=False)
+    with pytest.raises(UsageError, match="a size at run time, from 1 to a bound above 1"):
+        romou.compile(means, dims={"rows": range(2, 9)}, target=HOST)
+    with pytest.raises(UsageError, match="a size at run time is for tune and compile"):
+        romou.memory_plan(means, dims={"rows": range(1, 9)}, target=HOST)
+
+
+def test_the_command(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    g = NetworkBuilder({"x": ("rows", 8)})
+    onnx.save(g.model(g.add("Relu", g.add("MatMul", "x", g.weight(8, 12)))), tmp_path / "m.onnx")
+    saved = str(tmp_path / "m.romou")
+    line = ["compile", str(tmp_path / "m.onnx"), "--dim", "rows=1..64", "--target", HOST, "-o", saved]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    assert "rows is 1 to 64 at run time, in every kernel." in " ".join(result.stdout.split())
+    np.save(tmp_path / "x.npy", np.ones((5, 8), "float32"))
+    for words, rows in ((["--input", f"x={tmp_path / 'x.npy'}"], 5), (["--shape", "x=9,8"], 9), ([], 64)):
+        shown = CliRunner().invoke(main, ["run", saved, "--repeat", "1", "--json", *words])
+        assert json.loads(shown.stdout)["outputs"][0]["shape"] == [rows, 12]
+
+
+@exhaustive
+@pytest.mark.parametrize("device", ["opencl:intel", "vulkan -device=host"])
+def test_other_devices_are_right_at_fifty_sizes(device: str) -> None:
+    target, _, name = device.partition(":")
+    other = romou.compile(dense_net(), dims={"rows": range(1, 513)}, target=target, device=name or None, verify=False)
+    assert wrong_sizes(other, fifty(512)) == []
