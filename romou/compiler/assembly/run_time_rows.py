@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tvm
 from tvm import relax, s_tir, sym, tirx
 from tvm.ir import TensorLoad
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 # Field of an argument that holds its value, in TVM's packed calls.
 _VALUE = 15
+_HINT = "Give sizes instead of a range: each gets kernels of its own (docs/shapes.md)."
 _OTHER = "the graph has other kernels for fewer rows"
 _GET, _SET = "tirx.tvm_struct_get", "tirx.tvm_struct_set"
 
@@ -43,6 +45,7 @@ def check_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int
     ModelError
         A kernel does not, or its tensors have rows elsewhere than outermost.
     """
+    _check_constants(fused["main"], smaller["main"])
     others = {var.name_hint: func for var, func in smaller.functions_items() if isinstance(func, tirx.PrimFunc)}
     for var, func in fused.functions_items():
         if not isinstance(func, tirx.PrimFunc):
@@ -54,12 +57,38 @@ def check_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int
         if reason:
             raise ModelError(
                 f"the kernel {var.name_hint} is not by rows: {reason}",
-                hint="Give sizes instead of a range: each gets kernels of its own (docs/shapes.md).",
+                hint=_HINT,
             )
+
+
+def _check_constants(main: relax.Function, smaller: relax.Function) -> None:
+    """Raise ModelError unless the constants for fewer rows are the first elements of those for more."""
+    mine, theirs = (
+        [const.value.numpy() for binding in _bindings(each) for const in _constants(binding.value)]
+        for each in (main, smaller)
+    )
+    is_prefix = len(mine) == len(theirs) and all(
+        one.ndim == two.ndim and np.array_equal(one[tuple(map(slice, two.shape))], two)
+        for one, two in zip(mine, theirs, strict=True)
+    )
+    if not is_prefix:
+        raise ModelError("a constant of the model depends on the number of rows", hint=_HINT)
+
+
+def _constants(value: relax.Expr) -> list[Any]:
+    found: list[Any] = []
+    relax.analysis.post_order_visit(
+        value, lambda node: found.append(node) if isinstance(node, tvm.ir.GenericConst) else None
+    )
+    return found
 
 
 def _buffers(func: tirx.PrimFunc) -> list[Any]:
     return [*func.params, *(buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers)]
+
+
+def _numbers(func: tirx.PrimFunc) -> list[str]:
+    return [repr(float(number.value)) for number in nodes_in(func.body, tirx.FloatImm)]
 
 
 def _not_by_rows(func: tirx.PrimFunc, other: tirx.PrimFunc, rows: int, fewer: int) -> str:
@@ -80,6 +109,8 @@ def _not_by_rows(func: tirx.PrimFunc, other: tirx.PrimFunc, rows: int, fewer: in
         axis_of[one] = axis
     if is_view(func):
         return ""
+    if _numbers(func) != _numbers(other):
+        return "a number in it depends on the number of rows"
     for block in nodes_in(func.body, s_tir.SBlock):
         if nodes_in(block.body, s_tir.SBlock):
             continue
