@@ -17,11 +17,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import romou
+from romou.api.report import _evidence_in
 from romou.base.errors import DeviceError, UsageError
 from romou.devices.hardware import device_called, load_device
 from romou.devices.hardware.files import known_devices
 from romou.devices.targets import Target, misfit
 from romou.tools.regression import Bench
+from romou.tools.report.page import _about
 from support.docs.documents import blocks
 from support.models.classifier import check_classes, classifier, picture
 from support.servers.phone_servers import ROOT
@@ -260,9 +262,9 @@ def test_a_bench_is_read_by_report(exported: Path, host_runtime: Path, tmp_path:
     bench = Bench.load(tmp_path / "phone.json")
     assert Target.from_json(bench.target).device_name == "host"
     assert [len(times) for times in bench.model_times_ms] == [3, 3, 3]
-    page = romou.write_report(tmp_path / "phone.json", output=tmp_path / "page.html").read_text()
+    evidence, _, _ = _evidence_in([tmp_path / "phone.json"])
     assert bench.device is not None
-    assert f"{bench.time_ms:.3f} ms a run on {bench.device['name']} (bench)" in page
+    assert f"{bench.time_ms:.3f} ms a run on {bench.device['name']} (bench)" in _about(evidence)
 
 
 def test_without_a_driver_plain_code_runs(
