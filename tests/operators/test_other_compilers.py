@@ -20,7 +20,7 @@ from support.suite.exhaustive import exhaustive
 # families, or the first rounds.
 SAMPLE, WHOLE = ("--configs", "12", "--step", "55"), ("--configs", "240")
 # No long kernels among them, and one that adds up in both precisions.
-SHORT = ("--configs", "18", "--step", "5")
+SHORT = ("--configs", "9", "--step", "11")
 
 # Lines of a right kernel that are removed or changed, in the first config of a range that has them, and the report that
 # Oclgrind must print then.
