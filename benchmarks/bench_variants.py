@@ -75,12 +75,15 @@ def has(task: TunableTask, target: Target, variant: str) -> bool:
 
 
 def measured(
-    task: TunableTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int
+    task: TunableTask, target: Target, how: MeasureOptions, runner: LocalRunner, trials: int, seed: int
 ) -> tuple[float, Mapping[str, Any]] | None:
     """Return the microseconds and the config of the best of `trials` configs, or None if none works."""
     store: list[Record] = []
     options = TuningOptions(trials=trials, seed=seed, confirm=2, batch_size=8)
-    result = TuningSession([task], target, store=store, builder=builder, runner=runner, options=options).run()[task.key]
+    # It builds only configs of the target's spaces, and variants have spaces of their own.
+    with contextlib.closing(LocalBuilder(target, how)) as builder:
+        session = TuningSession([task], target, store=store, builder=builder, runner=runner, options=options)
+        result = session.run()[task.key]
     return None if result.config is None or result.best_ms is None else (result.best_ms * 1e3, dict(result.config))
 
 
@@ -210,7 +213,6 @@ def main(
             here = asked.limited_to(asked.backend.facts(index))
             how = MeasureOptions(repeat=3, min_repeat_ms=2.0, **({"build_workers": jobs} if jobs else {}))
             runner = stack.enter_context(contextlib.closing(LocalRunner(f"{asked.kind}:{index}", how)))
-            builder = stack.enter_context(contextlib.closing(LocalBuilder(here, how)))
         left: list[str] = []
         with stack:
             for name, variant in ((name, variant) for name in names for variant in (*COLUMNS, ANY)):
@@ -224,7 +226,7 @@ def main(
                 rows[name][variant] = (
                     compiled(task, there, gpu, trials, seed)
                     if gpu
-                    else measured(task, there, builder, runner, trials, seed)
+                    else measured(task, there, how, runner, trials, seed)
                 )
     except RomouError as error:
         raise SystemExit(f"bench_variants: {error}") from error

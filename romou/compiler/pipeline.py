@@ -60,10 +60,10 @@ from romou.compiler.passes.code_generator import (
     gather_bytes,
     keep_digits,
     name_register_reads,
-    narrow_choices,
     number_truth_values,
     unroll_by_compiler,
     unroll_without_pragmas,
+    wrap_short_integers,
 )
 from romou.compiler.passes.dimensions import keep_dimensions
 from romou.compiler.passes.double_buffers import double_buffers
@@ -241,7 +241,7 @@ DEVICE = listed(
     stage(compare_lanes, "OpenCL's vectors of truth values are -1"),
     stage(gather_bytes, "TVM packs bytes that are not adjacent into an integer"),
     stage(tirx.transform.LowerIntrin(), "functions of the device's language"),
-    stage(narrow_choices, "select of OpenCL takes a condition of the operands' width"),
+    stage(wrap_short_integers, "C computes with short integers in int, and select of OpenCL takes none"),
     stage(keep_digits, "TVM prints seven digits of a constant"),
     after=HOST,
 )

@@ -44,3 +44,20 @@ def test_other_differences_stay() -> None:
         changed = keep_differences(tvm.IRModule({"main": func}))["main"].body.value
         assert isinstance(changed, tirx.Sub) == is_kept
         assert str(tvm.sym.Analyzer().simplify(changed)) == str(changed) or is_kept
+
+
+@pytest.mark.parametrize("target", ["opencl -device=adreno640", "vulkan"])
+def test_nan_equals_nothing(target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]> g (float[5] x) => (bool[5] e, bool[5] l, bool[5] g, bool[5] n) {
+            e = Equal(x, x)
+            l = LessOrEqual(x, x)
+            g = GreaterOrEqual(x, x)
+            n = Not(e)
+        }"""
+    )
+    x = np.array([1, np.nan, np.inf, -0.0, np.nan], "float32")
+    *equal, unequal = romou.compile(model, target=target, device=0, verify=False, strict=True).run({"x": x})
+    for found in equal:
+        np.testing.assert_array_equal(found, ~np.isnan(x))
+    np.testing.assert_array_equal(unequal, np.isnan(x))

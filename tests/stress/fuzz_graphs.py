@@ -95,7 +95,12 @@ def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
                 expected = [values[name] for values in (right, *spread)]
                 defined = by_definition(graph) if defined is None else defined
                 problem = differs(
-                    array, expected, defined.get(name), is_fp16=is_fp16, may_lose_nan=_may_lose_nan(graph, way)
+                    array,
+                    expected,
+                    defined.get(name),
+                    is_fp16=is_fp16,
+                    may_lose_nan=_may_lose_nan(graph, way),
+                    may_gain_nan=_may_gain_nan(graph),
                 )
             if problem:
                 return f"output {name} of run {run}: {problem}", model.host_nodes
@@ -106,6 +111,16 @@ def _may_lose_nan(graph: Case, way: str) -> bool:
     """Return whether the driver may compute the graph's 0 / 0 as 1. Vulkan allows that, and lavapipe does not do it."""
     has_quotient = any(node.op_type == "Div" for node in graph.nodes)
     return way == "vulkan" and has_quotient and "llvmpipe" not in backend("vulkan").facts(0)["name"]
+
+
+def _may_gain_nan(graph: Case) -> bool:
+    """Return whether convolutions follow each other and infinities enter. The first one leaves 0 * inf in lanes that
+    fill up texels, which the second one multiplies by zero.
+    """
+    convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in graph.nodes)
+    return convolutions > 1 and any(
+        array.dtype.kind == "f" and not np.isfinite(array).all() for array in graph.arrays().values()
+    )
 
 
 def bounds(
@@ -134,12 +149,14 @@ def differs(
     *,
     is_fp16: bool = False,
     may_lose_nan: bool = False,
+    may_gain_nan: bool = False,
 ) -> str | None:
     """Return the fault of an output, or None.
 
     expected: the right result, then results of perturbed graphs.
     defined: the result by ONNX's reference. Each value may be this one or the right one.
     may_lose_nan: any value is right in the place of NaN.
+    may_gain_nan: NaN is right in the place of an infinity.
     """
     right, *others = expected
     if found.shape != right.shape or found.dtype != right.dtype:
@@ -158,6 +175,8 @@ def differs(
             is_right |= ~np.isfinite(found) & ~np.isfinite(right)
         if may_lose_nan and right.dtype.kind == "f":
             is_right |= np.isnan(right)
+        if may_gain_nan and right.dtype.kind == "f":
+            is_right |= np.isnan(found) & np.isinf(right)
         if right.dtype.kind in "iu":
             low, high = np.min([right, *others], axis=0), np.max([right, *others], axis=0)
             if is_fp16 and right.dtype.itemsize == 1:

@@ -86,6 +86,10 @@ def binary(b: Builder) -> object:
         raise UnfitError("division of integers by zero is not defined")
     if operator in ("Pow", "Mod") and b.array(x).dtype.kind in "iu" and (b.array(y) <= 0).any():
         raise UnfitError("not defined")
+    if operator == "Pow" and b.array(x).dtype.kind in "iu":
+        with np.errstate(all="ignore"):
+            if (np.abs(b.array(x).astype(np.float64) ** b.array(y)) > np.iinfo(b.array(x).dtype).max).any():
+                raise UnfitError("powers beyond the integers are not defined")
     options = {"fmod": 1} if operator == "Mod" and (b.array(x).dtype.kind == "f" or b.chance(0.3)) else {}
     reads = (y, x) if operator not in ("PRelu", "Div", "Pow", "Mod") and b.chance(0.3) else (x, y)
     return b.add(operator, *reads, **options)
@@ -201,6 +205,8 @@ def normalization(b: Builder) -> object:
             raise UnfitError("only rounding is left of onnxruntime's difference of squares")
         return b.add(operator, x, axes=axes)
     if operator == "LRN":
+        if x in b.constants:
+            raise UnfitError("constants are folded by onnxruntime, whose moving sums are kept as a difference")
         return b.add(operator, x, size=int(b.pick((1, 3, 5))))
     channels = (shape[1],)
     if operator == "BatchNormalization":

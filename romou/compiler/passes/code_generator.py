@@ -27,6 +27,8 @@ from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
 from romou.devices.backends.dialect import Dialect, dialect_of, dialects_of
 
 _PROMOTED = ("int8", "uint8", "int16", "uint16")
+# C computes them in int. All other results are within the type of their operands.
+_WIDENED = (tirx.Add, tirx.Sub, tirx.Mul, tirx.BitwiseNot)
 _ELEMENTWISE = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
     *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
@@ -228,19 +230,33 @@ def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
-def narrow_choices(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Narrow both choices of an 8-bit or 16-bit scalar, which C's arithmetic widens, after divisions became choices.
+def wrap_short_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Narrow 8-bit and 16-bit scalars, which C's arithmetic widens: results that others read, and both choices of a
+    choice. It runs after divisions became choices.
 
+    (x + y) <= z             ->      (uchar)(x + y) <= z
     select(c, x + y, x)      ->      select(c, (short)(x + y), (short)(x))
     """
     dialect = dialect_of(func)
 
-    def narrowed(select: tirx.Select) -> tirx.Expr:
+    def choice(select: tirx.Select, mutator: Any) -> tirx.Expr:
         if str(select.ty) not in _PROMOTED:
-            return select
-        return tirx.Select(select.condition, dialect.narrowed(select.true_value), dialect.narrowed(select.false_value))
+            return mutator.default_mutate(select)
+        values = (select.true_value, select.false_value)
+        new = [mutator.mutate(value) for value in values]
+        return tirx.Select(
+            mutator.mutate(select.condition),
+            *(
+                one if isinstance(value, _WIDENED) else dialect.narrowed(one)
+                for value, one in zip(values, new, strict=True)
+            ),
+        )
 
-    return func.with_body(structural_map(func.body, (tirx.Select, narrowed)))
+    def result(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        new = mutator.default_mutate(expr)
+        return dialect.narrowed(new) if str(new.ty) in _PROMOTED else new
+
+    return func.with_body(structural_mutate(func.body, [(tirx.Select, choice), (_WIDENED, result)]))
 
 
 def _compared(select: tirx.Select) -> tirx.Expr:

@@ -1,8 +1,9 @@
-"""Differences of floats that TVM's simplifier would take for differences of numbers without rounding, NaN or infinity.
+"""Floats that TVM's simplifier would take for numbers without rounding, NaN or infinity.
 
     (x + c) - c      ->      (x + c) + -1 * c           TVM: x
     x - (x + y)      ->      x + -1 * (x + y)           TVM: 0 - y
     f(x) - f(x)      ->      f(x) + -1 * f(x)           TVM: 0
+    f(x) == f(x)     ->      not isnan(f(x))            TVM: true, as of <= and >=; of != it makes false
 
 With c of 1.5 * 2**23, the first one rounds x to an integer.
 """
@@ -18,8 +19,11 @@ from tvm_ffi.structural import structural_equal, structural_map
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_differences(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write differences with a common term as sums, which TVM leaves alone. It runs before the first simplification."""
-    return func.with_body(structural_map(func.body, (tirx.Sub, _as_sum)))
+    """Write differences with a common term as sums, and comparisons of a number with itself as tests for NaN, which TVM
+    leaves alone. It runs before the first simplification.
+    """
+    body = structural_map(func.body, (tirx.Sub, _as_sum))
+    return func.with_body(structural_map(body, ((tirx.EQ, tirx.LE, tirx.GE, tirx.NE), _as_test)))
 
 
 def _as_sum(difference: tirx.Sub) -> tirx.Expr:
@@ -27,6 +31,13 @@ def _as_sum(difference: tirx.Sub) -> tirx.Expr:
     if "float" not in str(difference.ty) or not any(structural_equal(x, y) for x in _terms(a) for y in _terms(b)):
         return difference
     return tirx.Add(a, tirx.Mul(tirx.const(-1.0, str(difference.ty)), b))
+
+
+def _as_test(comparison: tirx.EQ | tirx.LE | tirx.GE | tirx.NE) -> tirx.Expr:
+    number = comparison.a
+    if "float" not in str(number.ty) or not structural_equal(number, comparison.b):
+        return comparison
+    return tirx.isnan(number) if isinstance(comparison, tirx.NE) else tirx.Not(tirx.isnan(number))
 
 
 def _terms(expr: tirx.Expr) -> Iterator[tirx.Expr]:

@@ -59,7 +59,7 @@ class Dialect:
 
     def narrowed(self, value: tirx.Expr) -> tirx.Expr:
         """Return a scalar of 8 or 16 bits in its own type. C's arithmetic makes it an int."""
-        return value
+        raise NotImplementedError
 
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """Return a scalar in place of a vector, if the language has vector arithmetic."""

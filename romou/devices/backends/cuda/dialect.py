@@ -31,6 +31,9 @@ class CudaCpp(Dialect):
         scalar = dtype.partition("x")[0]
         return tirx.Shuffle([tirx.Cast(scalar, value) for value in scalars], list(range(len(scalars))))
 
+    def narrowed(self, value: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(value.ty, f"({_NARROW[str(value.ty)]})", value)
+
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(str(bits.ty).replace("uint16", "float32"), "float_of_half", bits)
 
@@ -38,6 +41,7 @@ class CudaCpp(Dialect):
         return tirx.call_pure_extern(str(value.ty).replace("float32", "uint16"), "half_of_float", value)
 
 
+_NARROW = {"int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short"}
 # Name -> definition. In PTX, because no wheel that compiling needs has CUDA's fp16 header.
 _FUNCTIONS = {
     "float_of_half": (
