@@ -114,13 +114,15 @@ def _may_lose_nan(graph: Case, way: str) -> bool:
 
 
 def _may_gain_nan(graph: Case) -> bool:
-    """Return whether convolutions follow each other and infinities enter. The first one leaves 0 * inf in lanes that
-    fill up texels, which the second one multiplies by zero.
+    """Return whether NaN is as right as an infinity. A product overflows and meets zero in any order. A convolution of
+    infinities leaves 0 * inf in lanes that fill up texels, which the next convolution multiplies by zero.
     """
-    convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in graph.nodes)
-    return convolutions > 1 and any(
-        array.dtype.kind == "f" and not np.isfinite(array).all() for array in graph.arrays().values()
-    )
+    names = [node.op_type for node in graph.nodes]
+    if "ReduceProd" in names:
+        return True
+    arrays = [array for array in graph.arrays().values() if array.dtype.kind == "f"]
+    is_infinite = any(not np.isfinite(array).all() for array in arrays)
+    return is_infinite and names.count("Conv") + names.count("ConvTranspose") > 1
 
 
 def bounds(

@@ -150,6 +150,8 @@ def reduction(b: Builder) -> object:
     kind = b.pick(("Max", "Min", "Sum", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"))
     # Over several axes, and of doubles, onnxruntime's maximum drops NaN.
     x = b.any(kinds="ffffi", filled=True, finite=kind in ("Max", "Min"))
+    if kind == "LogSum" and b.array(x).dtype.kind == "i" and (b.array(x) <= 0).any():
+        raise UnfitError("no integer is the logarithm of a sum that is not positive")
     rank = len(b.dims(x))
     reads = (b.fixed(_axes(b, rank)),) if rank and b.chance(0.85) else ()
     return b.add(f"Reduce{kind}", x, *reads, keepdims=b.whole(0, 1))
