@@ -105,7 +105,7 @@ def test_configs_agree_with_the_plain_definition(family: Family, case: Case, ope
 
 @pytest.mark.parametrize(
     ("family", "case"),
-    few(CASES, *(place for place, (family, case) in enumerate(CASES) if case is family.cases[-1])),
+    few(CASES, *{family.name: place for place, (family, _) in enumerate(CASES)}.values()),
     ids=lambda value: value.name,
 )
 def test_a_schedule_binds_each_variable_once(family: Family, case: Case) -> None:

@@ -49,15 +49,22 @@ def test_other_differences_stay() -> None:
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "vulkan"])
 def test_nan_equals_nothing(target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
     model = onnx.parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 21]> g (float[5] x) => (bool[5] e, bool[5] l, bool[5] g, bool[5] n) {
+        """<ir_version: 10, opset_import: ["": 21]> g (float[5] x, float[5] y) => (bool[5] e, bool[5] l, bool[5] g, bool[5] n, bool[5] greater, bool[5] less) {
             e = Equal(x, x)
             l = LessOrEqual(x, x)
             g = GreaterOrEqual(x, x)
             n = Not(e)
-        }"""
+            at_most = LessOrEqual(x, y)
+            greater = Not(at_most)
+            above = Greater(x, y)
+            less = Not(above)
+        }"""  # noqa: E501
     )
-    x = np.array([1, np.nan, np.inf, -0.0, np.nan], "float32")
-    *equal, unequal = romou.compile(model, target=target, device=0, verify=False, strict=True).run({"x": x})
+    x, y = (np.array(row, "float32") for row in ([1, np.nan, np.inf, -0.0, 2], [2, 1, 1, np.nan, 2]))
+    compiled = romou.compile(model, target=target, device=0, verify=False, strict=True)
+    *equal, unequal, greater, less = compiled.run({"x": x, "y": y})
     for found in equal:
         np.testing.assert_array_equal(found, ~np.isnan(x))
     np.testing.assert_array_equal(unequal, np.isnan(x))
+    np.testing.assert_array_equal(greater, ~(x <= y))
+    np.testing.assert_array_equal(less, ~(x > y))

@@ -4,6 +4,7 @@
     x - (x + y)      ->      x + -1 * (x + y)           TVM: 0 - y
     f(x) - f(x)      ->      f(x) + -1 * f(x)           TVM: 0
     f(x) == f(x)     ->      not isnan(f(x))            TVM: true, as of <= and >=; of != it makes false
+    not x <= y       ->      y < x or isnan(x) or isnan(y)          TVM: y < x
 
 With c of 1.5 * 2**23, the first one rounds x to an integer.
 """
@@ -16,6 +17,8 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_equal, structural_map
 
+_OPPOSITES = {tirx.LT: tirx.GE, tirx.LE: tirx.GT, tirx.GT: tirx.LE, tirx.GE: tirx.LT}
+
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_differences(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
@@ -23,6 +26,7 @@ def keep_differences(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
     leaves alone. It runs before the first simplification.
     """
     body = structural_map(func.body, (tirx.Sub, _as_sum))
+    body = structural_map(body, (tirx.Not, _unordered))
     return func.with_body(structural_map(body, ((tirx.EQ, tirx.LE, tirx.GE, tirx.NE), _as_test)))
 
 
@@ -31,6 +35,14 @@ def _as_sum(difference: tirx.Sub) -> tirx.Expr:
     if "float" not in str(difference.ty) or not any(structural_equal(x, y) for x in _terms(a) for y in _terms(b)):
         return difference
     return tirx.Add(a, tirx.Mul(tirx.const(-1.0, str(difference.ty)), b))
+
+
+def _unordered(negation: tirx.Not) -> tirx.Expr:
+    order = negation.a
+    if not isinstance(order, tuple(_OPPOSITES)) or "float" not in str(order.a.ty):
+        return negation
+    opposite = _OPPOSITES[type(order)](order.a, order.b)
+    return tirx.Or(opposite, tirx.Or(tirx.isnan(order.a), tirx.isnan(order.b)))
 
 
 def _as_test(comparison: tirx.EQ | tirx.LE | tirx.GE | tirx.NE) -> tirx.Expr:

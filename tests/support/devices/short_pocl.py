@@ -1,7 +1,7 @@
 """A copy of PoCL that declares fewer built-in functions, so that small programs build in a third of the time.
 
-PoCL parses the declarations of some 14,000 functions with each program. The copy's header lacks those that no kernel of
-this project calls, and a call of one of them would be a compiler's error. PoCL looks for its headers relative to its
+PoCL parses the declarations of some 14,000 functions with each program. The copy's header lacks those of
+`UNCALLED`, and a call of one of them would be a compiler's error. PoCL looks for its headers relative to its
 library, so a copied library in another folder reads other headers.
 """
 
@@ -15,16 +15,12 @@ from pathlib import Path
 from support.suite.compiled import kept
 
 SYSTEM = Path("/etc/OpenCL/vendors")
-# The functions that kernels of this project call.
-CALLED = re.compile(
-    r"get_(global|local|group|num_groups|work|image_width|image_height|sub_group|max_sub_group|num_sub_groups)\w*"
-    r"|(work_group_|sub_group_)?barrier|mem_fence|sub_group_(reduce\w*|any|all|broadcast)"
-    r"|(read|write)_image(f|h|i|ui)|v(load|store)[24]|v(load|store)a?_half[24]?"
-    r"|convert_(u?(char|short|int|long)|half|float|double)(2|4|8|16)?|convert_half4_rtz"
-    r"|select|clamp|f?(max|min)|mix|step|abs|mul_hi|rotate|popcount|ldexp|any|all|sign|signbit|is(nan|inf|finite)"
-    r"|a?(cos|sin|tan)h?|atan2|ceil|copysign|erfc?|exp(2|10|m1)?|fabs|floor|fma|fmod|hypot|log(2|10|1p)?|mad|mad24|mul24"
-    r"|nextafter|pow[nr]?|remainder|rint|round|r?sqrt|trunc|native_\w+|half_(?!t\b)\w+"
-    r"|(arm_)?dot\w*|cross|distance|length|normalize"
+# Families of functions that no kernel of this project or of TVM calls.
+UNCALLED = re.compile(
+    r"convert_(?!half4_rtz)\w+?_(sat|rt[ezpn]|sat_rt[ezpn])|shuffle2?|async_work\w*|prefetch|intel_\w+|amd_\w+"
+    r"|atomic_(fetch|exchange|compare_exchange|load|store|init|flag)\w*|\w+_explicit|bitfield\w*|bit_reverse|upsample"
+    r"|get_image_(channel|num|dim|depth|array)\w*|sub_group_(non_uniform|clustered|scan|ballot|elect|rotate)\w*"
+    r"|work_group_(broadcast|reduce|scan)\w*|remquo|lgamma_r|frexp|sincos|fract|modf|mad_hi|mad_sat|abs_diff|r?hadd"
 )
 DECLARATION = re.compile(r"^[a-z][\w ]*?[\w*]+\s+(?:__attribute__\(\(\w+\)\)\s*)*(\w+)\s*\([^;{}]*\);\n", re.MULTILINE)
 
@@ -43,7 +39,7 @@ def vendors() -> Path:
         return SYSTEM
     text = header.read_text()
     state = library.stat()
-    made = kept("", str(library), str((state.st_size, state.st_mtime_ns)), text, CALLED.pattern)
+    made = kept("", str(library), str((state.st_size, state.st_mtime_ns)), text, UNCALLED.pattern)
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=made.parent))
@@ -66,7 +62,7 @@ def _copy(library: Path, data: Path, header: str, folder: Path, *, final: Path) 
     for path in (*data.iterdir(), *(data / "include").iterdir()):
         if path.name not in ("include", "opencl-c.h"):
             (shared / path.relative_to(data)).symlink_to(path)
-    short = DECLARATION.sub(lambda found: found[0] if CALLED.fullmatch(found[1]) else "", header)
+    short = DECLARATION.sub(lambda found: "" if UNCALLED.fullmatch(found[1]) else found[0], header)
     (shared / "include/opencl-c.h").write_text(short)
     (folder / "vendors").mkdir()
     for path in SYSTEM.glob("*.icd"):
