@@ -55,10 +55,11 @@ def default_model(compilation: Compilation, site: TimingSite, *, max_memory: int
 
 
 def output_types(imported: ImportedModel) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and the type on the device of each output, by name."""
+    """Return the shape and the type on the device of each output, by name, without those that the host shapes."""
     result = imported.mod["main"].ret_ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]
     return {
         name: (tuple(int(extent) for extent in field.shape), str(field.dtype))
         for name, field in zip(imported.outputs, fields, strict=True)
+        if field.shape is not None
     }
