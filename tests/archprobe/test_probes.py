@@ -83,9 +83,12 @@ def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, meter: Meter) ->
     for probe in all_probes():
         if probe.name not in ("warp_time", "warp_order", "warp_divergence", "image_cache"):
             continue
-        # What another process does in the middle of a curve looks like a step, once.
+        # What another process does in the middle of a curve looks like a step, seldom at the same place again.
         claimed = claims(probe.measure(meter))
-        assert not (claimed and claimed & claims(probe.measure(meter))), (probe.name, claimed)
+        for _ in range(4):
+            if claimed:
+                claimed &= claims(probe.measure(meter))
+        assert not claimed, probe.name
 
 
 def claims(found: Findings) -> set[str]:
