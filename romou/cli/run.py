@@ -169,7 +169,7 @@ def _signature(
     inputs: tuple[str, ...],
     shapes: dict[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]] | None,
 ) -> tuple[_Signature, dict[str, np.ndarray]]:
-    """Return shape and type of all inputs, by those that are given, and these."""
+    """Return (shape and type of all inputs, the inputs that are read). Inputs that are given have their own shapes."""
     from romou.runtime.module import MultiShapeModel, RunTimeRowsModel
 
     if isinstance(model, MultiShapeModel | RunTimeRowsModel):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from romou.base.arguments import instance_of, whole_of
 from romou.base.errors import UsageError, unknown_name
@@ -335,6 +335,19 @@ class DeviceOptions(ModelOptions):
         return index
 
 
+def _pad() -> Any:
+    """Return the option `pad` of `compile` and `tune`."""
+    return option(
+        None,
+        """
+        Value by name, for inputs that are padded behind their elements if a run's shape is between those given: token
+        ids and their mask {"ids": 0, "mask": 0}. The next larger shape runs, and outputs are cut. None: only the shapes
+        given run.
+        """,
+        help_text="Pad this input with a value, if a run's shape is between those given: ids=0. May be repeated.",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions(DeviceOptions):
     """Options of `romou.compile`.
@@ -344,15 +357,7 @@ class CompileOptions(DeviceOptions):
 
     noun: ClassVar[str] = "option of compile"
 
-    pad: Mapping[str, float] | None = option(
-        None,
-        """
-        Value by name, for inputs that are padded behind their elements if a run's shape is between those given: token
-        ids and their mask {"ids": 0, "mask": 0}. The next larger shape runs, and outputs are cut. None: only the shapes
-        given run.
-        """,
-        help_text="Pad this input with a value, if a run's shape is between those given: ids=0. May be repeated.",
-    )
+    pad: Mapping[str, float] | None = _pad()
     verify: bool = option(
         True,
         """
@@ -412,15 +417,7 @@ class TuneOptions(DeviceOptions):
 
     noun: ClassVar[str] = "option of tune"
 
-    pad: Mapping[str, float] | None = option(
-        None,
-        """
-        Value by name, for inputs that are padded behind their elements if a run's shape is between those given: token
-        ids and their mask {"ids": 0, "mask": 0}. The next larger shape runs, and outputs are cut. None: only the shapes
-        given run.
-        """,
-        help_text="Pad this input with a value, if a run's shape is between those given: ids=0. May be repeated.",
-    )
+    pad: Mapping[str, float] | None = _pad()
     target: Target | str | Mapping[str, object] = option(
         default="opencl",
         doc="""

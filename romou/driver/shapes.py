@@ -48,7 +48,7 @@ def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedMode
 
 
 def _with_run_time_rows(model: AnyModel, options: _Options, make: Maker, name: str, most: int) -> TunedModel:
-    """Return a model for up to `most` rows, made like a model of so many."""
+    """Return a model for up to `most` rows, made like a model of exactly `most` rows."""
 
     def at(rows: int) -> _Options:
         dims: Any = {"dims": {**(options.dims or {}), name: rows}}

@@ -26,9 +26,12 @@ def keep_differences(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
     """Write differences with a common term as sums, and comparisons of a number with itself as tests for NaN, which TVM
     leaves alone. It runs before the first simplification.
     """
-    body = structural_map(func.body, (tirx.Sub, _as_sum))
-    body = structural_map(body, (tirx.Not, _unordered))
-    return func.with_body(structural_map(body, ((tirx.EQ, tirx.LE, tirx.GE, tirx.NE), _as_test)))
+    rewrites = [
+        (tirx.Sub, _as_sum),
+        (tirx.Not, _unordered),
+        ((tirx.EQ, tirx.LE, tirx.GE, tirx.NE), _as_test),
+    ]
+    return func.with_body(structural_map(func.body, rewrites))
 
 
 def _as_sum(difference: tirx.Sub) -> tirx.Expr:

@@ -24,7 +24,7 @@ class RunTimeRows:
 
     name: its name in the model.
     most: the most that it may be.
-    inputs, outputs: name -> the axis that it is, for those that have it.
+    inputs, outputs: name -> axis of the dimension, for tensors with that dimension.
     """
 
     name: str

@@ -196,7 +196,7 @@ class TunedModel:
         return TunedModel(**{**self.arguments(), **changes})
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the constructor by name, but those that bind the model to others."""
+        """Return the constructor's arguments by name, without the links to other models."""
         return {
             "executable": self._given,
             "target": self.target,

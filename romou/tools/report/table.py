@@ -236,7 +236,7 @@ def device_lines(summary: Summary) -> list[str]:
 
 
 def shapes_table(summary: Summary) -> Table:
-    """Return a table with one line per shape of several: the whole model, and its memory if it were alone."""
+    """Return a table with a line for each shape: the whole model's time, and its memory without the other shapes."""
     columns = ("before", "after", "faster", "error", "MiB alone")
     table = table_of_numbers("shape", columns, title="Whole model by shape (ms)")
     for row in summary.shapes:

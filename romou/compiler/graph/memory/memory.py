@@ -136,7 +136,7 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
 
 
 def plan_memory_in_turn(scheduled: Sequence[tvm.IRModule], *, has_images: bool) -> MemoryUse:
-    """Return the memory of scheduled modules in one library, of which any may run after any other.
+    """Return the memory of scheduled modules in one library that run in any order.
 
     Weights of equal bytes are stored once. Each module keeps its inputs and outputs.
 
