@@ -1,4 +1,4 @@
-"""A copy of the checkout, its source archive, the wheel that is built of that, and fresh environments to install in."""
+"""A copy of the checkout, its source archive and wheel as scripts/build_wheel.sh makes them, and fresh environments."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# The address of the files that links of the package page lead to.
+SOURCE_URL = "https://example.org/romou/blob/v1"
 
 
 @pytest.fixture(scope="session")
@@ -76,33 +78,30 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], 
 
 
 @pytest.fixture(scope="module")
-def archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the unpacked source archive of `python -m build --sdist`, built without a separate environment."""
-    folder = tmp_path_factory.mktemp("archive")
-    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=source, check=True, capture_output=True)
-    (packed,) = folder.glob("romou-*.tar.gz")
-    with tarfile.open(packed) as file:
-        file.extractall(folder, filter="data")
-    return folder / packed.name.removesuffix(".tar.gz")
+def packed(source: Path, compiler: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that scripts/build_wheel.sh fills, without a separate environment for the build.
+
+    The wheel is built from the source archive: files missing there are missing here too.
+    """
+    folder = tmp_path_factory.mktemp("dist")
+    command = [str(source / "scripts/build_wheel.sh"), str(folder), "--no-build-isolation"]
+    environment = {**os.environ, **compiler, "PYTHON": sys.executable, "SOURCE_URL": SOURCE_URL}
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env=environment)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def wheel(archive: Path, compiler: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel, built from the source archive: files missing there are missing here too."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(folder),
-        str(archive),
-    ]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, **compiler})
-    (found,) = folder.glob("*.whl")
-    return found
+def archive(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the unpacked source archive."""
+    (file,) = packed.glob("romou-*.tar.gz")
+    folder = tmp_path_factory.mktemp("archive")
+    with tarfile.open(file) as opened:
+        opened.extractall(folder, filter="data")
+    return folder / file.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(packed: Path) -> Path:
+    """Return the wheel."""
+    (file,) = packed.glob("*.whl")
+    return file

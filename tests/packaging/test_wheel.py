@@ -4,6 +4,7 @@ environment, tunes from another folder.
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
@@ -73,23 +74,53 @@ def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
 
 
 def test_what_is_in_it(archive: Path, wheel: Path) -> None:
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = (name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/"))
+    names = {name for name in files if ".dist-info/" not in name}
     python = {name for name in files_in(archive, "tvm_patches") if name.endswith(".py")} - {"tvm_patches/setup.py"}
     runtimes = {f"tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")}
     assert names == files_in(archive, "romou", "schedules", "archprobe") | python | runtimes | {"tvm_patches/README.md"}
     assert "romou/api/tune.py" in names
-    assert wheel.name.startswith("romou-0.1.0-py3-none-")
 
 
 def test_it_runs_wherever_its_c_library_does(wheel: Path) -> None:
-    """auditwheel finds a manylinux policy that it keeps to: its library is linked with nothing that a distribution may
-    lack.
+    """auditwheel finds a manylinux policy that it keeps to, which is its tag: its libraries are linked with nothing that
+    a distribution may lack, and nothing had to be added.
     """
+    assert re.fullmatch(r"romou-[\d.]+-py3-none-manylinux_2_\d+_x86_64\.whl", wheel.name)
     done = subprocess.run(
         [sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r'following\s+platform\s+tag:\s+"manylinux_2_\d+_', done.stdout), done.stdout
+    tag = wheel.name.removesuffix(".whl").rpartition("-")[2]
+    assert f'platform tag: "{tag}"' in " ".join(done.stdout.split()), done.stdout
+    assert not any("romou.libs" in name for name in zipfile.ZipFile(wheel).namelist())
+
+
+def test_its_page_links_to_the_files(wheel: Path, source: Path) -> None:
+    """A package page has no other file of the checkout: every link is absolute, and leads to a file that there is."""
+    file = zipfile.ZipFile(wheel)
+    (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+    fields = email.message_from_bytes(file.read(name))
+    page = str(fields.get_payload())
+    labels = dict(label.split(", ", 1) for label in fields.get_all("Project-URL", []))
+    base = labels["Source"].removesuffix("README.md")
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith("https://")] == []
+    own = [link.removeprefix(base) for link in links if link.startswith(base)]
+    assert [path for path in own if not (source / path.removesuffix("?raw=true")).is_file()] == []
+    assert {path for path in own if path.endswith("?raw=true")} == {"docs/tune.svg?raw=true", "docs/report.png?raw=true"}
+    assert fields["Description-Content-Type"] == "text/markdown"
+    assert labels["Changelog"] == f"{base}CHANGELOG.md"
+    assert labels["Paper"].startswith("https://doi.org/")
+
+
+def test_without_an_address_its_page_has_no_dead_link(source: Path) -> None:
+    code = "import runpy, setuptools; setuptools.setup = dict; print(runpy.run_path('setup.py')['package_page']())"
+    variables = {name: value for name, value in ENVIRONMENT.items() if name != "SOURCE_URL"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, env=variables, capture_output=True, text=True)
+    assert "Getting started" in done.stdout, done.stderr
+    assert re.findall(r"\]\((?!https:)[^)]*\)", done.stdout.rpartition("# Romou\n")[2]) == []
 
 
 def test_it_tunes_from_another_folder(python: str, tmp_path: Path) -> None:
