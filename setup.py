@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -39,7 +40,19 @@ def urls() -> dict[str, str]:
 
 
 patches = runpy.run_path("tvm_patches/setup.py")
-data = ("json", "onnx", "ubj.gz", "cl", "html", "md", "txt", "kt", "kts", "xml")
+
+
+class WithHeaders(patches["COMMANDS"]["build_py"]):
+    """Add the headers stored beside tvm_patches, which the phone's runtime is built with."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib, "tvm_patches/third_party")
+            shutil.copytree(patches["THIRD_PARTY"], target, dirs_exist_ok=True)
+
+
+data = ("sh", "json", "onnx", "ubj.gz", "cl", "html", "md", "txt", "kt", "kts", "xml")
 
 setup(
     license="Apache-2.0",
@@ -51,10 +64,11 @@ setup(
     package_data={
         "romou": [*(f"**/*.{suffix}" for suffix in data), "py.typed"],
         "schedules": ["*.jsonl", "README.md"],
-        "tvm_patches": ["README.md"],
+        # Sources of the phone's runtime.
+        "tvm_patches": ["README.md", "*.sh", *(f"*_runtime/**/*.{suffix}" for suffix in ("cc", "c", "h", "hpp"))],
         "archprobe": ["**/*.json", "README.md"],
     },
     packages=find_packages(include=["romou*", "tvm_patches*", "archprobe*", "schedules"]),
     ext_modules=[patches["runtime"](kind) for kind in patches["KINDS"]],
-    cmdclass=patches["COMMANDS"],
+    cmdclass={**patches["COMMANDS"], "build_py": WithHeaders},
 )

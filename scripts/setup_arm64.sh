@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Sets up an arm64 Linux with OpenCL to run under qemu's user mode, where a phone is missing: it runs what build_phone_runtime.sh makes for linux-arm64.
+# Sets up an arm64 Linux with OpenCL to run under qemu's user mode, where a phone is missing: it runs what `romou phone build` makes for linux-arm64.
 #   scripts/setup_arm64.sh [DIR]     default: ~/.cache/romou/arm64; afterwards DIR/run PROGRAM ARGUMENT... runs an arm64 program with PoCL's OpenCL
 # About 150 MB to download, 450 MB on disk. Needs apt-get, dpkg-deb and the network, not root: nothing is installed into the system. To run kernels,
 # it needs Debian's cross linker (apt-get install g++-aarch64-linux-gnu): PoCL links every kernel, and an arm64 linker cannot be called from inside qemu.
 set -euo pipefail
 say() { printf '==> %s\n' "$*"; }
 fail() { printf 'error: arm64 could not be set up: %s\n' "$*" >&2; exit 1; }
-source "$(dirname -- "${BASH_SOURCE[0]}")/arm64_packages.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../romou/devices/mobile_compilers/arm64_packages.sh"
 
 DIR=${1:-$HOME/.cache/romou/arm64}
 command -v aarch64-linux-gnu-ld > /dev/null || fail "aarch64-linux-gnu-ld is missing: apt-get install g++-aarch64-linux-gnu (Debian, Ubuntu)"

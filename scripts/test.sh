@@ -67,7 +67,7 @@ setup_system compilers vulkan arm64 $kotlin
 scratch=$(mktemp -d)
 # Without mobile compilers some tests are skipped, which pytest's last lines tell; all else is checked. arm64 is a phone's stand-in.
 {
-  "$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
+  "$ROOT/romou/devices/mobile_compilers/setup.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
   [[ $MISSING == *arm64* || $MISSING == *aarch64* ]] || "$ROOT/scripts/setup_arm64.sh"
 } > "$scratch/downloads" 2>&1 &
 downloads=$!
@@ -77,7 +77,7 @@ downloads=$!
 mypy=$!
 # The runtime that arm64 runs. The tests would build it by themselves, but each of their processes at the same time.
 if [[ $MISSING != *arm64* && $MISSING != *aarch64* ]]; then
-  PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$scratch/runtime"
+  PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/tvm_patches/build_phone_runtime.sh" --target linux-arm64 --out "$scratch/runtime"
 fi
 wait "$downloads" || { cat "$scratch/downloads"; exit 1; }
 cat "$scratch/downloads"

@@ -45,9 +45,7 @@ VARIABLES = {
     ),
     "ROMOU_DUMP_DIR": Variable("folder of the files of ROMOU_DUMP", "romou-dump in the current folder"),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
-    "ROMOU_MOBILE_COMPILERS": Variable(
-        "folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"
-    ),
+    "ROMOU_MOBILE_COMPILERS": Variable("folder of `romou setup mobile-compilers`", "~/.cache/romou/mobile_compilers"),
     "ROMOU_NO_FALLBACK": Variable(
         "1: a kernel that cannot be built, or is wrong, is an error, instead of one in parts, of TVM's, or the host;"
         " for tests",

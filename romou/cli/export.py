@@ -35,7 +35,7 @@ from romou.cli.common import console, debug_option, json_option, print_json
     "--runtime",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Folder of scripts/build_phone_runtime.sh, for the project.",
+    help="Folder of `romou phone build`, for the project.",
 )
 @json_option
 @debug_option

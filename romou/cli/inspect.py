@@ -89,7 +89,7 @@ def command(
     """Show the kernels of MODEL without a device: source, registers, bytes loaded, integer operations in loops.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds statistics of each kernel from
-    Mesa's compilers for Adreno and Mali, which scripts/setup_mobile_compilers.sh fetches. They are not the vendors'
+    Mesa's compilers for Adreno and Mali, which `romou setup mobile-compilers` fetches. They are not the vendors'
     compilers.
 
     Registers are the estimate of pruning and regression runs: the criterion `registers` compares "needed" with the

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, key_option, print_json
+from romou.cli.common import console, debug_option, is_quiet, json_option, key_option, print_json
 from romou.cli.options import options_of
 from romou.driver.options import PhoneRecordOptions
 
@@ -24,14 +25,53 @@ def _serial_option(function: _F) -> _F:
 
 @click.group("phone")
 def command() -> None:
-    """Push the runtime to a phone, start, stop and look at its RPC server, over adb. All take --json and --debug.
+    """Build the runtime of a phone, push it, start, stop and look at its RPC server, over adb.
+
+    All take --json and --debug.
 
     \b
-    scripts/build_phone_runtime.sh --out FOLDER     builds the runtime
+    romou phone build --out FOLDER     builds the runtime
     romou phone push FOLDER
     romou phone start --key-file FILE               prints the address for tuning
     romou phone record --rpc ADDRESS -o FILE        times layers on any device at an address
     """
+
+
+@command.command("build")
+@click.option(
+    "-o",
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder of the runtime; an earlier one is replaced.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["android-arm64", "linux-arm64", "host"]),
+    default="android-arm64",
+    show_default=True,
+    help="android-arm64 takes the NDK in ANDROID_NDK_HOME, linux-arm64 Debian's cross compiler, host g++.",
+)
+@json_option
+@debug_option
+def build(folder: Path, target: str, is_json: bool) -> None:
+    """Build the runtime of a phone: RPC server, TVM's runtime, OpenCL and Vulkan, libromou.so and romou_bench.
+
+    The sources are in the installed packages. What is compiled is kept in ~/.cache/romou/phone_runtime. It takes bash
+    and a C++ compiler for the target, and a minute or two the first time.
+
+    \b
+    Examples:
+      romou phone build --out phone_runtime
+      romou phone build --target linux-arm64 --out arm64_runtime
+    """
+    from romou.base.shell import run_script
+    from romou.runtime.deploy.phone import BUILD_SCRIPT
+
+    run_script(BUILD_SCRIPT, "--target", target, "--out", str(folder), is_quiet=is_quiet())
+    if is_json:
+        print_json(json.loads((folder / "runtime.json").read_text(encoding="utf-8")) | {"folder": str(folder)})
 
 
 @command.command("push")

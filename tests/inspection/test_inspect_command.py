@@ -146,7 +146,7 @@ def test_missing_compilers_are_reported_first(model: Path, tmp_path: Path, monke
     result = invoke(str(model), "--target", TARGET, "--gpu", "a630")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        f"romou: Mesa's mobile compilers are not in {tmp_path}\nRun scripts/setup_mobile_compilers.sh"
+        f"romou: Mesa's mobile compilers are not in {tmp_path}\nRun romou setup mobile-compilers"
     )
 
 
@@ -156,7 +156,7 @@ def test_what_mesa_says_stands_beside(model: Path) -> None:
     except MobileCompilersMissingError as error:
         pytest.skip(
             f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]};"
-            " scripts/setup_mobile_compilers.sh says why it fails"
+            " romou setup mobile-compilers says why it fails"
         )
     result = invoke(
         str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--gpu", "a630", "--gpu", "g76"

@@ -16,5 +16,5 @@ def compilers() -> Path:
     except MobileCompilersMissingError as error:
         pytest.skip(
             f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]};"
-            " scripts/setup_mobile_compilers.sh says why it fails"
+            " `romou setup mobile-compilers` says why it fails"
         )

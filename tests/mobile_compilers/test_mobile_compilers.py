@@ -6,6 +6,7 @@ are not read.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from romou.base.errors import BuildError, UsageError
+from romou.cli import main
 from romou.devices.hardware import known_devices
 from romou.devices.mobile_compilers import (
     GPUS,
@@ -32,7 +35,7 @@ DATA = Path(__file__).parent / "data"
 SOURCE = (DATA / "kernels.cl").read_text(encoding="utf-8")
 # One compiler for each form of printed code: running one takes seconds.
 LIVE = ("a630", "g57", "g76")
-SETUP = Path(__file__).parents[2] / "scripts/setup_mobile_compilers.sh"
+SETUP = Path(__file__).parents[2] / "romou/devices/mobile_compilers/setup.sh"
 
 
 def kept(gpu: str) -> list[KernelStatistics]:
@@ -127,7 +130,7 @@ def test_missing_compilers_name_the_script(tmp_path: Path) -> None:
     with pytest.raises(MobileCompilersMissingError) as caught:
         compile_statistics(SOURCE, "a630", folder=tmp_path)
     assert str(caught.value).splitlines()[0] == f"Mesa's mobile compilers are not in {tmp_path}"
-    assert "Run scripts/setup_mobile_compilers.sh" in str(caught.value)
+    assert "Run romou setup mobile-compilers" in str(caught.value)
 
 
 def test_unknown_gpu() -> None:
@@ -182,6 +185,21 @@ def test_the_script_leaves_what_is_there(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout == f"==> the mobile compilers are already in {tmp_path}\n"
+
+
+def test_the_command_runs_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`romou setup mobile-compilers` has the script's result, and its error as an error of Romou's."""
+    (tmp_path / "ready.json").write_text('{"mesa": "25.0.7"}')
+    done = CliRunner().invoke(main, ["setup", "mobile-compilers", str(tmp_path), "--json"])
+    assert json.loads(done.stdout) == {"folder": str(tmp_path), "mesa": "25.0.7"}
+    assert done.stderr == f"==> the mobile compilers are already in {tmp_path}\n"
+    (tmp_path / "ready.json").rename(tmp_path / "letter")
+    failed = CliRunner().invoke(main, ["setup", "mobile-compilers", str(tmp_path)])
+    assert failed.exit_code == 1
+    assert failed.stderr == (
+        f"romou: the mobile compilers could not be set up: {tmp_path} holds something else; give another folder, or"
+        " remove it\n"
+    )
 
 
 # Together they exceed the compiler's time limit.

@@ -19,6 +19,7 @@ import onnx
 import pytest
 
 from support.models.small_networks import short_net
+from support.servers.android_ndk import write_ndk
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -77,7 +78,10 @@ def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
 def test_what_is_in_it(archive: Path, wheel: Path) -> None:
     files = (name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/"))
     names = {name for name in files if ".dist-info/" not in name}
-    python = {name for name in files_in(archive, "tvm_patches") if name.endswith(".py")} - {"tvm_patches/setup.py"}
+    every = files_in(archive, "tvm_patches")
+    sources = {name for name in every if "_runtime/" in name} | {"tvm_patches/build_phone_runtime.sh"}
+    headers = {f"tvm_patches/{name}" for name in files_in(archive, "third_party")}
+    python = {name for name in every if name.endswith(".py")} - {"tvm_patches/setup.py"} | sources | headers
     runtimes = {f"tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")}
     assert names == files_in(archive, "romou", "schedules", "archprobe") | python | runtimes | {"tvm_patches/README.md"}
     assert "romou/api/tune.py" in names
@@ -144,6 +148,27 @@ tuned.save("small.romou")
     command = [python, "-m", "romou.cli", "run", "small.romou", "--json"]
     done = subprocess.run(command, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 8, 8, 8]
+
+
+def test_it_builds_the_runtime_of_a_phone(python: str, tmp_path: Path) -> None:
+    """All sources come from the wheel. The compiler only records what it is to compile."""
+    variables = {"ANDROID_NDK_HOME": str(write_ndk(tmp_path / "ndk")), "HOME": str(tmp_path)}
+    command = [python, "-m", "romou.cli", "phone", "build", "--out", "out"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**ENVIRONMENT, **variables}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    texts = [path.read_text() for path in (tmp_path / "out").glob("libtvm_runtime*.so")]
+    sources = [Path(line.split('"')[1]) for text in texts for line in text.splitlines()]
+    site = Path(python).parents[1]
+    own = {source for source in sources if "tvm_patches" in source.parts}
+    assert len(own) > 10
+    assert all(source.is_file() and source.is_relative_to(site) for source in own)
+    # The headers that our sources name are there, too.
+    calls = (tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text()
+    (folder,) = set(re.findall(r"-isystem(\S+/third_party/vulkan)", calls))
+    assert (Path(folder) / "vulkan/vulkan_core.h").is_file()
+    assert Path(folder).is_relative_to(site)
 
 
 def test_archprobe_needs_no_extra(python: str, tmp_path: Path) -> None:

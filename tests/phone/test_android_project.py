@@ -107,7 +107,7 @@ def test_the_parts_of_the_project_fit_together() -> None:
         ("libOpenCL.so", "false"),
         ("libOpenCL-pixel.so", "false"),
     ]
-    (api,) = re.findall(r"^API=(\d+)", (ROOT / "scripts/build_phone_runtime.sh").read_text(), re.MULTILINE)
+    (api,) = re.findall(r"^API=(\d+)", (ROOT / "tvm_patches/build_phone_runtime.sh").read_text(), re.MULTILINE)
     for module in ("romou", "app"):
         assert f"minSdk = {api} " in (TEMPLATE / module / "build.gradle.kts").read_text()
     externals = re.findall(r"external fun (\w+)\(", (TEMPLATE / "romou" / SOURCES / "Model.kt").read_text())

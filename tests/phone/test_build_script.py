@@ -1,5 +1,5 @@
-"""scripts/build_phone_runtime.sh: its compilations for Android, with a compiler that only records its arguments, and
-its messages for missing tools.
+"""tvm_patches/build_phone_runtime.sh: its compilations for Android, with a compiler that only records its arguments,
+and its messages for missing tools.
 """
 
 from __future__ import annotations
@@ -13,21 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from romou.cli import main
+from support.servers.android_ndk import COMPILER, write_ndk
 from support.servers.phone_servers import ROOT
 
-SCRIPT = ROOT / "scripts/build_phone_runtime.sh"
-# Records its arguments and writes an empty output file.
-COMPILER = f"""#!{sys.executable}
-import pathlib, shlex, sys
-with open(pathlib.Path(__file__).with_name("calls"), "a") as log: log.write(shlex.join(sys.argv[1:]) + "\\n")
-if "--version" in sys.argv: print("Android clang version 17.0.2"); sys.exit()
-out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
-# A file that includes all sources.
-out.write_bytes(pathlib.Path(sys.argv[sys.argv.index("-c") + 1]).read_bytes() if "-c" in sys.argv else b"")
-for one in map(pathlib.Path, sys.argv):
-    if one.suffix == ".o" and one != out: out.write_bytes(one.read_bytes())
-"""
+SCRIPT = ROOT / "tvm_patches/build_phone_runtime.sh"
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,14 +29,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def ndk(tmp_path: Path) -> Path:
-    toolchain = tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64"
-    (toolchain / "bin").mkdir(parents=True)
-    (toolchain / "bin/clang++").write_text(COMPILER)
-    (toolchain / "bin/clang++").chmod(0o755)
-    library = toolchain / "sysroot/usr/lib/aarch64-linux-android/libc++_shared.so"
-    library.parent.mkdir(parents=True)
-    library.write_text("the NDK's C++ library")
-    return tmp_path / "ndk"
+    return write_ndk(tmp_path / "ndk")
 
 
 def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
@@ -102,6 +87,25 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
     again = run("--out", str(tmp_path / "out"), PYTHON=sys.executable, **environment)
     assert (again.returncode, "compiling" in again.stdout) == (0, False)
     assert (tmp_path / "out/libtvm_ffi.so").is_file()
+
+
+def test_the_command_runs_the_script(ndk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`romou phone build` has the script's result, and its error as an error of Romou's."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(ndk))
+    words = ["phone", "build", "--out", str(tmp_path / "out"), "--json"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["target"] == "android-arm64"
+    assert "==> compiling romou_bench for android-arm64, files: 1" in done.stderr
+    assert (tmp_path / "out/romou_rpc_server").is_file()
+    assert "==>" not in CliRunner().invoke(main, [*words, "-q"]).stderr
+    monkeypatch.delenv("ANDROID_NDK_HOME")
+    failed = CliRunner().invoke(main, words)
+    assert failed.exit_code == 1
+    message = "the phone runtime was not built: ANDROID_NDK_HOME is not set. Get the NDK from"
+    assert message in json.loads(failed.stdout)["error"]["message"]
+    assert f"romou: {message}" in failed.stderr
 
 
 def test_other_flags_and_versions_are_compiled_anew(ndk: Path, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ import romou
 from romou.cli import main
 from romou.runtime.deploy.phone import FOLDER
 from support.models.small_networks import NetworkBuilder
-from support.servers.phone_servers import ROOT
 from support.servers.rpc_servers import free_port
 
 # Acts on state.json in its folder: devices (serial -> state), properties, forwards. The phone's folder is phone/ there.
@@ -198,7 +197,7 @@ def test_what_is_pushed_must_be_a_phones_runtime(
     result = invoke("push", str(tmp_path / "other"))
     assert (
         result.exit_code,
-        "other holds no runtime for a phone\nBuild it: scripts/build_phone_runtime.sh" in result.output,
+        "other holds no runtime for a phone\nBuild it: romou phone build" in result.output,
     ) == (2, True)
     result = invoke("push", str(host_runtime))
     assert (result.exit_code, "was built for host; P1 is a phone with arm64-v8a" in result.output) == (2, True)
@@ -262,11 +261,6 @@ def test_a_server_that_cannot_start_leaves_no_ports(fake: FakePhone, runtime: Pa
 def test_wrong_options(fake: FakePhone, options: tuple[str, ...], message: str) -> None:
     result = invoke("start", *options)
     assert (result.exit_code, message in result.output) == (2, True)
-
-
-def test_the_help_names_the_build_script() -> None:
-    assert "scripts/build_phone_runtime.sh" in invoke("--help").output
-    assert (ROOT / "scripts/build_phone_runtime.sh").is_file()
 
 
 def test_warm_brings_the_phones_programs_back(fake: FakePhone, runtime: Path, tmp_path: Path) -> None:

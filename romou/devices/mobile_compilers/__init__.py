@@ -1,10 +1,11 @@
 """Mesa's compilers for Adreno and Mali: registers, spills and instructions of a kernel without a phone.
 
-They are not the vendors' compilers, which phones run. `scripts/setup_mobile_compilers.sh` fetches them.
+They are not the vendors' compilers, which phones run. `romou setup mobile-compilers` fetches them.
 """
 
 from romou.devices.mobile_compilers.gpus import GPUS, compiler_for, mobile_gpu
 from romou.devices.mobile_compilers.mesa import (
+    SETUP_SCRIPT,
     MobileCompilersMissingError,
     compile_all,
     compile_statistics,
@@ -15,6 +16,7 @@ from romou.devices.mobile_compilers.statistics import KernelStatistics, LoopStat
 
 __all__ = [
     "GPUS",
+    "SETUP_SCRIPT",
     "KernelStatistics",
     "LoopStatistics",
     "MobileCompilersMissingError",

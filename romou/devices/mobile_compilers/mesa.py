@@ -19,7 +19,8 @@ from romou.base.folders import HeldFolder
 from romou.devices.mobile_compilers.gpus import mobile_gpu
 from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
-SETUP = "scripts/setup_mobile_compilers.sh"
+SETUP_SCRIPT = Path(__file__).with_name("setup.sh")
+SETUP = "romou setup mobile-compilers"
 # Seconds between two polls of a running compiler
 _POLL_S = 0.5
 # A processor without pointer authentication, which Debian's programs use in every function. Emulating it up to doubles
@@ -41,7 +42,7 @@ def find_compilers(folder: Path | None = None) -> Path:
     if not (folder / "ready.json").is_file():
         raise MobileCompilersMissingError(
             f"Mesa's mobile compilers are not in {folder}",
-            hint=f"Run {SETUP} (from Romou's source, on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS.",
+            hint=f"Run {SETUP} (on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS.",
         )
     return folder
 

@@ -1,4 +1,4 @@
-"""Export of models to phones, which run them without Romou, with the runtime of `scripts/build_phone_runtime.sh`."""
+"""Export of models to phones, which run them without Romou, with the runtime of `romou phone build`."""
 
 from romou.runtime.deploy.export import Variant, check_exportable, export_models
 from romou.runtime.deploy.project import check_project, write_project

@@ -1,4 +1,4 @@
-"""A phone behind adb: push the runtime of `scripts/build_phone_runtime.sh`, start, stop and inspect its RPC server.
+"""A phone behind adb: push the runtime of `romou phone build`, start, stop and inspect its RPC server.
 
 All files on the phone are in `FOLDER`. The server listens on the phone's loopback. adb forwards a port of this machine
 to it, so that `rpc="127.0.0.1:PORT/KEY"` reaches it and no port is open to a network.
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tvm_patches
 from romou.base.errors import DeviceError, UsageError
 from romou.devices.backends import device_backends
 from romou.runtime.deploy.export import META
@@ -25,7 +26,8 @@ from romou.runtime.rpc.keys import checked
 
 FOLDER = "/data/local/tmp/romou"
 SERVER, BENCH = "romou_rpc_server", "romou_bench"
-BUILD = "scripts/build_phone_runtime.sh --out FOLDER"
+BUILD_SCRIPT = Path(tvm_patches.__file__).with_name("build_phone_runtime.sh")
+BUILD = "romou phone build --out FOLDER"
 _LOG, _PID = f"{FOLDER}/server.log", f"{FOLDER}/server.pid"
 _WARM = f"{FOLDER}/warm"
 _PROGRAMS = "programs"

@@ -18,7 +18,7 @@ from romou.runtime.deploy.export import META
 
 TRIPLE, _RUNTIME_TARGET, _ABI = "aarch64-linux-android", "android-arm64", "arm64-v8a"
 _TEMPLATE, _MARKER, _WHAT = Path(__file__).with_name("android"), "settings.gradle.kts", "an Android project"
-_BUILD = "scripts/build_phone_runtime.sh --out FOLDER"
+_BUILD = "romou phone build --out FOLDER"
 
 
 def check_project(folder: Path, host: str, runtime: Path | None) -> None:

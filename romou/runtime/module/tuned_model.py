@@ -528,7 +528,7 @@ class TunedModel:
     ) -> Path:
         """Write the model as files that apps run through `romou.h`, without Romou and Python.
 
-        They need the runtime that `scripts/build_phone_runtime.sh` builds.
+        They need the runtime that `romou phone build` builds.
 
         - model.json: inputs, outputs, devices, and a checksum of every file
         - DEVICE/model.so: kernels and host code
@@ -548,7 +548,7 @@ class TunedModel:
             Folder for an Android project: a library with a Kotlin class, the runtime and the model, and an app that
             classifies a picture. An earlier one is replaced.
         runtime
-            Folder of `scripts/build_phone_runtime.sh`, for the project.
+            Folder of `romou phone build`, for the project.
 
         Raises
         ------

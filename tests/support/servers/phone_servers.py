@@ -66,7 +66,7 @@ def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
 def build(target: str, out: Path) -> Path:
     # Not optimized: compiling would take longer than running. scripts/test.sh has the same flags, and the result is
     # cached by them.
-    script = [str(ROOT / "scripts/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
+    script = [str(ROOT / "tvm_patches/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
     done = subprocess.run(
         script,
         env={**os.environ, "CXXFLAGS": "-O0", "PYTHON": sys.executable},

@@ -1,4 +1,4 @@
-# Sourced by setup_mobile_compilers.sh and setup_arm64.sh: programs of Debian for arm64 in a folder of their own, and a qemu that runs them.
+# Sourced by setup.sh and by scripts/setup_arm64.sh of the checkout: programs of Debian for arm64 in a folder of their own, and a qemu that runs them.
 #   begin_arm64 DIR               sets `work` to a folder beside DIR, to be filled; fails where DIR holds something, or a tool is missing
 #   finish_arm64 DIR              moves it to DIR: a broken download never looks ready
 #   fetch_arm64 DIR PACKAGE...    DIR/arm64 (the packages and all that they depend on, unpacked) and DIR/qemu-aarch64; the name and version of each

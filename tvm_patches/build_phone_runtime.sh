@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Builds the folder that a phone needs: an RPC server, TVM's runtime, tvm-ffi and Romou's OpenCL and Vulkan runtimes, from the sources in the installed wheels and
-# those in tvm_patches. No TVM checkout is needed.
-#   scripts/build_phone_runtime.sh [--target android-arm64|linux-arm64|host] --out DIR      default: android-arm64; `romou phone push DIR` comes next
+# those beside this file. No TVM checkout is needed.
+#   romou phone build [--target android-arm64|linux-arm64|host] --out DIR      default: android-arm64; `romou phone push DIR` comes next
 # android-arm64  the NDK (r26 or newer) that ANDROID_NDK_HOME names
 # linux-arm64    Debian's cross compiler (apt-get install g++-aarch64-linux-gnu)
 # host           this machine, to try the server out: the wheels' own libraries, only the server is compiled
 # Apps link against libromou.so (romou.h); the folder has romou_bench, too.
 # What is compiled is kept in ~/.cache/romou/phone_runtime, by versions, compiler and sources; a minute or two the first time.
 set -euo pipefail
-ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+PATCHES=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# A wheel has the headers here, a checkout beside this folder.
+HEADERS=$PATCHES/third_party
+[ -d "$HEADERS" ] || HEADERS=${PATCHES%/*}/third_party
 say() { printf '==> %s\n' "$*"; }
 fail() { printf 'error: the phone runtime was not built: %s\n' "$*" >&2; exit 1; }
 
@@ -54,34 +57,33 @@ esac
 
 # ---- the wheels
 python=
-for candidate in "${PYTHON:-}" "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "$ROOT/.venv/bin/python" python3; do
+for candidate in "${PYTHON:-}" "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "${PATCHES%/*}/.venv/bin/python" python3; do
   if [ -n "$candidate" ] && "$candidate" -c 'import tvm_ffi, importlib.util as u, sys; sys.exit(u.find_spec("tvm") is None)' 2> /dev/null; then
     python=$candidate
     break
   fi
 done
-[ -n "$python" ] || fail "no Python with apache-tvm: pip install '$ROOT', or set PYTHON"
-{ read -r TVM; read -r FFI; read -r TVM_VERSION; read -r FFI_VERSION; read -r ROMOU_VERSION; } < <("$python" - "$ROOT" << 'PY'
+[ -n "$python" ] || fail "no Python with apache-tvm: install Romou, or set PYTHON"
+{ read -r TVM; read -r FFI; read -r TVM_VERSION; read -r FFI_VERSION; read -r ROMOU_VERSION; } < <("$python" - "$PATCHES" << 'PY'
 import importlib.util, pathlib, re, sys
 from importlib.metadata import version
 
 for package in ("tvm", "tvm_ffi"):
     print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
-root = pathlib.Path(sys.argv[1])
-project = (root / "pyproject.toml").read_text(encoding="utf-8")
+patches = pathlib.Path(sys.argv[1])
+checks = (patches / "compat.py").read_text(encoding="utf-8")
 for package in ("apache-tvm", "apache-tvm-ffi"):
-    pinned = re.search(rf'"{package}==([^"]+)"', project)[1]
+    pinned = re.search(rf'"{package}": "([^"]+)"', checks)[1]
     if version(package) != pinned:
         sys.exit(f"{package} {version(package)} is installed, {pinned} is needed")
     print(pinned)
-print(re.search(r'^__version__ = "([^"]+)"', (root / "tvm_patches/version.py").read_text(encoding="utf-8"), re.M)[1])
+print(re.search(r'^__version__ = "([^"]+)"', (patches / "version.py").read_text(encoding="utf-8"), re.M)[1])
 PY
 )
-[ -n "${ROMOU_VERSION:-}" ] || fail "the installed TVM packages are not the pinned pair; pip install '$ROOT'"
+[ -n "${ROMOU_VERSION:-}" ] || fail "the installed TVM packages are not the pinned pair; install Romou again"
 
 # ---- compiling
 CACHE=$HOME/.cache/romou/phone_runtime/$TARGET
-PATCHES=$ROOT/tvm_patches
 mkdir -p "$CACHE"
 # Two of them at the same time: the second one finds all compiled.
 if command -v flock > /dev/null; then exec 9> "$CACHE/lock" && flock 9; fi
@@ -108,7 +110,7 @@ build() {
     echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
     # TVM's sources are told by their version; ours by what is in them.
     printf '%s\n' "${@#"$WORK"}"
-    find "$PATCHES"/{phone,device,opencl,vulkan}_runtime "$ROOT/third_party" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
+    find "$PATCHES"/{phone,device,opencl,vulkan}_runtime "$HEADERS" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
     for source in "$@"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
     case $1 in "$PATCHES"/app_runtime/*) cat "$PATCHES"/app_runtime/*.h* ;; esac
   } | sha256sum | cut -c1-24)
@@ -145,7 +147,7 @@ NEW=$WORK/phone
 mkdir "$NEW"
 if [ "$TARGET" = host ]; then
   mapfile -t devices < <("$python" -c 'import tvm_patches as p; print(*p.RUNTIMES.values(), sep="\n")')
-  for library in "${devices[@]:-none}"; do [ -f "$library" ] || fail "Romou is not installed for $python; pip install '$ROOT'"; done
+  for library in "${devices[@]:-none}"; do [ -f "$library" ] || fail "Romou is not installed for $python"; done
   cp "$FFI/lib/libtvm_ffi.so" "$TVM/lib/libtvm_runtime.so" "${devices[@]}" "$NEW/"
 else
   # The wheel lacks headers that its sources name relative to themselves; those in phone_runtime/support stand in for them.
@@ -163,7 +165,7 @@ else
   build libtvm_runtime.so -shared -Wl,-soname,libtvm_runtime.so -Wl,--no-undefined -L"$NEW" -ltvm_ffi -- -w -- "${tvm[@]}"
   for kind in opencl vulkan; do
     build "libtvm_runtime_$kind.so" -shared -Wl,-soname,"libtvm_runtime_$kind.so" -Wl,--no-undefined -L"$NEW" -ltvm_runtime -ltvm_ffi \
-      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$ROOT/third_party/$kind" -isystem"$TVM/src" -- "$PATCHES"/{"$kind",device}_runtime/*.cc
+      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$HEADERS/$kind" -isystem"$TVM/src" -- "$PATCHES"/{"$kind",device}_runtime/*.cc
   done
   [ "$TARGET" != android-arm64 ] || cp "$libcxx" "$NEW/"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches Mesa's OpenCL compilers for Adreno (ir3) and Mali (Bifrost), so that `romou inspect --gpu` and benchmarks/bench_mobile_static.py can ask them.
-#   scripts/setup_mobile_compilers.sh [DIR]     default: $ROMOU_MOBILE_COMPILERS, else ~/.cache/romou/mobile_compilers
+#   romou setup mobile-compilers [DIR]     default: $ROMOU_MOBILE_COMPILERS, else ~/.cache/romou/mobile_compilers
 # Debian builds these drivers for arm64 alone. They run under qemu's user mode with Mesa's own stand-ins for the kernel's DRM drivers, so no GPU is
 # needed, and nothing is ever executed on one. About 190 MB to download, 500 MB on disk. Needs apt-get, dpkg-deb and the network, not root: nothing is
 # installed into the system.
