@@ -61,6 +61,7 @@ def test_the_archive_is_a_checkout(source: Path, archive: Path) -> None:
         "benchmarks",
         "docs",
         ".ci",
+        ".github",
     )
     assert files_in(archive, *folders) == files_in(source, *folders)
     assert {p.name for p in source.glob("*.*") if p.is_file() and p.name != ".gitignore"} <= {
