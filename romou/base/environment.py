@@ -83,6 +83,9 @@ VARIABLES = {
         "Vulkan extensions that a driver gets wrong and that are left unused, separated by commas; unified_memory"
         " counts as one"
     ),
+    "SOURCE_URL": Variable(
+        "address of the checkout's files, for links of the package page, while a wheel is built", "no links"
+    ),
     "TMPDIR": Variable("folder for temporary files", "/tmp"),
     "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from romou.base.errors import BuildError
+from romou.base.interpreter import child_environment
 
 _ERROR = "error: "
 
@@ -27,7 +27,7 @@ def run_script(script: Path, *arguments: str, is_quiet: bool = False) -> None:
     if bash is None:
         raise BuildError("bash, which runs Romou's scripts, is not on PATH", hint="apt-get install bash")
     command = [bash, str(script), *arguments]
-    environment = {**os.environ, "PYTHON": sys.executable}
+    environment = child_environment(PYTHON=sys.executable)
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     reason = ""
     try:

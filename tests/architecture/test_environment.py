@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 # These read the environment without the table: the table itself, a copy of it for children, and code that runs before
 # Romou is installed, without it, or under an emulator.
 READERS = {
+    "setup.py",
     "archprobe/devices/opencl.py",
     "romou/base/environment.py",
     "romou/base/interpreter.py",
