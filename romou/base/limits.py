@@ -56,6 +56,7 @@ class Limits:
         compiler fuses multiply-adds however they are spelled.
     instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
     prefers_images: whether images are read faster than buffers and may be used.
+    has_native_functions: whether the language has functions that compile to single instructions of a GPU, less exact.
     gains_by_autobroadcast: whether a product of vector and scalar is known to be faster than one of vectors (the
         criterion `broadcast`).
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
@@ -85,6 +86,7 @@ class Limits:
     has_fp16_arithmetic: bool = False
     prefers_fp16: bool = False
     has_vector_arithmetic: bool = True
+    has_native_functions: bool = False
     gains_by_autobroadcast: bool = False
     has_tensor_cores: bool = False
     allows_tf32: bool = False

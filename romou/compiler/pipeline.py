@@ -65,7 +65,6 @@ from romou.compiler.passes.code_generator import (
     unroll_without_pragmas,
     wrap_short_integers,
 )
-from romou.compiler.passes.dimensions import keep_dimensions
 from romou.compiler.passes.double_buffers import double_buffers
 from romou.compiler.passes.early_return import return_early
 from romou.compiler.passes.exact_division import divide_exactly
@@ -73,6 +72,7 @@ from romou.compiler.passes.flat_buffers import flatten_buffers, flatten_without_
 from romou.compiler.passes.float_differences import keep_differences
 from romou.compiler.passes.fp16_storage import widen_fp16
 from romou.compiler.passes.image_addressing import address_images, name_stored_texels
+from romou.compiler.passes.kernel_attributes import keep_attributes
 from romou.compiler.passes.nan import keep_nan
 from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers
 from romou.compiler.passes.own_memory import name_own_memory
@@ -197,7 +197,7 @@ KERNEL = listed(
     stage(s_tir.transform.LowerThreadAllreduce(), "reductions across work-items become loops over local memory"),
     stage(s_tir.transform.MergeSharedMemoryAllocations(), "one allocation of dynamic local memory"),
     stage(tirx.transform.SplitHostDevice(), "from here on there are a host function and kernels"),
-    stage(keep_dimensions, "the text of a kernel names its dimensions"),
+    stage(keep_attributes, "the text of a kernel names its dimensions, and calls the functions of its config"),
     stage(tirx.transform.MakePackedAPI(), "the host function reads packed arguments"),
     stage(tirx.transform.FP8StorageLegalize(), "fp8 is stored as bytes"),
     stage(tirx.transform.BF16StorageLegalize(), "bf16 is stored as 16-bit integers"),

@@ -26,6 +26,7 @@ from romou.compiler.operators.contraction.knobs import GROUP, MOST_MIXED, space_
 from romou.compiler.operators.contraction.schedule import schedule_group_store, schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, build_stages
 from romou.compiler.operators.contraction.tensor_core_defaults import staged_config
+from romou.compiler.operators.functions import FUNCTIONS, function_choices
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.packed_weight import PACKED, is_computed, schedule_packing
 from romou.compiler.operators.pieces import PIECES, build_pieces, bytes_between, schedule_pieces
@@ -175,11 +176,12 @@ class Algorithm(ABC):
         """Return whether the kernels around the contraction fit the device."""
         return True
 
-    def _places(self, limits: Limits) -> dict[str, Sequence[Choice]]:
+    def _own_choices(self, limits: Limits) -> dict[str, Sequence[Choice]]:
+        """Return the choices that do not follow from extents: memory of the tensors, functions of the epilogue."""
         return {
             role: self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None)
             for role in self.placement.buffers
-        }
+        } | {FUNCTIONS.name: function_choices(self.contracted.func)}
 
 
 class DirectAlgorithm(Algorithm):
@@ -205,7 +207,7 @@ class DirectAlgorithm(Algorithm):
         pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
         flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
         sums = sums_of(flat, self.work.dtype, limits)
-        own = {**self._places(limits), "pixels": pixels, "accumulate": sums, "store": stores}
+        own = {**self._own_choices(limits), "pixels": pixels, "accumulate": sums, "store": stores}
         space = space_of(flat, rows, limits, self.work.dtype, own)
         if stores:
             space.add_constraint(lambda config: store_constraints(config, self.contracted.operator.stores_rows))
@@ -311,7 +313,7 @@ class WinogradAlgorithm(Algorithm):
         form = self.contraction(flat=False)
         # Tiles are in rows under any choice, so the knob keeps only the choice that images need.
         pixels = [] if self.contracted.operator.pixel_rows(self.work) is None else ["rows"]
-        own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
+        own = {**self._own_choices(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
         space = space_of(form, form, limits, self.work.dtype, own)
         space.add_constraint(lambda config: {"whole texels in Winograd's products": config["vector_width"] == LANES})
         return space
@@ -364,7 +366,7 @@ class PiecesAlgorithm(Algorithm):
 
     def space(self, limits: Limits) -> Space:
         form = self.contraction(flat=True)
-        own = {**self._places(limits), "pixels": [], "accumulate": sums_of(form, self.work.dtype, limits)}
+        own = {**self._own_choices(limits), "pixels": [], "accumulate": sums_of(form, self.work.dtype, limits)}
         return space_of(form, form, limits, self.work.dtype, own)
 
     def starts(self, limits: Limits) -> list[Config]:

@@ -26,6 +26,7 @@ from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction import Contraction, tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, KNOBS
 from romou.compiler.operators.contraction.occupancy import work_items
+from romou.compiler.operators.functions import with_functions
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.pieces import PIECES
 from romou.compiler.operators.winograd.convolution import StoredWeight
@@ -281,4 +282,4 @@ class ContractionTemplate(Template):
         """
         algorithm = self._algorithm(config)
         func, lines = name_loops(algorithm.schedule(config).mod["main"]), algorithm.dimensions(config)
-        return func if lines is None else func.with_attr(DIMENSIONS, lines)
+        return with_functions(func if lines is None else func.with_attr(DIMENSIONS, lines), config)

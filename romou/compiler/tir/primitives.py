@@ -56,6 +56,8 @@ IGNORE_NAN = "pragma_romou_ignore_nan"
 
 # On a function whose data and output no graph has placed. A knob then decides whether they are in images.
 FREE_IMAGES = "romou.free_images"
+# The exponentials and quotients of a function with this attribute are the device's own, see passes/short_functions.py.
+NATIVE_FUNCTIONS = "romou.native_functions"
 # A function with this attribute checks its arguments in full, see passes/argument_checks.py.
 CHECKS_ARGUMENTS = "romou.checks_arguments"
 

@@ -73,6 +73,10 @@ class Dialect:
         """Return a function of `passes/short_functions.py` as the language's own function, or `call` unchanged."""
         return call
 
+    def native_function(self, name: str, operands: Sequence[tirx.Expr], call: tirx.Expr) -> tirx.Expr:
+        """Return a function (exp, recip or divide) by the device's own instructions, or `call` unchanged."""
+        return call
+
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         """Return a pointer to fp16 numbers in memory that has another declared type."""
         raise NotImplementedError

@@ -23,7 +23,7 @@ ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}
 # Scope of activations, and the scope of activations that a lowered kernel never reads outside
 # (`romou.compiler.passes.image_bounds`).
 IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
-# Attribute of a function: lines that name the dimensions of its kernel (`romou.compiler.passes.dimensions`).
+# Attribute of a function: lines that name the dimensions of its kernel (`romou.compiler.passes.kernel_attributes`).
 DIMENSIONS = "romou.dimensions"
 
 

@@ -11,6 +11,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
+from romou.compiler.operators.functions import FUNCTIONS
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
@@ -175,6 +176,7 @@ KNOBS = (
         devices="group: the variants conv_simd_buffered and SGEMM_buffered",
         absent=ITEM,
     ),
+    FUNCTIONS,
 )
 
 

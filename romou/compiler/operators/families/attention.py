@@ -24,6 +24,7 @@ from romou.compiler.operators.attention.blocks import Attention, attention_of
 from romou.compiler.operators.attention.kernel import OWN, SHARED, AttentionKernel, Tiles
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.functions import FUNCTIONS, with_functions
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
@@ -59,6 +60,7 @@ KNOBS = (
         help="whether a tile of values has local memory of its own, or is loaded into the memory of the key tile",
     ),
     SUB_GROUP,
+    FUNCTIONS,
 )
 # Registers of a work-item for its tiles, which leave some for addresses.
 _MOST_REGISTERS = 160
@@ -195,7 +197,8 @@ class AttentionTemplate(Template):
         return limits.warp_size > 1 and not limits.is_mobile and not on_tensor_cores
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        return AttentionKernel(self._simplified, self.attention, config).module()
+        kernel = AttentionKernel(self._simplified, self.attention, config).module()["main"]
+        return tvm.IRModule({"main": with_functions(kernel, config)})
 
 
 class AttentionFamily(Family):

@@ -28,6 +28,7 @@ from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
 from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.functions import with_functions
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
 from romou.compiler.operators.workload import WORKLOAD, Conv2d, window_index
@@ -145,7 +146,7 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         """Return the scheduled pointwise convolution, into which the windows are inlined."""
         second = replace(self.contracted, func=replace_stage(self.func, self._first, self._windows()))
         func = DirectAlgorithm(second, self.placement).schedule(config).mod["main"]
-        return _keep_windows(func, config["multiply_add"])
+        return with_functions(_keep_windows(func, config["multiply_add"]), config)
 
     def _windows(self) -> tirx.PrimFunc:
         """Return the depthwise convolution with unrolled windows. Without a reduction, it can be inlined."""

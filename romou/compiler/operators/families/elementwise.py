@@ -39,6 +39,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.operators.streaming.template import WORK_GROUP, Points, StreamingTemplate
 from romou.compiler.passes.fp16_moves import only_moves
 from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
@@ -72,6 +73,7 @@ KNOBS = (
     DATA,
     OUTPUT,
     AUTOBROADCAST,
+    FUNCTIONS,
 )
 
 
@@ -90,6 +92,7 @@ class Elementwise(StreamingTemplate):
             "data": self._places("data", limits),
             "output": self._places("output", limits),
             "autobroadcast": [False, True] if self._gains_by_autobroadcast(limits) else [],
+            FUNCTIONS.name: function_choices(self.func),
         }
         space = Space.of(self.knobs, limits, choices)
         outputs, columns = math.prod(self.shape), self.shape[-1]
@@ -296,6 +299,7 @@ class Elementwise(StreamingTemplate):
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
         func = launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)["main"]
+        func = with_functions(func, config)
         for name, scope in self.image_scopes(config, limits).items():
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})

@@ -30,6 +30,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.operators.streaming.row_kernel import (
     LEAST_OF_TREE,
     MOST_UNROLLED,
@@ -70,6 +71,7 @@ KNOBS = (
         default="registers",
         help="where a row stays between the passes over it",
     ),
+    FUNCTIONS,
 )
 # Registers keep a work-item's share of at most this many elements.
 _MOST_KEPT = 32
@@ -107,6 +109,7 @@ class RowReduction(StreamingTemplate):
                 r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)
             ],
             "sub_group": self._sub_groups(limits),
+            FUNCTIONS.name: function_choices(self.func),
             "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
         }
         space = Space.of(self.knobs, limits, choices)
@@ -309,7 +312,8 @@ class RowReduction(StreamingTemplate):
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         has_reductions = limits.sub_groups is None or limits.sub_groups.has_reductions
-        return RowKernel(self.simplified, self._rows, config, has_reductions=has_reductions).module()
+        kernel = RowKernel(self.simplified, self._rows, config, has_reductions=has_reductions)
+        return tvm.IRModule({"main": with_functions(kernel.module()["main"], config)})
 
 
 class RowReductionFamily(Family):

@@ -120,7 +120,12 @@ class OpenCL(ComputeApi):
         asked = options.get("half")
         has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
         prefers_fp16 = has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)
-        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": prefers_fp16, "sub_groups": self.sub_groups(spec)}
+        return {
+            "has_native_functions": True,
+            "has_fp16_arithmetic": has_fp16,
+            "prefers_fp16": prefers_fp16,
+            "sub_groups": self.sub_groups(spec),
+        }
 
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]

@@ -100,6 +100,9 @@ class OpenCLC(Dialect):
         quarters = {"sin": [tirx.const(0, "int32")], "cos": [tirx.const(1, "int32")]}.get(name, [])
         return tirx.call_pure_extern(call.ty, called, operand, *quarters)
 
+    def native_function(self, name: str, operands: Sequence[tirx.Expr], call: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(call.ty, f"native_{name}", *operands)
+
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
         return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)

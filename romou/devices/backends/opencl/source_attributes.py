@@ -24,7 +24,7 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
     float4* at = POINTER(x, i)      ->      const __global float4* at = x + i
     ADVANCE(at, 128)                ->      at += 128
 
-The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.dimensions`).
+The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.kernel_attributes`).
 
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 

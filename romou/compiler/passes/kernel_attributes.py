@@ -1,0 +1,32 @@
+"""Attributes of a scheduled function, from its schedule to the text of its kernels, which a backend writes last.
+
+main (DIMENSIONS: lines, NATIVE_FUNCTIONS), kernel, kernel_1
+                    ->
+main, kernel (NATIVE_FUNCTIONS), kernel_1 (DIMENSIONS: lines, NATIVE_FUNCTIONS)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from romou.compiler.tir.primitives import NATIVE_FUNCTIONS
+from romou.devices.backends.launch import DIMENSIONS
+
+
+@tvm.transform.module_pass(opt_level=0)
+def keep_attributes(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Move attributes from a host function to its kernels: `DIMENSIONS` to the last, which computes the sum."""
+    functions: dict[Any, Any] = dict(mod.functions_items())
+    kernels = [var for var in functions if "tirx.kernel_launch_params" in (functions[var].attrs or {})]
+    if not kernels:
+        return mod
+    last = max(kernels, key=lambda var: (len(str(var.name_hint)), str(var.name_hint)))
+    for name, into in ((DIMENSIONS, [last]), (NATIVE_FUNCTIONS, kernels)):
+        values = [func.attrs[name] for func in functions.values() if func.attrs and name in func.attrs]
+        if len(values) != 1:
+            continue
+        functions = {var: func.without_attr(name) for var, func in functions.items()}
+        functions |= {var: functions[var].with_attr(name, values[0]) for var in into}
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
