@@ -11,6 +11,13 @@ import pytest
 import tvm
 
 import romou
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.graph import pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.operators.functions import ACCURATE, NATIVE
+from romou.compiler.pipeline import fuse_operators
+from romou.devices.targets import Target
+from support.kernels.operators import built, error_of, random_arrays, reference, run
 from support.models.nodes import model_of
 
 TARGETS = ("opencl -device=host", "opencl -device=adreno640")
@@ -132,7 +139,9 @@ def test_functions_are_right_at_every_size(name: str, size: int, opencl_device: 
 @pytest.mark.parametrize("target", TARGETS)
 def test_functions_are_called_by_their_short_forms(target: str) -> None:
     x = np.ones((3, 64), np.float32)
-    for operator, called in (("Exp", "exp"), ("Sigmoid", "exp"), ("Tanh", "tanh"), ("Sin", "sin"), ("Cos", "sin")):
+    # On phones, exponentials are the GPU's own (`test_native_functions`).
+    exponentials = [("Exp", "exp"), ("Sigmoid", "exp")] if target == TARGETS[0] else []
+    for operator, called in (*exponentials, ("Tanh", "tanh"), ("Sin", "sin"), ("Cos", "sin")):
         source = source_of({"y": (operator, "x")}, {"x": x}, {}, target)
         assert source.count(f"float4 {called}_float4(float4 x") == 1, source
         assert f" {called}(" not in source.split("__kernel")[-1], source
@@ -168,3 +177,35 @@ def test_divisions(nodes: dict[str, tuple], is_short: bool, opencl_device: tvm.r
     a, b = (x if name == "x" else constants[name] for name in next(iter(nodes.values()))[1].split())
     expected = a / b if len(nodes) == 1 else np.floor(a / b)
     assert np.allclose(found, expected, rtol=3e-7, atol=1e-38)
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("float32", 2e-6), ("float16", 2e-3)])
+def test_native_functions(precision: str, limit: float, opencl_device: tvm.runtime.Device) -> None:
+    """Element-wise kernels, softmax and convolutions have the knob, and both choices are right."""
+    rng = np.random.default_rng(5)
+    inputs = {"x": rng.standard_normal((1, 12, 5, 77)).astype(np.float32)}
+    nodes = {
+        "c": ("Conv", "x w"),
+        "d": ("Sigmoid", "c"),
+        "silu": ("Mul", "c d"),
+        "s": ("Softmax", "x", {"axis": -1}),
+        "e": ("Exp", "x"),
+    }
+    model = model_of(nodes, inputs, {"w": rng.standard_normal((8, 12, 1, 1)).astype(np.float32) / 4})
+    del model.graph.output[:2]
+    target = Target("opencl -device=adreno640 -half=storage")
+    graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
+    families = set()
+    for task in extract_tasks(fuse_operators(pack_channels(graph), target))[0]:
+        if "functions" not in task.space(target).knobs:
+            continue
+        families.add(task.family)
+        default, arrays = task.default_config(target), random_arrays(task, rng)
+        assert default["functions"] == NATIVE
+        assert "functions" not in task.space(Target("opencl -device=host")).knobs
+        for functions, called in ((NATIVE, "native_"), (ACCURATE, "exp_float")):
+            config = default.replace(functions=functions)
+            source = "".join(str(kernels.inspect_source()) for kernels in built(task, config, target).imports)
+            assert [text in source for text in ("native_", "exp_float")] == [called == "native_", called == "exp_float"]
+            assert error_of(run(task, config, arrays, target, opencl_device), reference(task, arrays)) < limit
+    assert families == {"conv2d", "elementwise", "row_reduction"}

@@ -7,6 +7,8 @@ A few multiply-adds give each result within the errors that OpenCL allows.
     pow(x, 0.5)    ->      square_root_float4(x)         and inverse_root for -0.5
     x / c          ->      x * (1.0f / c)                for a constant
 
+Exponentials of fp16 are computed in fp32: libraries' forms do the same, at length.
+
 A kernel with the knob `functions` at "native" has single instructions of the GPU instead:
 
     exp(x)         ->      native_exp(x)
@@ -62,13 +64,7 @@ def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tra
             else dialect.short_function(name, operand, call)
         )
 
-    def call(expr: tvm.ir.Call, mutator: Any) -> tirx.Expr:
-        if dialect.rounding_mark and extern_name(expr) == dialect.rounding_mark:
-            return expr
-        new = mutator.default_mutate(expr)
-        name = op_name(new).removeprefix("tirx.")
-        if not str(new.ty).startswith("float32"):
-            return new
+    def shortened(name: str, new: tirx.Expr) -> tirx.Expr:
         if name == "pow" and (power := _POWERS.get(getattr(_scalar_of(new.args[1]), "value", 0.0))):
             return dialect.short_function(power, new.args[0], new)
         if name == "sigmoid":
@@ -78,6 +74,19 @@ def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tra
                 return new
             return dialect.native_function("recip", [one + short], new) if is_native else one / (one + short)
         return function(name, new.args[0], new) if name in _SHORT else new
+
+    def call(expr: tvm.ir.Call, mutator: Any) -> tirx.Expr:
+        if dialect.rounding_mark and extern_name(expr) == dialect.rounding_mark:
+            return expr
+        new = mutator.default_mutate(expr)
+        name, kind = op_name(new).removeprefix("tirx."), str(new.ty)
+        if kind.startswith("float16") and name in ("exp", "sigmoid"):
+            wide = tirx.call_intrin(
+                kind.replace("16", "32"), f"tirx.{name}", new.args[0].astype(kind.replace("16", "32"))
+            )
+            short = shortened(name, wide)
+            return new if short.same_as(wide) else short.astype(kind)
+        return shortened(name, new) if kind.startswith("float32") else new
 
     def divided(expr: tirx.Div, mutator: Any) -> tirx.Expr:
         new = mutator.default_mutate(expr)
