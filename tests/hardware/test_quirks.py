@@ -60,7 +60,7 @@ MALI = facts("Mali-G710", "3.0", "ARM Platform")
         (facts("pthread-skylake", "3.1", "Portable Computing Language"), {"pocl_compiler_lock", "pocl_headers"}),
         (
             facts("Intel(R) Xeon(R)", "2026.22", "Intel(R) OpenCL") | {"vendor": "Intel(R) Corporation"},
-            {"intel_command_buffers", "intel_compiler_crash"},
+            {"intel_command_buffers", "intel_compiler_crash", "intel_cpu_native_functions"},
         ),
         (
             facts("Intel(R) Arc(TM) A770", "24.1", "Intel(R) OpenCL Graphics") | {"vendor": "Intel(R) Corporation"},
