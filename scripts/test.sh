@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets everything up, Mesa's mobile compilers and an arm64 Linux included, and runs every check: ruff, mypy and pytest. Arguments go to pytest:
-# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of.
+# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of. Without arguments, three tenths of the long tests run, others
+# for each content of the checkout (tests/support/suite/drawn.py).
 # An active virtual environment is used only if it is complete: Romou and ArchProbe in editable form from this checkout, and all that pyproject.toml asks for.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
@@ -87,6 +88,7 @@ say "mypy"
 wait "$mypy" || { cat "$scratch/mypy"; exit 1; }
 rm -rf -- "$scratch"
 say "pytest"
+[ $# -gt 0 ] || set -- --draw "$(git rev-parse 'HEAD^{tree}' 2> /dev/null || echo none)"
 # Each worker begins with its share of all tests, so that few files and their fixtures are set up twice; a faster one takes over from others. One more than
 # there are cores: while tests wait for servers, devices and time limits, others go on.
 [ -n "$MISSING" ] || set -- --all-platforms "$@"

@@ -1,8 +1,9 @@
-"""Exhaustive tests are left out by default, which every run reports together with its cost."""
+"""Exhaustive tests are left out by default, and long ones that were not drawn; each run reports both and its cost."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.docs.documents import ROOT
+from support.suite.drawn import SHARE, long_tests, not_drawn
 from support.suite.exhaustive import few, in_turn_of
 
 TESTS = """
@@ -37,8 +39,16 @@ def test_busy():
 """  # noqa: E501
 
 
+CONFTEST = """
+from pathlib import Path
+from support.suite import drawn
+drawn.FILE = Path(__file__).with_name("long_tests.json")
+pytest_plugins = ["support.suite.left_out"]
+"""
+
+
 def run(folder: Path, *options: str) -> list[str]:
-    (folder / "conftest.py").write_text('pytest_plugins = ["support.suite.left_out"]\n')
+    (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(TESTS)
     command = [
         sys.executable,
@@ -77,6 +87,34 @@ def test_they_are_run_when_asked_for(tmp_path: Path) -> None:
     *_, passed, time = run(tmp_path, "--exhaustive", "-k", "not busy")
     assert "6 failed, 4 passed" in passed
     assert time.startswith("processor time")
+
+
+def test_long_tests_are_measured_and_then_drawn(tmp_path: Path) -> None:
+    run(tmp_path, "-n", "2", "--update-long-tests")
+    file = tmp_path / "long_tests.json"
+    times = json.loads(file.read_text())
+    assert list(times) == ["test_it.py"]
+    assert list(times["test_it.py"]) == ["test_busy"]
+    assert 1.2 <= times["test_it.py"]["test_busy"] < 5
+    file.write_text(json.dumps({"test_it.py": {"test_busy": 1.0, "test_sampled[3-4]": 1.0, "test_whole": 1.0}}))
+    *_, passed, _, drawn, exhaustive = run(tmp_path, "-n", "2", "--draw", "a seed")
+    # Of three tests one is drawn, which may be the exhaustive one.
+    left_out = int(
+        drawn.removesuffix(" long tests were not drawn this time; to run them as well: scripts/test.sh tests")
+    )
+    assert left_out in (1, 2)
+    assert f"{5 - left_out} passed" in passed
+    assert exhaustive.startswith("6 exhaustive tests")
+
+
+def test_a_share_of_the_time_is_drawn_and_in_the_end_all() -> None:
+    times = long_tests()
+    whole, longest = sum(times.values()), max(times.values())
+    every = [times.keys() - not_drawn(times, str(seed)) for seed in range(40)]
+    assert all(SHARE * whole <= sum(times[test] for test in drawn) <= SHARE * whole + longest for drawn in every)
+    assert set.union(*every) == times.keys()
+    assert len(set(map(frozenset, every))) == 40
+    assert not_drawn(times, "1") == not_drawn(times, "1")
 
 
 @pytest.mark.parametrize("kept", [(), (0, 1, 2), (0, 0), (3,)])

@@ -1,5 +1,5 @@
-"""Prints the number of exhaustive tests that a run left out, and the run's processor time, as its last lines
-(`exhaustive`).
+"""Leaves tests out of a run: exhaustive ones (`exhaustive`), and long ones that were not drawn (`drawn`). Prints their
+numbers, and the run's processor time, as its last lines.
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ import atexit
 import itertools
 import os
 import resource
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from support.suite import drawn
 from support.suite.exhaustive import in_turn_of
 
-_LEFT_OUT = pytest.StashKey[int]()
+# The numbers of exhaustive tests and of tests that were not drawn.
+_LEFT_OUT = pytest.StashKey[tuple[int, int]]()
+_TIMES = pytest.StashKey[dict[str, float]]()
 _PROCESS = os.getpid()
 
 
@@ -24,12 +28,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Run the exhaustive tests too, which check by many cases what others check by a few.",
     )
+    parser.addoption(
+        "--draw",
+        metavar="SEED",
+        help=f"Of the long tests ({drawn.FILE.name}) run three tenths of their time, chosen by SEED.",
+    )
+    parser.addoption("--update-long-tests", action="store_true", help=f"Write {drawn.FILE.name} anew, by a whole run.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exhaustive: left out without --exhaustive")
     config.addinivalue_line("markers", "in_turn: most combinations of its parameters are exhaustive")
-    config.stash[_LEFT_OUT] = 0
+    config.stash[_LEFT_OUT] = (0, 0)
+    config.stash[_TIMES] = {}
     if not hasattr(config, "workerinput"):
         # Registered first, so that it is called last at the exit, when children have ended and are counted.
         atexit.register(_tell, config)
@@ -37,9 +48,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect exhaustive tests, after all other selections, and count them."""
+    """Deselect exhaustive tests and long ones that are not drawn, after all other selections, and count them."""
     if config.getoption("--exhaustive"):
         return
+    _mark_combinations(items)
+    exhaustive = {item for item in items if item.get_closest_marker("exhaustive")}
+    seed = config.getoption("--draw")
+    names = set() if seed is None else drawn.not_drawn(drawn.long_tests(), seed)
+    others = {item for item in items if item.nodeid in names} - exhaustive
+    left_out = exhaustive | others
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+    config.stash[_LEFT_OUT] = (len(exhaustive), len(others))
+
+
+def _mark_combinations(items: list[pytest.Item]) -> None:
+    """Mark the combinations of parameters that `in_turn` leaves out as exhaustive."""
     kept = [item for item in items if not item.get_closest_marker("exhaustive")]
     for _, of_test in itertools.groupby(kept, lambda item: item.nodeid.partition("[")[0]):
         combinations = list(of_test)
@@ -47,10 +71,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item, is_kept in zip(combinations, in_turn_of([_values(item) for item in combinations]), strict=True):
                 if not is_kept:
                     item.add_marker("exhaustive")
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
-    config.hook.pytest_deselected(items=left_out)
-    config.stash[_LEFT_OUT] = len(left_out)
 
 
 def _values(item: Any) -> list[tuple[int, ...]]:
@@ -62,25 +82,48 @@ def _values(item: Any) -> list[tuple[int, ...]]:
     ]
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep the processor time of a test with its fixtures and of the processes that it waited for."""
+    before = _processor_s()
+    yield
+    item.config.stash[_TIMES][item.nodeid] = _processor_s() - before
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left_out"] = session.config.stash[_LEFT_OUT]
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = config.stash[_LEFT_OUT]
+        config.workeroutput["times"] = config.stash[_TIMES]
+    elif config.getoption("--update-long-tests"):
+        drawn.write(config.stash[_TIMES])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Keep the count of a pytest-xdist worker: every worker collects all tests, and the first process none."""
-    config = node.config
-    config.stash[_LEFT_OUT] = max(config.stash[_LEFT_OUT], getattr(node, "workeroutput", {}).get("left_out", 0))
+    """Keep the counts of a pytest-xdist worker: every worker collects all tests, and the first process none."""
+    output = getattr(node, "workeroutput", {})
+    if "left_out" in output:
+        node.config.stash[_LEFT_OUT] = tuple(output["left_out"])
+        node.config.stash[_TIMES].update(output["times"])
+
+
+def _processor_s() -> float:
+    """Return the processor time of this process and of its children that ended, in seconds."""
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _tell(config: pytest.Config) -> None:
     if os.getpid() != _PROCESS:  # a fork
         return
-    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     # Under scripts/test.sh, this includes the script's earlier work, because the script becomes this process.
-    print(f"processor time of this run and of all that it started: {sum(u.ru_utime + u.ru_stime for u in used):.0f} s")
-    if left_out := config.stash[_LEFT_OUT]:
+    print(f"processor time of this run and of all that it started: {_processor_s():.0f} s", flush=True)
+    exhaustive, others = config.stash[_LEFT_OUT]
+    if others:
+        print(f"{others} long tests were not drawn this time; to run them as well: scripts/test.sh tests", flush=True)
+    if exhaustive:
         print(
-            f"{left_out} exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive", flush=True
+            f"{exhaustive} exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive",
+            flush=True,
         )
