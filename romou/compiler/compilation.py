@@ -145,6 +145,11 @@ class Compilation:
         """Join each chain that is faster as one kernel. seconds: task key -> time of its fastest kernel."""
         return self._with_functions(self.functions.joined_where_faster(seconds))
 
+    def joined_at(self, places: Sequence[int]) -> Compilation:
+        """Join the chains at these positions into one kernel each, and no others."""
+        keys = {self.functions.chains[place].task.key for place in places}
+        return self.joined_where(keys.__contains__)
+
     def with_configs(self, configs: Mapping[str, Config | None]) -> Compilation:
         """Return the lowered model with configs for its tasks (task key -> config)."""
         return self if configs == self.configs else replace(self, configs=configs, program=None)
@@ -180,7 +185,7 @@ class Compilation:
         if self.program is not None:
             return self
         program = compile_model(self.functions.fused, self.task_of, self.configs, self.target, self.kernels)
-        return replace(self, program=program)
+        return replace(self, program=replace(program, joined=self.functions.joined_places))
 
     def after_wrong_outputs(self, error: NumericError) -> Compilation | None:
         """Return the imported model with the first wrong operator, named by a check, on another kernel.

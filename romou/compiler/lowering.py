@@ -56,6 +56,12 @@ class LoweredModel:
             return []
         return find_chains(self.unshared, self.target.limits.max_buffers)
 
+    @property
+    def joined_places(self) -> tuple[int, ...]:
+        """Positions of the joined chains among all chains."""
+        keys = {chain.task.key for chain in self.joined}
+        return tuple(place for place, chain in enumerate(self.chains) if chain.task.key in keys) if keys else ()
+
     @functools.cached_property
     def alternatives(self) -> dict[str, tuple[str, ...]]:
         """Key of a joined task -> keys of the tasks that it replaces."""

@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from romou.base.errors import NumericError, UsageError
-from romou.compiler.assembly.run_time_rows import check_rows, with_run_time_rows
-from romou.compiler.compilation import Compilation, import_model
+from romou.base.errors import UsageError
+from romou.compiler.compilation import import_model
 from romou.compiler.frontend import ImportedModel, Shapes
 from romou.compiler.frontend.padding import Padding, padding_of
 from romou.driver.link import linked
-from romou.driver.model import output_types
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
-from romou.driver.verify import check_outputs
-from romou.runtime.module import MultiShapeModel, RunTimeRows, RunTimeRowsModel, TunedModel
+from romou.driver.run_time_size import with_run_time_size
+from romou.runtime.module import MultiShapeModel, TunedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +30,7 @@ def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedMode
     """Return the model that `make` makes of the imported one, or a model of several shapes if several are given."""
     free = options.run_time_dim
     if free is not None:
-        return _with_run_time_rows(model, options, make, *free)
+        return with_run_time_size(model, options, make, *free)
     model, sets = options.shape_sets(model)
     if len(sets) == 1 and options.pad is not None:
         raise UsageError(
@@ -45,54 +43,6 @@ def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedMode
     padding = _padding(imports, options.pad) if options.pad is not None else None
     program = linked(models, capture=False)
     return MultiShapeModel(program.models, memory=program.memory, padding=padding)
-
-
-def _with_run_time_rows(model: AnyModel, options: _Options, make: Maker, name: str, most: int) -> TunedModel:
-    """Return a model for up to `most` rows, made like a model of exactly `most` rows."""
-
-    def at(rows: int) -> _Options:
-        dims: Any = {"dims": {**(options.dims or {}), name: rows}}
-        return replace(options, **dims)
-
-    if options.pad is not None:
-        raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
-    imports = {rows: at(rows).imported(model) for rows in (most, most - 1)}
-    made = make(lambda: imports[most], at(most))
-    program = made.program
-    assert program is not None
-    made.release()
-    lowered = Compilation.of(imports[most - 1], program.target).lowered()
-    check_rows(program.fused, lowered.functions.fused, most, most - 1)
-    executable, host, whole = with_run_time_rows(program, most)
-    ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
-    summary = replace(made.summary(), run_time=f"{name} is 1 to {most} at run time, in every kernel.{ends}")
-    signatures = [{n: shape for n, (shape, _) in each.inputs.items()} for each in imports.values()]
-    results = [{n: shape for n, (shape, _) in output_types(each).items()} for each in imports.values()]
-    rows = RunTimeRows(name=name, most=most, inputs=_differing(*signatures), outputs=_differing(*results))
-    arguments = {**made.arguments(), "executable": executable, "host_code": host, "summary": summary}
-    free = RunTimeRowsModel(rows=rows, **arguments)
-    if summary.checked_on and made.remote is None:
-        _check_fewer_rows(free, imports[most - 1])
-    return free
-
-
-def _differing(one: Mapping[str, tuple[int, ...]], two: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the axis that differs, of each shape that does."""
-    return {
-        name: next(axis for axis, (a, b) in enumerate(zip(shape, two[name], strict=True)) if a != b)
-        for name, shape in one.items()
-        if shape != two[name]
-    }
-
-
-def _check_fewer_rows(model: RunTimeRowsModel, imported: ImportedModel) -> None:
-    """Raise NumericError unless a run with fewer rows has onnxruntime's outputs."""
-    check = check_outputs(model, imported, model.target)
-    if check.is_wrong:
-        raise NumericError(
-            f"with {model.rows.most - 1} rows the outputs differ from onnxruntime's by {check.error:.2e} (relative L2)",
-            hint="Give sizes instead of a range: each gets kernels of its own.",
-        )
 
 
 def made_of(

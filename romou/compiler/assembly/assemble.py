@@ -30,6 +30,8 @@ class CompiledModel:
     fused: its fused functions.
     scheduled: the module that `schedule_model` returned.
     kept: the cache with its lowered functions.
+    config_of: function name -> config. Functions without a task are missing.
+    joined: which chains of the model share a kernel, by position.
     """
 
     executable: relax.VMExecutable
@@ -39,6 +41,8 @@ class CompiledModel:
     fused: tvm.IRModule
     scheduled: tvm.IRModule
     kept: Kept
+    config_of: Mapping[str, Config | None]
+    joined: tuple[int, ...] = ()
 
 
 def compile_model(
@@ -68,6 +72,10 @@ def compile_model(
         fused=fused,
         scheduled=scheduled,
         kept=kept,
+        config_of={
+            name: configs[task.key] if task.key in configs else task.default_config(target)
+            for name, task in tasks.items()
+        },
     )
 
 

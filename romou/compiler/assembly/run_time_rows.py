@@ -8,7 +8,7 @@ them is not launched. Elements behind them are computed in part, from whatever m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from romou.base.errors import ModelError, as_build_error
 from romou.compiler.assembly.build import Kept, Lowered, build_executable
 from romou.compiler.scheduling.blocks import is_view, substitute
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
 from romou.compiler.tir.traversal import nodes_in
 
 if TYPE_CHECKING:
@@ -30,35 +31,33 @@ if TYPE_CHECKING:
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 # Field of an argument that holds its value, in TVM's packed calls.
 _VALUE = 15
-_HINT = "Give sizes instead of a range: each gets kernels of its own (docs/shapes.md)."
-_OTHER = "the graph has other kernels for fewer rows"
+HINT = "Give sizes instead of a range: each gets kernels of its own (docs/shapes.md)."
 _GET, _SET = "tirx.tvm_struct_get", "tirx.tvm_struct_set"
 
 
-def check_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int) -> None:
-    """Check that every kernel computes a row of its outputs from the same row of its inputs.
+def not_by_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int) -> dict[str, str]:
+    """Return the functions that do not compute a row of their outputs from the same row of their inputs, and why.
 
     fused, smaller: fused functions of the model with `rows` and with `fewer` rows. What differs has rows.
 
     Raises
     ------
     ModelError
-        A kernel does not, or its tensors have rows elsewhere than outermost.
+        A constant depends on the number of rows, or the graphs have different kernels.
     """
     _check_constants(fused["main"], smaller["main"])
     others = {var.name_hint: func for var, func in smaller.functions_items() if isinstance(func, tirx.PrimFunc)}
+    reasons = {}
     for var, func in fused.functions_items():
-        if not isinstance(func, tirx.PrimFunc):
+        if not isinstance(func, tirx.PrimFunc) or is_view(func):
             continue
         other = others.get(var.name_hint)
-        reason = (
-            "the graph has other kernels for fewer rows" if other is None else _not_by_rows(func, other, rows, fewer)
-        )
+        if other is None:
+            raise ModelError(f"the kernel {var.name_hint} is not there for fewer rows", hint=HINT)
+        reason = _difference(func, other, rows, fewer)
         if reason:
-            raise ModelError(
-                f"the kernel {var.name_hint} is not by rows: {reason}",
-                hint=_HINT,
-            )
+            reasons[str(var.name_hint)] = reason
+    return reasons
 
 
 def _check_constants(main: relax.Function, smaller: relax.Function) -> None:
@@ -68,11 +67,11 @@ def _check_constants(main: relax.Function, smaller: relax.Function) -> None:
         for each in (main, smaller)
     )
     is_prefix = len(mine) == len(theirs) and all(
-        one.ndim == two.ndim and np.array_equal(one[tuple(map(slice, two.shape))], two)
+        one.ndim == two.ndim and np.array_equal(one.reshape(-1)[: two.size], two.reshape(-1))
         for one, two in zip(mine, theirs, strict=True)
     )
     if not is_prefix:
-        raise ModelError("a constant of the model depends on the number of rows", hint=_HINT)
+        raise ModelError("a constant of the model depends on the number of rows", hint=HINT)
 
 
 def _constants(value: relax.Expr) -> list[Any]:
@@ -91,66 +90,73 @@ def _numbers(func: tirx.PrimFunc) -> list[str]:
     return [repr(float(number.value)) for number in nodes_in(func.body, tirx.FloatImm)]
 
 
-def _not_by_rows(func: tirx.PrimFunc, other: tirx.PrimFunc, rows: int, fewer: int) -> str:
+def _difference(func: tirx.PrimFunc, other: tirx.PrimFunc, rows: int, fewer: int) -> str:
     """Return why a function is not by rows, or ""."""
     mine, theirs = _buffers(func), _buffers(other)
     if len(mine) != len(theirs):
-        return _OTHER
-    axis_of: dict[Any, int] = {}
+        return "the graph has other kernels for fewer rows"
+    with_rows = set()
     for one, two in zip(mine, theirs, strict=True):
-        shapes = [tuple(int(extent) for extent in each.shape) for each in (one, two)]
-        axes = [axis for axis, (a, b) in enumerate(zip(*shapes, strict=False)) if a != b]
-        if not axes and len(shapes[0]) == len(shapes[1]):
+        shape, smaller = ([int(extent) for extent in each.shape] for each in (one, two))
+        if shape == smaller:
             continue
-        (axis, *more) = axes or [0]
-        is_outermost = not more and set(shapes[0][:axis]) <= {1} and (shapes[0][axis], shapes[1][axis]) == (rows, fewer)
-        if not is_outermost or len(shapes[0]) != len(shapes[1]) or str(one.scope()) != "global":
-            return f"a tensor of the shape {list(shapes[0])} has its rows elsewhere than outermost"
-        axis_of[one] = axis
-    if is_view(func):
-        return ""
+        if not _is_outermost(shape, smaller, rows, fewer) or str(one.scope()) != "global":
+            return f"a tensor of the shape {shape} has its rows elsewhere than outermost"
+        with_rows.add(one)
     if _numbers(func) != _numbers(other):
         return "a number in it depends on the number of rows"
-    for block in nodes_in(func.body, s_tir.SBlock):
-        if nodes_in(block.body, s_tir.SBlock):
-            continue
-        parts = [part for part in (block.init, block.body) if part is not None]
-        stores = [store for part in parts for store in nodes_in(part, tirx.BufferStore)]
-        loads = [load for part in parts for load in nodes_in(part, TensorLoad)]
-        analyzer = sym.Analyzer()
-        for iter_var in block.iter_vars:
-            analyzer.bind(iter_var.var, iter_var.dom)
-        simple = analyzer.simplify
-        places = [simple(store.indices[axis_of[store.buffer]]) for store in stores if store.buffer in axis_of]
-        reads = [simple(load.indices[axis_of[load.source]]) for load in loads if load.source in axis_of]
-        if any(nodes_in(index, TensorLoad) for access in (*stores, *loads) for index in access.indices):
-            return "it reads at computed positions"
-        if not places and not reads:
-            continue
-        spatial = [iter_var.var for iter_var in block.iter_vars if iter_var.iter_type == tirx.IterVar.DataPar]
-        if not places or len(places) < len(stores) or not any(places[0].same_as(var) for var in spatial):
-            return "it combines rows"
-        if not all(each.same_as(places[0]) for each in (*places, *reads)):
-            return "it reads other rows than it writes"
+    axis_of = {buffer: next(axis for axis, size in enumerate(buffer.shape) if int(size) != 1) for buffer in with_rows}
+    blocks = [block for block in nodes_in(func.body, s_tir.SBlock) if not nodes_in(block.body, s_tir.SBlock)]
+    return next((reason for block in blocks if (reason := _mixed_rows(block, axis_of))), "")
+
+
+def _is_outermost(shape: Sequence[int], other: Sequence[int], rows: int, fewer: int) -> bool:
+    """Return whether two shapes differ in their first axis above 1 only, which has the rows."""
+    axis = next((axis for axis, size in enumerate(shape) if size != 1), 0)
+    return shape[axis] == rows and [*shape[:axis], fewer, *shape[axis + 1 :]] == list(other)
+
+
+def _mixed_rows(block: s_tir.SBlock, axis_of: Mapping[Any, int]) -> str:
+    """Return why a block does not compute a row from the same row, or ""."""
+    parts = [part for part in (block.init, block.body) if part is not None]
+    stores = [store for part in parts for store in nodes_in(part, tirx.BufferStore)]
+    loads = [load for part in parts for load in nodes_in(part, TensorLoad)]
+    if any(nodes_in(index, TensorLoad) for access in (*stores, *loads) for index in access.indices):
+        return "it reads at computed positions"
+    analyzer = sym.Analyzer()
+    for iter_var in block.iter_vars:
+        analyzer.bind(iter_var.var, iter_var.dom)
+    simple = analyzer.simplify
+    written = [simple(store.indices[axis_of[store.buffer]]) for store in stores if store.buffer in axis_of]
+    read = [simple(load.indices[axis_of[load.source]]) for load in loads if load.source in axis_of]
+    if not written and not read:
+        return ""
+    spatial = [iter_var.var for iter_var in block.iter_vars if iter_var.iter_type == tirx.IterVar.DataPar]
+    if not written or len(written) < len(stores) or not any(written[0].same_as(var) for var in spatial):
+        return "it combines rows"
+    if not all(each.same_as(written[0]) for each in (*written, *read)):
+        return "it reads other rows than it writes"
     return ""
 
 
-def with_run_time_rows(model: CompiledModel, rows: int) -> tuple[relax.VMExecutable, tvm.IRModule, tuple[str, ...]]:
+def with_run_time_rows(
+    model: CompiledModel, rows: int, general: Mapping[str, tirx.PrimFunc]
+) -> tuple[relax.VMExecutable, tvm.IRModule, tuple[str, ...]]:
     """Return a program whose `main` takes the number of rows as its last argument.
 
     Also return its host functions before code generation, and the functions that launch all groups for any number.
 
     rows: the number that the model was compiled for, the most that a run may have.
+    general: function name -> scheduled kernel that takes the number itself. Others are by rows.
     """
     lowered: dict[Any, Lowered] = {}
     whole = []
     names = {str(var.name_hint) for var in model.scheduled.get_global_vars()}
-    # Views are functions without calls.
-    called = {str(b.value.op.name_hint) for b in _bindings(model.scheduled["main"]) if _is_launch(b.value)}
+    called = set(launches(model.scheduled))
     for key, kernel in model.kept.lowered.items():
         assert isinstance(key, tuple)
         name = str(key[0])
-        if name not in names:
+        if name not in names or name in general:
             continue
         scheduled = next((f for v, f in model.scheduled.functions_items() if v.name_hint == name), None)
         steps = {} if scheduled is None else _steps(scheduled, rows)
@@ -158,9 +164,18 @@ def with_run_time_rows(model: CompiledModel, rows: int) -> tuple[relax.VMExecuta
         if name in called and not is_shrunk:
             whole.append(name)
     scheduled = _with_rows(model.scheduled)
+    for name, func in general.items():
+        # Checks of arguments compare shapes with those of the most rows.
+        symbol = model.scheduled[name].attrs["global_symbol"]
+        scheduled[name] = func.without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
     with as_build_error("the model"), model.target.backend.keeping_programs():
         executable, host = build_executable([(scheduled, model.target)], Kept(lowered=lowered))
     return executable, host, tuple(whole)
+
+
+def launches(scheduled: tvm.IRModule) -> list[str]:
+    """Return the functions that `main` launches, in order. Views are not launched."""
+    return [str(b.value.op.name_hint) for b in _bindings(scheduled["main"]) if _is_launch(b.value)]
 
 
 def _bindings(main: relax.Function) -> list[relax.Binding]:

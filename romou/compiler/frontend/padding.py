@@ -194,7 +194,13 @@ def _between(
 def _rule(output: int, axis: int, of: Axis, extents: Sequence[tuple[Mapping[str, tuple[int, ...]], int]]) -> Cut | None:
     """Return the rule for an output's axis that holds for all known extents, or None."""
     name, input_axis = of
-    points = sorted({(inputs[name][input_axis], extent) for inputs, extent in extents})
+    rule = rule_of([(inputs[name][input_axis], extent) for inputs, extent in extents])
+    return None if rule is None else Cut(output=output, axis=axis, input=name, input_axis=input_axis, **rule)
+
+
+def rule_of(extents: Sequence[tuple[int, int]]) -> dict[str, int] | None:
+    """Return factor, offset and divisor of `Cut.extent` that hold for all (size, extent), or None."""
+    points = sorted(set(extents))
     (low, first), (high, last) = points[0], points[-1]
     if last <= first:
         return None
@@ -204,6 +210,5 @@ def _rule(output: int, axis: int, of: Axis, extents: Sequence[tuple[Mapping[str,
         least = max(divisor * extent - factor * size for size, extent in points)
         most = min(divisor * extent - factor * size + divisor - 1 for size, extent in points)
         if least <= most:
-            rule = {"factor": factor, "offset": least, "divisor": divisor}
-            return Cut(output=output, axis=axis, input=name, input_axis=input_axis, **rule)
+            return {"factor": factor, "offset": least, "divisor": divisor}
     return None

@@ -20,6 +20,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.primitives import tensors_of
 from romou.devices.backends.dialect import dialect_of
 
 _ROUNDINGS = tuple(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "round", "trunc"))
@@ -36,7 +37,7 @@ def divide_exactly(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     def rounded(expr: Any, mutator: Any) -> Any:
         return structural_map(expr, (tirx.Div, divided)) if _is_rounding(expr) else mutator.default_mutate(expr)
 
-    if func.params and isinstance(func.params[-1], tirx.Buffer) and math.prod(map(_extent, func.params[-1].shape)) == 1:
+    if any(math.prod(map(_extent, tensor.shape)) == 1 for tensor in tensors_of(func)[-1:]):
         return func.with_body(structural_map(func.body, (tirx.Div, divided)))
     return func.with_body(structural_mutate(func.body, ((tvm.ir.Call, tirx.Cast), rounded)))
 

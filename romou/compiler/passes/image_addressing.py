@@ -16,7 +16,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BuildError
 from romou.compiler.passes.image_bounds import read_inside
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.primitives import LANES, SEPARATORS, is_image, is_texel, replace_parameter
+from romou.compiler.tir.primitives import LANES, SEPARATORS, is_image, is_texel, replace_parameter, tensors_of
 from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, ROW_AXES
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
@@ -56,9 +56,9 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     BuildError
         A single lane of a texel is accessed, or an image is read and written, which OpenCL 1.2 does not allow.
     """
-    for image in read_inside(func, [p for p in func.params if str(p.scope()) == IMAGE]):
+    for image in read_inside(func, [p for p in tensors_of(func) if str(p.scope()) == IMAGE]):
         func = replace_parameter(func, str(image.name), scope=INSIDE_IMAGE)
-    images = [p for p in func.params if is_image(p)]
+    images = [p for p in tensors_of(func) if is_image(p)]
     if not images:
         return func
     read: set[int] = set()

@@ -62,6 +62,11 @@ NATIVE_FUNCTIONS = "romou.native_functions"
 CHECKS_ARGUMENTS = "romou.checks_arguments"
 
 
+def tensors_of(func: tirx.PrimFunc) -> list[tirx.Buffer]:
+    """Return the parameters that are tensors: all but a size at run time."""
+    return [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
+
+
 def is_image(buffer: tirx.Buffer) -> bool:
     """Return whether a parameter is marked as an image."""
     return str(buffer.scope()) in SEPARATORS

@@ -44,7 +44,8 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
     extents = {}
 
     def read(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
+        # A number of groups that depends on a size at run time is no extent.
+        if stmt.attr_key == "thread_extent" and isinstance(stmt.value, tirx.IntImm):
             extents[str(stmt.node.thread_tag)] = int(stmt.value)
 
     structural_walk(func.body, (tirx.AttrStmt, read))

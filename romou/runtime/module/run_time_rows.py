@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,21 @@ class RunTimeRows:
 
     name: its name in the model.
     most: the most that it may be.
-    inputs, outputs: name -> axis of the dimension, for tensors with that dimension.
+    inputs, outputs: name -> (axis, factor, offset, divisor) of each axis that changes: its extent is
+        floor((factor * size + offset) / divisor).
     """
 
     name: str
     most: int
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
+    inputs: Mapping[str, Sequence[Sequence[int]]]
+    outputs: Mapping[str, Sequence[Sequence[int]]]
+
+    def shape(self, name: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+        """Return the shape of an input or output at a size. shape: at any size."""
+        extents = list(shape)
+        for axis, factor, offset, divisor in (*self.inputs.get(name, ()), *self.outputs.get(name, ())):
+            extents[axis] = (factor * size + offset) // divisor
+        return tuple(extents)
 
 
 class RunTimeRowsModel(TunedModel):
@@ -81,13 +89,12 @@ class RunTimeRowsModel(TunedModel):
         shapes = {name: np.shape(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else {}
         rows, signature = self.rows_in(shapes), self.signature_for(shapes)
         arrays = [stored(array) for array in checked_inputs(inputs, signature)]
-        whole = [_padded(array, shape) for array, (shape, _) in zip(arrays, self.inputs.values(), strict=True)]
+        whole = [_resized(array, shape) for array, (shape, _) in zip(arrays, self.inputs.values(), strict=True)]
         outputs = self._machine().run(whole, rows)
-        kinds = (self._short_outputs.get(name, "") for name in self.outputs)
-        results = [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)]
-        for place, name in enumerate(self.outputs):
-            if name in self.rows.outputs:
-                results[place] = results[place].take(range(rows), axis=self.rows.outputs[name])
+        results = [
+            restored(_resized(array, self.rows.shape(name, array.shape, rows)), self._short_outputs.get(name, ""))
+            for name, array in zip(self.outputs, outputs, strict=True)
+        ]
         return Outputs(self.outputs, results)
 
     def rows_in(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -103,7 +110,7 @@ class RunTimeRowsModel(TunedModel):
         UsageError
             The sizes differ, or are not from 1 to the bound.
         """
-        axes = self.rows.inputs.items()
+        axes = [(name, axis) for name, rules in self.rows.inputs.items() for axis, *_ in rules]
         sizes = {(*shapes[name], *([0] * axis), 0)[axis] for name, axis in axes if name in shapes}
         rows, *others = sizes or {self.rows.most}
         if others or not 0 < rows <= self.rows.most:
@@ -125,7 +132,7 @@ class RunTimeRowsModel(TunedModel):
             As in `rows_in`.
         """
         rows = self.rows_in(shapes)
-        return {name: (self._shape(name, shape, rows), dtype) for name, (shape, dtype) in self.inputs.items()}
+        return {name: (self.rows.shape(name, shape, rows), dtype) for name, (shape, dtype) in self.inputs.items()}
 
     def times(
         self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True, rows: int | None = None
@@ -171,10 +178,6 @@ class RunTimeRowsModel(TunedModel):
             raise UsageError(f"rows={rows}: {self.rows.name} is at most {self.rows.most}")
         return number
 
-    def _shape(self, name: str, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
-        axis = self.rows.inputs.get(name)
-        return shape if axis is None else (*shape[:axis], rows, *shape[axis + 1 :])
-
     def _variant(self, host: str) -> Variant:
         raise UsageError("a model with a size at run time cannot be exported", hint="Compile it for one size.")
 
@@ -182,8 +185,11 @@ class RunTimeRowsModel(TunedModel):
         return {**super()._meta(), "rows": dataclasses.asdict(self.rows)}
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of a larger shape with zeros behind the elements."""
+def _resized(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of another shape with the same first elements in memory, and zeros behind them."""
     if array.shape == shape:
         return array
-    return np.pad(array, [(0, most - size) for size, most in zip(array.shape, shape, strict=True)])
+    elements = np.zeros(shape, array.dtype)
+    count = min(array.size, elements.size)
+    elements.reshape(-1)[:count] = array.reshape(-1)[:count]
+    return elements

@@ -1,0 +1,298 @@
+"""A kernel for any size, from its kernels for some sizes.
+
+    size 61: for i in range(61): if i < 61: ...   ->   for i in range(size): if i < size: ...
+    size 47: for i in range(47): if i < 47: ...
+
+Kernels of one config that differ in integers only are one kernel, if each of these integers follows from the size by
+a rule: a multiple, a number of tiles, or a product of such. The size is a variable from before the kernel is lowered,
+so all simplifications hold for all sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import s_tir, sym, tirx
+from tvm_ffi.structural import structural_map
+
+from romou.compiler.scheduling.blocks import substitute
+from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.backends.launch import DIMENSIONS
+
+# An integer at each size
+_Values: TypeAlias = "tuple[int, ...]"
+# The expression of an integer, of the size
+_Rule: TypeAlias = "Callable[[Any], Any]"
+_LARGEST_TILE = 4096
+_POWERS = tuple(1 << power for power in range(1, 13))
+# Sizes whose kernels are compared. No factor of a tile divides them.
+_SAMPLES = 4
+_FACTORS = 2 * 3 * 5 * 7
+_OTHER_TILES = [tile for tile in range(3, _LARGEST_TILE) if tile not in _POWERS and _FACTORS**12 % tile == 0]
+_LEAST = 192
+_LARGEST_OFFSET = 16
+_LARGEST_ROW = 64
+# Types of nodes that equal values share.
+_SHARED = ("None", "int", "bool", "float", "ffi.String", "DataType", "ffi.Array", "ffi.Map")
+# Fields of nodes that hold a number, not another node's place.
+_PLAIN = frozenset({"kind", "iter_type", "ndim", "data_alignment", "offset_factor", "purity"})
+# Fields that follow from others, or say where source text is.
+_IGNORED = frozenset({"span", "layout"})
+_OF_FUNCTIONS = ("params", "attrs", "body")
+
+
+class NotOneKernelError(Exception):
+    """Kernels for different sizes are not one kernel."""
+
+
+@dataclass(kw_only=True)
+class Rules:
+    """Rules for integers that depend on a size.
+
+    sizes: those at which the integers are known.
+    most: the largest size.
+    extents: extents of tensors that depend on it, and their rules.
+    """
+
+    sizes: _Values
+    most: int
+    extents: Mapping[_Values, _Rule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._found: dict[_Values, _Rule] = {self.sizes: _itself, **self.extents}
+
+    def of(self, values: _Values) -> _Rule:
+        """Return the rule of an integer, the likeliest first. Raise NotOneKernelError if there is none."""
+        if values not in self._found:
+            extents = [(self.sizes, _itself), *self.extents.items()]
+            found = [*extents, *self._found.items()]
+            attempts = (
+                *(partial(_moved, values, *each) for each in extents),
+                *(partial(_multiple, values, *each) for each in extents),
+                *(partial(_moved, values, *each) for each in found),
+                *(partial(_tiles, values, *each, _POWERS) for each in extents),
+                partial(self._product, values),
+                partial(self._tiles_of_elements, values),
+                *(partial(_linear, values, *each) for each in extents),
+                *(partial(_tiles, values, *each, _OTHER_TILES) for each in extents),
+            )
+            rule = next((rule for attempt in attempts if (rule := attempt()) is not None), None)
+            if rule is None:
+                raise NotOneKernelError(f"an integer is {values} at the sizes {self.sizes}")
+            self._found[values] = rule
+        return self._found[values]
+
+    def _product(self, values: _Values) -> _Rule | None:
+        for factor, rule in [*self._found.items(), *self._counts()]:
+            if all(f and v % f == 0 for v, f in zip(values, factor, strict=True)):
+                rest = tuple(v // f for v, f in zip(values, factor, strict=True))
+                other = self._found.get(rest) or next((r for counts, r in self._counts() if counts == rest), None)
+                if other is not None:
+                    return lambda size: rule(size) * other(size)
+        return None
+
+    def _tiles_of_elements(self, values: _Values) -> _Rule | None:
+        """Return the rule of a number of tiles of elements, which are a multiple of an extent or of a product."""
+        common = math.gcd(*values)
+        factors = [factor for factor in range(common, 0, -1) if common % factor == 0]
+        known = list(self._found.items())
+        for factor, tile, row in itertools.product(factors, _POWERS, range(1, _LARGEST_ROW + 1)):
+            for extent, rule in known:
+                if all(factor * -(-row * e // tile) == v for e, v in zip(extent, values, strict=True)):
+                    count = partial(_rounded_up, partial(_times, rule, row), tile)
+                    return partial(_times, count, factor)
+        return None
+
+    def _counts(self) -> Iterator[tuple[_Values, _Rule]]:
+        """Yield the numbers of tiles of each extent."""
+        for (extent, rule), tile in itertools.product([*self.extents.items(), (self.sizes, _itself)], _POWERS):
+            yield tuple(-(-e // tile) for e in extent), partial(_rounded_up, rule, tile)
+
+
+def _itself(size: Any) -> Any:
+    return size
+
+
+def _times(rule: _Rule, factor: int, size: Any) -> Any:
+    return rule(size) * factor
+
+
+def _rounded_up(rule: _Rule, tile: int, size: Any) -> Any:
+    """Return the number of tiles at a size."""
+    return (rule(size) + (tile - 1)) // tile
+
+
+def _moved(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
+    (offset, *others) = {v - e for e, v in zip(extent, values, strict=True)}
+    return None if others or abs(offset) > _LARGEST_OFFSET else lambda size: rule(size) + offset
+
+
+def _multiple(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
+    is_multiple = all(v * extent[0] == values[0] * e for e, v in zip(extent, values, strict=True))
+    return partial(_times, rule, values[0] // extent[0]) if is_multiple and values[0] % extent[0] == 0 else None
+
+
+def _linear(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
+    (first, *_, last), (low, *_, high) = extent, values
+    if first == last or (high - low) % (last - first):
+        return None
+    slope = (high - low) // (last - first)
+    offset = low - slope * first
+    if any(slope * e + offset != v for e, v in zip(extent, values, strict=True)):
+        return None
+    return lambda size: rule(size) * slope + offset
+
+
+def _tiles(values: _Values, extent: _Values, rule: _Rule, tiles: Sequence[int]) -> _Rule | None:
+    """Return `factor` times the number of tiles, which is rounded up."""
+    common = math.gcd(*values)
+    factors = [each for each in range(1, common + 1) if common % each == 0]
+    for tile, factor in itertools.product(tiles, factors):
+        if all(factor * -(-e // tile) == v for e, v in zip(extent, values, strict=True)):
+            return partial(_times, partial(_rounded_up, rule, tile), factor)
+    return None
+
+
+def generic_sizes(most: int) -> tuple[_Values, _Values]:
+    """Return sizes that no tile divides, nor their numbers of vectors: kernels for them have all bounds checks.
+
+    One is near half of the largest size, so that numbers of tiles differ. Remainders of powers of two differ, so that
+    each integer has one rule. Small bounds get sizes above them.
+
+    Also return sizes for dimensions that strides halve: an odd size with an even half, and an even one with an odd
+    half. A tile may divide these.
+    """
+    last, second, *more = _generic(most, 1)
+    others = [size for size in more if size != second]
+    third = min(others, key=lambda size: (size % 64 in (last % 64, second % 64), abs(size - last // 2)))
+    fourth = min((size for size in others if size != third), key=lambda size: abs(size - last * 3 // 4))
+    return (last, second, third, fourth), (_generic(most, 3)[0], 2 * third)
+
+
+def _generic(most: int, remainder: int) -> list[int]:
+    """Return generic sizes with a remainder of eight, the largest first and one with another remainder of 16 second."""
+    sizes = [
+        size
+        for size in range(16 + remainder, max(most, _LEAST) + 1, 8)
+        if math.gcd(size, _FACTORS) == 1 and math.gcd(-(-size // LANES), _FACTORS) == 1
+    ]
+    below = [size for size in sizes if size <= most]
+    first, *more = reversed(below if len(below) >= 2 * _SAMPLES else sizes[: 2 * _SAMPLES])
+    return [first, *sorted(more, key=lambda size: size % 16 == first % 16)]
+
+
+def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
+    """Return the kernel for any size, which is an int32 behind its other parameters.
+
+    kernels: of one config, at the sizes of `rules`.
+
+    Raises
+    ------
+    NotOneKernelError
+        They differ in more than integers, or an integer follows no rule.
+    """
+    # The text of dimensions has sizes.
+    graphs = [json.loads(tvm.ir.save_json(each.without_attr(DIMENSIONS))) for each in kernels]
+    differing = _differing(graphs)
+    graph = graphs[0]
+    nodes = graph["nodes"]
+    size = tirx.Var("size", "int32")
+    expressions = []
+    for values in sorted(set(differing.values()), reverse=True):
+        rules.of(values)  # numbers of tiles follow from numbers of elements
+    for place, values in differing.items():
+        dtype = nodes[nodes[place]["data"]["ty"]]["data"]["dtype"]
+        expressions.append(rules.of(values)(size.astype(dtype)))
+    more = json.loads(tvm.ir.save_json([size, *expressions]))
+    moved = [_redirected(node, lambda place: place + len(nodes)) for node in more["nodes"]]
+    first, *roots = moved[more["root_index"]]["data"]
+    places = dict(zip(differing, roots, strict=True))
+    nodes = [_redirected(node, lambda place: places.get(place, place)) for node in nodes]
+    both = {"type": "ffi.Array", "data": [graph["root_index"], first]}
+    graph.update(nodes=[*nodes, *moved, both], root_index=len(nodes) + len(moved))
+    func, size = tvm.ir.load_json(json.dumps(graph))
+    return _with_whole_buffers(func, size, rules.most)
+
+
+def _with_whole_buffers(func: tirx.PrimFunc, size: tirx.Var, most: int) -> tirx.PrimFunc:
+    """Return the function with its own buffers as large as they are at the largest size.
+
+    Local memory and registers have constant sizes. Buffers are declared anew, because their layout has the sizes of
+    one kernel.
+    """
+    own = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+    simple = sym.Analyzer().simplify
+    largest = tirx.IntImm("int32", most)
+    renewed = {}
+    for buffer in (*func.params, *own):
+        shape = [simple(substitute(e, {size: largest})) for e in buffer.shape] if buffer in own else buffer.shape
+        renewed[buffer] = tirx.decl_buffer(shape, buffer.dtype, buffer.name, scope=str(buffer.scope()))
+    body = structural_map(func.body, (tirx.Var, lambda var: renewed.get(var, var)))
+    return tirx.PrimFunc([*(renewed[p] for p in func.params), size], body, func.ret_type, func.attrs)
+
+
+def _redirected(node: Mapping[str, Any], place_of: Callable[[int], int]) -> Mapping[str, Any]:
+    """Return a node that refers to other places."""
+    data = node.get("data")
+    if isinstance(data, list):
+        return {**node, "data": [place_of(place) for place in data]}
+    if isinstance(data, dict):
+        return {**node, "data": {name: place_of(v) if _is_place(name, v) else v for name, v in data.items()}}
+    return node
+
+
+def _is_place(name: str, value: object) -> bool:
+    return type(value) is int and name not in _PLAIN
+
+
+def _differing(graphs: Sequence[Mapping[str, Any]]) -> dict[int, _Values]:
+    """Return the integers that differ: place of the node in the first graph -> value in each graph."""
+    nodes = [graph["nodes"] for graph in graphs]
+    # What a node of the first graph is in the others.
+    partners: dict[int, tuple[int, ...]] = {}
+    differing: dict[int, _Values] = {}
+    roots = tuple(graph["root_index"] for graph in graphs)
+    open_places = [tuple(each["data"][name] for each in map(_node_of, nodes, roots)) for name in _OF_FUNCTIONS]
+    while open_places:
+        places = open_places.pop()
+        each = [mine[place] for mine, place in zip(nodes, places, strict=True)]
+        if places[0] in partners and each[0]["type"] not in _SHARED:
+            if partners[places[0]] != places:
+                raise NotOneKernelError("values are shared differently")
+            continue
+        partners[places[0]] = places
+        (kind, *others), data = [node["type"] for node in each], [node.get("data") for node in each]
+        if any(other != kind for other in others):
+            raise NotOneKernelError(f"a {kind} is a {next(other for other in others if other != kind)}")
+        if kind == "ir.IntImm":
+            values = tuple(int(mine[d["value"]]["data"]) for mine, d in zip(nodes, data, strict=True))
+            if len(set(values)) > 1:
+                differing[places[0]] = values
+        elif isinstance(data[0], list):
+            if len({len(d) for d in data}) > 1:
+                raise NotOneKernelError(f"{kind} has {[len(d) for d in data]} elements")
+            open_places += zip(*data, strict=True)
+        elif isinstance(data[0], dict):
+            for name in data[0]:
+                values = tuple(d[name] for d in data)
+                if name in _IGNORED:
+                    continue
+                if _is_place(name, values[0]):
+                    open_places.append(values)
+                elif len(set(values)) > 1:
+                    raise NotOneKernelError(f"{name} of a {kind} is {values}")
+        elif any(d != data[0] for d in data):
+            raise NotOneKernelError(f"a {kind} is {data}")
+    return differing
+
+
+def _node_of(nodes: Sequence[Any], place: int) -> Any:
+    return nodes[place]

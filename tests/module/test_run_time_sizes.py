@@ -1,0 +1,147 @@
+"""Kernels that take a size at run time: attention, gathers, convolutions, sums over the size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+import romou
+from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, generic_sizes
+from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.compiler.operators.families.attention import AttentionTemplate
+from support.models.open_networks import encoder, recogniser
+from support.models.small_networks import NetworkBuilder
+from support.suite.exhaustive import exhaustive
+
+HOST = "opencl -device=host"
+
+
+def attention(size: int = 8, words: int = 20) -> onnx.ModelProto:
+    """Return the attention of embedded ids, and the mean distance of the outputs to the largest of all tokens."""
+    g = NetworkBuilder({})
+    shape = ["tokens"]
+    g.inputs = [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, shape)]
+    x = g.add("Gather", g.weight(words, size, scale=1.0), "ids")
+    queries, keys, values = (g.add("MatMul", x, g.weight(size, size, scale=1.0)) for _ in range(3))
+    scores = g.add("MatMul", queries, g.add("Transpose", keys, perm=[1, 0]))
+    mixed = g.add("MatMul", g.add("Softmax", scores, axis=-1), values)
+    return g.model(g.add("Sub", mixed, g.add("ReduceMax", mixed, axes=[0], keepdims=1)))
+
+
+def image(channels: int = 4) -> onnx.ModelProto:
+    """Return convolutions and a pooling over images of a free height, which is halved twice."""
+    g = NetworkBuilder({"x": (1, channels, "height", 12)})
+    y = g.add("Relu", g.conv("x", channels, 8, strides=[2, 2], pads=[1, 1, 1, 1]))
+    y = g.add("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 1, 1])
+    return g.model(g.conv(y, 8, channels, pads=[1, 1, 1, 1]))
+
+
+def ids_of(size: int, batch: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
+    return {"ids": np.random.default_rng(size).integers(0, 20, (*batch, size))}
+
+
+def tokens_of(size: int) -> dict[str, np.ndarray]:
+    mask = np.ones((2, size), "int64")
+    mask[1, size // 2 + 1 :] = 0
+    return {**ids_of(size, (2,)), "mask": mask}
+
+
+def images_of(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype("float32")
+
+
+# Network, fixed dimensions, free dimension, inputs of a size
+NETS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, int], str, Callable[[int], dict[str, np.ndarray]]]] = {
+    "attention": (attention, {}, "tokens", ids_of),
+    "image": (image, {}, "height", lambda size: {"x": images_of(1, 4, size, 12)}),
+    "encoder": (encoder, {"batch": 2}, "tokens", tokens_of),
+    "width": (recogniser, {"batch": 2}, "width", lambda size: {"image": images_of(2, 1, 8, size)}),
+    "batch": (recogniser, {"width": 24}, "batch", lambda size: {"image": images_of(size, 1, 8, 24)}),
+}
+
+
+def made(net: str, most: int, device: str = HOST) -> romou.TunedModel:
+    target, _, name = device.partition(":")
+    network, fixed, free, _ = NETS[net]
+    dims = {**fixed, free: range(1, most + 1)}
+    return romou.compile(network(), dims=dims, target=target, device=name or None, verify=False)
+
+
+def wrong_sizes(model: romou.TunedModel, net: str, sizes: list[int]) -> list[int]:
+    """Return the sizes at which an output is not onnxruntime's.
+
+    A run of the largest size before leaves NaN in all memory, or other numbers if the inputs are integers.
+    """
+    network, _, _, inputs_of = NETS[net]
+    session = cpu_session(network())
+    poison = {
+        name: np.full(shape, np.nan, dtype) if "float" in dtype else np.ones(shape, dtype)
+        for name, (shape, dtype) in model.inputs.items()
+    }
+    wrong = []
+    for size in sizes:
+        model.run(poison)
+        results, expected = model.run(inputs_of(size)), session.run(None, inputs_of(size))
+        pairs = zip(results, expected, strict=True)
+        if not all(a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs):
+            wrong.append(size)
+    return wrong
+
+
+def fifty(most: int) -> list[int]:
+    return [most, 1, 2, 3, *map(int, np.random.default_rng(0).integers(1, most + 1, 46))]
+
+
+@pytest.mark.parametrize("net", ["attention", "image"])
+def test_it_is_right_at_fifty_random_sizes(net: str, opencl_device: tvm.runtime.Device) -> None:
+    model = made(net, 200)
+    assert "in every kernel." in model.summary().run_time
+    assert wrong_sizes(model, net, fifty(200)) == []
+
+
+@exhaustive
+@pytest.mark.parametrize("is_joined", [False, True])
+@pytest.mark.parametrize("device", [HOST, "opencl:intel", "vulkan -device=host"])
+@pytest.mark.parametrize("net", list(NETS))
+def test_all_are_right_on_all_devices(
+    net: str, device: str, is_joined: bool, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    """is_joined: an attention is one kernel, or three."""
+    monkeypatch.setattr(AttentionTemplate, "is_faster", lambda *_: is_joined)
+    assert wrong_sizes(made(net, 300, device), net, fifty(300)) == []
+
+
+@exhaustive
+def test_each_width_is_right(opencl_device: tvm.runtime.Device) -> None:
+    assert wrong_sizes(made("width", 260), "width", list(range(260, 0, -1))) == []
+
+
+@pytest.mark.parametrize(
+    "integer",
+    [
+        lambda n: n - 1,
+        lambda n: 12 * n,
+        lambda n: -(-n // 32),
+        lambda n: 6 * -(-n // 4),
+        lambda n: n * n,
+        lambda n: -(-n // 8) * -(-n // 16),
+        lambda n: 2 * ((n + 1) // 2),
+        lambda n: 4 * -(-((n + 1) // 2) // 32),
+    ],
+)
+@pytest.mark.parametrize("most", [96, 512, 2048])
+def test_rules_hold_at_all_sizes(integer: Callable[[int], int], most: int) -> None:
+    sizes = sum(generic_sizes(most), ())
+    halves = {tuple((size + 1) // 2 for size in sizes): lambda size: (size + 1) // 2}
+    rule = Rules(sizes=sizes, most=most, extents=halves).of(tuple(map(integer, sizes)))
+    assert [rule(size) for size in range(1, most + 1)] == [integer(size) for size in range(1, most + 1)]
+
+
+def test_an_integer_without_a_rule_is_refused() -> None:
+    sizes, _ = generic_sizes(512)
+    with pytest.raises(NotOneKernelError, match="an integer is"):
+        Rules(sizes=sizes, most=512).of(tuple(size**3 + 7 for size in sizes))
