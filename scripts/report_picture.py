@@ -14,8 +14,8 @@ from browser import Page, browser
 DRAWN = "document.body?.dataset.drawn !== undefined"
 # Figures without a mark: neither a reason nor anything drawn.
 EMPTY = (
-    "[...document.querySelectorAll('section')].filter(s => !s.querySelector('.unknown, svg .role-mark path')).map(s =>"
-    " s.id)"
+    "[...document.querySelectorAll('main section')]"
+    ".filter(s => !s.querySelector('.unknown, svg .role-mark path')).map(s => s.id)"
 )
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 # Select each layer in turn. The page draws its figures again, and errors are recorded.

@@ -13,15 +13,17 @@ from romou.base.compat import check_versions
 from romou.base.errors import UsageError
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend import ImportedModel, draws_of
 from romou.compiler.frontend.precision import AS_GIVEN
+from romou.compiler.frontend.reference import time_onnxruntime
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.targets import Target
 from romou.driver.options import ReportOptions
 from romou.driver.records import recorded_configs
-from romou.runtime.module import Summary
+from romou.runtime.module import Summary, random_inputs
 from romou.runtime.module.manifest import META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
+from romou.tools.inspection.check import limit_of
 from romou.tools.regression import Bench
 from romou.tools.regression.bench_data import KIND
 from romou.tools.report.evidence import Evidence
@@ -34,6 +36,8 @@ from romou.tuner.records.store import FILE_NAME
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from romou.base.space import Config
+    from romou.compiler.task import TunableTask
     from romou.driver.options import ReportKeywords
 
 # The slowest kernels, whose passes are shown one by one
@@ -44,14 +48,16 @@ _BROKEN_DOWN = 12
 def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Path:
     """Write a page with figures of a tuning run, as one HTML file that needs no network, and return its path.
 
-    It shows time per layer, the search, the roofline, pruning, knobs, registers, passes, memory and the device. A
-    figure that lacks its data says which.
+    It begins with a table of the model, its slowest layers with what bounds them, and what to do next. With a model it
+    also times onnxruntime on this machine's CPU. Figures follow: time per layer, the roofline, memory, and for the
+    tuner's author the search, pruning, knobs, registers, passes and the device. A figure that lacks its data says
+    which. Several saved models are shown side by side.
 
     Parameters
     ----------
     sources
         Files and folders of one model, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file
-        of `romou bench`, a report of `archprobe run`.
+        of `romou bench`, a report of `archprobe run`. Or several saved models.
 
     Raises
     ------
@@ -73,6 +79,10 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
     evidence, target, folder = _evidence_in([path_of("source", source) for source in sources])
     target = target if options.target is None else Target(options.target)
     evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
+    if options.model is not None and evidence.compared:
+        raise UsageError(
+            "a report on several saved models takes no model", hint="Leave model out, or draw a page each."
+        )
     if options.model is not None:
         if target is None:
             raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
@@ -88,13 +98,18 @@ def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path
     If no source is a folder of records, use the folder that a saved model was made from, if it still exists.
     """
     evidence, target, folder = Evidence(title=", ".join(source.stem for source in sources)), None, None
-    _check_one_of_each(sources)
+    saved = [source for source in sources if (source / META).is_file()]
+    _check_one_model(sources, saved)
     for source in sources:
         if _is_records(source):
             folder = source
         elif (source / META).is_file():
             manifest = read_manifest(source)
             summary = Summary.from_dict(manifest["summary"])
+            if len(saved) > 1:
+                name = str(source) if sum(source.stem == other.stem for other in saved) > 1 else source.stem
+                evidence = replace(evidence, compared=[*evidence.compared, (name, summary)])
+                continue
             evidence, target = replace(evidence, summary=summary), Target.from_json(manifest["target"])
             kept = Path(summary.records) if summary.records is not None else None
             folder = folder or (kept if kept is not None and _is_records(kept) else None)
@@ -108,17 +123,15 @@ def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path
     return evidence, target or (_target_of(texts[-1]) if texts else None), folder
 
 
-def _check_one_of_each(sources: Sequence[Path]) -> None:
-    """Raise UsageError if two sources are of one kind: a page is of one model, and would mix them."""
-    kinds = {
-        "saved models": [source for source in sources if (source / META).is_file()],
-        "folders of records": [source for source in sources if _is_records(source)],
-    }
-    for kind, same in kinds.items():
-        if len(same) > 1:
-            names = " and ".join(map(str, same))
-            hint = "Draw a page for each, or compare models by `romou bench` and `romou compare`."
-            raise UsageError(f"{names} are {len(same)} {kind}; a report is of one model", hint=hint)
+def _check_one_model(sources: Sequence[Path], saved: Sequence[Path]) -> None:
+    """Raise UsageError if a search would be shown that is of no one model."""
+    records = [source for source in sources if _is_records(source)]
+    if len(records) > 1 or (records and len(saved) > 1):
+        kinds = f"{len(records)} folders of records and {len(saved)} saved models"
+        raise UsageError(
+            f"{' and '.join(map(str, (*records, *saved)))} are {kinds}; a search is of one model",
+            hint="Draw a page for each search. Saved models without records are shown side by side.",
+        )
 
 
 def _target_of(text: str) -> Target:
@@ -181,8 +194,20 @@ def _with_model(evidence: Evidence, imported: ImportedModel, target: Target, fol
     )
     worth = [task for task in compilation.tasks if task.template.sums_products]
     slowest = sorted(worth, key=lambda task: -task.calls * evidence.best_s.get(task.key, 0.0))[:_BROKEN_DOWN]
+    spec = evidence.spec or target.spec
+    limits = {task.key: limit_of(task, _config_of(task, configs, target), target, spec) for task in compilation.tasks}
+    cpu_ms = None
+    if imported.onnx_model is not None:
+        settled = {each.name: each.array for each in imported.settled}
+        inputs = random_inputs(imported.inputs, 0, draws_of(imported.folded)) | settled
+        cpu_ms = time_onnxruntime(imported.onnx_model, inputs)
     operations = {}
     for task in slowest:
-        config = configs.get(task.key) or task.default_config(target)
+        config = _config_of(task, configs, target)
         operations[task.key] = operations_step_by_step(task.schedule(config, target)["main"], target)
-    return replace(evidence, operations=operations)
+    named = {key: limit for key, limit in limits.items() if limit}
+    return replace(evidence, operations=operations, limits=named, cpu_ms=cpu_ms)
+
+
+def _config_of(task: TunableTask, configs: Mapping[str, Config | None], target: Target) -> Config:
+    return configs.get(task.key) or task.default_config(target)

@@ -23,11 +23,13 @@ def command(sources: tuple[Path, ...], is_json: bool, **options: Any) -> None:
     """Draw SOURCES as one HTML page that needs no network.
 
     SOURCES are folders and files of one model, in any order: the records of `romou tune` (--work-dir), a tuned model
-    (.romou), a file of `romou bench`, a report of `archprobe run`. A figure without its data says which data it lacks.
+    (.romou), a file of `romou bench`, a report of `archprobe run`. Or several tuned models, which are shown side by
+    side. A figure without its data says which data it lacks. With --model, onnxruntime is timed on this machine's CPU.
 
     \b
     Examples:
       romou report records model.romou --model model.onnx -o report.html
+      romou report phone.romou tablet.romou -o report.html
     """
     import romou
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def command(
     tuned = romou.tune(source, progress=not is_quiet(), **options)
     tuned.save(path)
     if report is not None:
-        imported = {name: options[name] for name in ImportOptions.__dataclass_fields__}
+        imported = {name: options[name] for name in (field.name for field in dataclasses.fields(ImportOptions))}
         romou.write_report(path, output=report, model=source, target=tuned.target, **imported)
     summary = tuned.summary()
     if is_json:

@@ -235,7 +235,13 @@ def test_memory_has_the_saved_models_figure_and_layers(evidence: Evidence) -> No
 
 
 def test_curves_are_thinned(evidence: Evidence) -> None:
-    assert device.rows(evidence)[0][0] == {"curve": "Gflops: rate", "x": 1, "y": 3.0, "axes": "GFLOPS over work"}
+    assert device.rows(evidence)[0][0] == {
+        "curve": "Gflops: rate",
+        "x": 1,
+        "y": 3.0,
+        "x_label": "work",
+        "y_label": "GFLOPS",
+    }
     long = {"name": "long", "x": list(range(1000)), "y": [0.0] * 1000, "x_label": "", "y_label": ""}
     assert len(device.rows(Evidence(title="", curves=[("A", long)]))[0]) == 200
 

@@ -26,10 +26,12 @@ from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import write_page
 from romou.tuner.records import Origin, Record, RecordStore
+from romou.tuner.records.store import FILE_NAME
 from support.data.benches import bench, operator
-from support.models.small_networks import residual_net
+from support.models.small_networks import residual_net, short_net
 
 NAME = "conv</script><b>2d"
+LONG = "1x64x56x56_256_1x1_s1"
 AXES = {"x_label": "work", "y_label": "GFLOPS"}
 CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "marks": {"Knee": 1.5, "Peak": 4.0}, **AXES})]
 
@@ -40,7 +42,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     end a script is only text.
     """
     rows = [
-        LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={})
+        LayerRow(
+            name=f"{NAME} {LONG} {n}" if n else f"{NAME} {n} {LONG} 4",
+            calls=1,
+            trials=1,
+            flops=1,
+            default_ms=2.0 + n,
+            tuned_ms=1.0,
+            config={},
+            nodes=(f"/stage/Conv_{n}",),
+        )
         for n in range(5)
     ]
     summary = dataclasses.replace(
@@ -56,12 +67,17 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
     async def look() -> None:
         async with browser() as opened:
             assert await check(opened, page, 400) == []
+            # Names that differ only in their middle, or at their end, stay distinct on a phone.
+            labels = "[...document.querySelectorAll('#layers-figure .role-axis-label text')].map(t => t.textContent)"
+            names = [label for label in await opened.value(labels) if "conv" in label]
+            assert len(set(names)) == len(names) == 5
+            assert max(map(len, names)) <= 21
             assert await check(opened, page, 1280) == []
             assert await opened.value("document.title") == "a <test>"
             unknown = await opened.value(
                 "[...document.querySelectorAll('.unknown')].map(p => p.parentElement.id.replace('-figure', ''))"
             )
-            assert unknown == ["convergence", "roofline", "funnel", "histogram", "knobs", "registers", "passes"]
+            assert unknown == ["roofline", "convergence", "funnel", "histogram", "knobs", "registers", "passes"]
             bars = "document.querySelectorAll('#layers-figure .mark-rect.role-mark path').length"
             assert await opened.value(bars) == 10
             # A knee is a dashed line with its name. A mark beyond the curve is no knee.
@@ -71,6 +87,30 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
             assert (
                 await opened.value("document.querySelectorAll('#device-figure .mark-rule.role-mark line').length") == 1
             )
+            # Every figure that is drawn has a name for screen readers, names on its axes, and a table.
+            drawn = "[...document.querySelectorAll('main section')].filter(s => s.querySelector('svg'))"
+            described = await opened.value(
+                f"{drawn}.map(s => ['role', 'aria-label'].map(name => s.querySelector('.plot').getAttribute(name)))"
+            )
+            assert len(described) == 3
+            assert {role for role, _ in described} == {"graphics-document"}
+            assert described[1][1].startswith("Memory. Activations and workspaces that are live during each call")
+            titles = f"{drawn}.map(s => [...s.querySelectorAll('.role-axis-title text')].map(t => t.textContent))"
+            assert await opened.value(titles) == [["ms of a run", "layer"], ["call", "MiB"], ["work", "GFLOPS"]]
+            table = "document.querySelector('#layers-figure details')"
+            await opened.value(f"{table}.open = true, new Promise(r => setTimeout(r, 200))")
+            cells = f"[...{table}.querySelectorAll('tr')].map(r => [...r.children].map(c => c.textContent))"
+            head, *lines = await opened.value(cells)
+            assert head == ["layer", "ONNX nodes", "version", "calls", "ms_of_call", "ms"]
+            assert len(lines) == 10
+            assert lines[0] == [f"{NAME} {LONG} 4", "/stage/Conv_4", "default schedule", "1", "6", "6"]
+            # The first screen, above the figures.
+            first = "[...document.querySelectorAll('#overview tbody tr')].map(r => r.children[1].textContent)"
+            assert (await opened.value(first))[1] == "/stage/Conv_0"
+            # Titles of the two parts of the page, in order.
+            order = "[...document.querySelectorAll('main h2')].map(h => h.textContent)"
+            headings = await opened.value(order)
+            assert headings.index("Memory") < headings.index("The search and its space") < headings.index("Search")
             # The menu of layers leaves one; the two themes differ in their paper.
             menu = "document.getElementById('layers')"
             await opened.value(
@@ -180,8 +220,33 @@ def test_no_source_and_no_target_are_said(tmp_path: Path) -> None:
         romou.write_report(path, output=tmp_path / "report.html", model="none.onnx")
 
 
-def test_a_report_mixes_no_two_models(tmp_path: Path) -> None:
+def test_tune_draws_its_own_report(tmp_path: Path) -> None:
+    """The page has the search, what bounds each layer, and onnxruntime's time beside the device's."""
+    path = tmp_path / "net.onnx"
+    onnx.save(short_net(), path)
+    words = ["tune", str(path), "--target", "opencl -device=host", "--trials", "2", "--work-dir", str(tmp_path / "r")]
+    words += ["-o", str(tmp_path / "net.romou"), "--report", str(tmp_path / "report.html"), "-q"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    overview = text[text.index('<section id="overview">') : text.index("</section>")]
+    assert '<th scope="row">net</th>' in overview
+    assert "onnxruntime, as given</th><td>this machine&#x27;s CPU" in overview
+    assert "onnxruntime" in overview[overview.index("What next") :]
+
+
+def test_saved_models_stand_side_by_side(tmp_path: Path) -> None:
+    """Each has its row and its layers. A search is of one model, so records beside two models are refused."""
     model = romou.compile(residual_net(), target="null", verify=False)
     paths = [model.save(tmp_path / name) for name in ("a.romou", "b.romou")]
-    with pytest.raises(UsageError, match=r"a.romou and .*b.romou are 2 saved models; a report is of one model"):
-        romou.write_report(*paths, output=tmp_path / "r.html")
+    text = romou.write_report(*paths, output=tmp_path / "r.html").read_text(encoding="utf-8")
+    overview = text[text.index('<section id="overview">') : text.index("</section>")]
+    assert overview.count('<tr><th scope="row">a</th>') == overview.count('<tr><th scope="row">b</th>') == 1
+    assert "<caption>Slowest layers of b</caption>" in overview
+    with pytest.raises(UsageError, match="a report on several saved models takes no model"):
+        romou.write_report(*paths, output=tmp_path / "r.html", model="bundled:resnet18")
+    (tmp_path / "records").mkdir()
+    RecordStore(tmp_path / "records").close()
+    (tmp_path / "records" / FILE_NAME).touch()
+    with pytest.raises(UsageError, match="are 1 folders of records and 2 saved models; a search is of one model"):
+        romou.write_report(*paths, tmp_path / "records", output=tmp_path / "r.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -29,6 +30,21 @@ def run_onnxruntime(
     except Exception as error:  # onnxruntime's exceptions share no base class
         logger.warning("onnxruntime cannot run this model, so its outputs are not checked: %s", first_line(error))
         return None
+
+
+def time_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, repeat: int = 5) -> float | None:
+    """Return the median milliseconds of a run on this machine's CPU, or None if onnxruntime cannot run the model."""
+    try:
+        session, given, times = cpu_session(model), dict(inputs), []
+        for _ in range(1 + repeat):
+            begin = time.perf_counter()
+            session.run(None, given)
+            times.append(time.perf_counter() - begin)
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        logger.warning("onnxruntime cannot run this model, so it is not timed: %s", first_line(error))
+        return None
+    # The first run allocates.
+    return 1e3 * float(np.median(times[1:]))
 
 
 def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:

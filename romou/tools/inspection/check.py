@@ -21,6 +21,7 @@ from romou.tuner.pruning.estimate import estimable, estimate_parts, estimate_sec
 from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
+    from romou.base.space import Config
     from romou.compiler.compilation import Compilation
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
@@ -183,7 +184,7 @@ def _checked(
     task: TunableTask, target: Target, spec: HardwareSpec, nodes_of: Mapping[str, tuple[str, ...]]
 ) -> CheckedLayer:
     usage = usage_of(task, task.default_config(target), target)
-    estimated, parts = estimate_seconds(usage, spec), estimate_parts(usage, spec) or {}
+    estimated = estimate_seconds(usage, spec)
     moved = sum(bytes_of(tuple(int(extent) for extent in p.shape), str(p.dtype)) for p in task.func.params)
     seconds = None if estimated is None else float(np.asarray(estimated)) * task.calls
     ms = None if seconds is None else 1e3 * seconds
@@ -198,10 +199,16 @@ def _checked(
         bytes=moved,
         ms=ms,
         between_ms=None if ms is None or ratio is None else (ratio[0] * ms, ratio[1] * ms),
-        limit=_LIMITS[max(parts, key=lambda name: float(np.asarray(parts[name])))] if parts else "",
+        limit=limit_of(task, task.default_config(target), target, spec),
         peak_share=task.flops * task.calls / seconds / peak if seconds and peak and task.flops else None,
         bandwidth_share=used if used is not None and used <= 1 else None,
     )
+
+
+def limit_of(task: TunableTask, config: Config, target: Target, spec: HardwareSpec | None) -> str:
+    """Return what takes most of the estimate of a kernel, in words. "" if facts of the device are missing."""
+    parts = None if spec is None else estimate_parts(usage_of(task, config, target), spec)
+    return _LIMITS[max(parts, key=lambda name: float(np.asarray(parts[name])))] if parts else ""
 
 
 def _recorded_ratio(task: TunableTask, spec: HardwareSpec) -> tuple[float, float] | None:

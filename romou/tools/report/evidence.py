@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from romou.runtime.module.profile import nodes_text
+
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
@@ -39,6 +41,9 @@ class Evidence:
     operations  task key -> technique -> integer operations in loops of one work-item
     memory      plan of the model's memory
     curves      aspect and curve, as in ArchProbe's report
+    compared    name and summary of each tuned model, if there are several. `summary` is None then
+    limits      task key -> what bounds the chosen kernel, in words
+    cpu_ms      time of the model by onnxruntime on this machine's CPU
     """
 
     title: str
@@ -51,6 +56,20 @@ class Evidence:
     operations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     memory: MemoryPlan | None = None
     curves: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    compared: Sequence[tuple[str, Summary]] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
+    cpu_ms: float | None = None
+
+    @property
+    def models(self) -> Sequence[tuple[str, Summary]]:
+        """Name and summary of each tuned model."""
+        return self.compared or ([(self.title, self.summary)] if self.summary else [])
+
+    @cached_property
+    def nodes(self) -> dict[str, str]:
+        """Label of a layer -> its ONNX nodes in short, as far as they are known."""
+        rows = [row for _, summary in self.models for row in summary.rows]
+        return {self.labels.get(row.key, row.name): nodes_text(row.nodes) for row in rows if row.nodes}
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -58,7 +77,7 @@ class Evidence:
         names = {task.key: task.name for task, _ in self.spaces} | {
             record.task_key: record.task_name for record in self.records
         }
-        names |= {row.key: row.name for row in (self.summary.rows if self.summary else ()) if row.key}
+        names |= {row.key: row.name for _, summary in self.models for row in summary.rows if row.key}
         names |= {operator.key: operator.name for operator in (self.bench.operators if self.bench else ())}
         times = Counter(names.values())
         return {key: name if times[name] == 1 else f"{name} ({key[:4]})" for key, name in names.items()}

@@ -19,6 +19,7 @@ from romou.runtime.module.summary import ShapeRow
 from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import FIGURES
 from romou.tools.report.figures.figure import ALL
+from romou.tools.report.overview import overview
 from romou.tools.report.table import device_lines, shapes_lines
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -42,7 +43,14 @@ def write_page(evidence: Evidence, path: Path) -> Path:
         "<", "\\u003c"
     )
     title, about = html.escape(evidence.title), html.escape(_about(evidence))
-    parts = {"TITLE": title, "ABOUT": about, "VERSION": __version__, "LIBRARY": _library(), "DATA": data}
+    parts = {
+        "TITLE": title,
+        "ABOUT": about,
+        "VERSION": __version__,
+        "OVERVIEW": overview(evidence),
+        "LIBRARY": _library(),
+        "DATA": data,
+    }
     # All parts are replaced in one pass, because a name in one part may look like another part.
     text = re.sub("@([A-Z]+)@", lambda match: parts[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
     try:
@@ -60,11 +68,11 @@ def check_library() -> None:
 
 def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
     """Return a figure in the form that the page's script reads. Without data, it has the reason instead."""
-    labels = {name: getattr(figure, name) for name in ("name", "title", "note")}
+    labels = {name: getattr(figure, name) for name in ("name", "title", "note", "of_search")}
     try:
         rows, remark = figure.rows(evidence)
     except UnknownError as error:
-        return {**labels, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
+        return {**labels, "spec": {}, "rows": [], "menus": {}, "values": {}, "remark": "", "unknown": str(error)}
     spec = dict(figure.spec)
     if "layer" in spec:
         # Vega draws unbounded axes for a layer of marks without rows.
@@ -76,11 +84,18 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
     return {
         **labels,
         "spec": spec,
-        "rows": [_finite(row) for row in rows],
+        "rows": [_finite(_with_nodes(row, evidence)) for row in rows],
         "menus": figure.menus(rows),
+        "values": figure.values(rows),
         "remark": remark,
         "unknown": "",
     }
+
+
+def _with_nodes(row: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    """Return a row of a layer with its ONNX nodes behind the layer's name."""
+    nodes = evidence.nodes.get(row.get("layer", ""))
+    return row if nodes is None else {"layer": row["layer"], "ONNX nodes": nodes, **row}
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -16,5 +16,5 @@ from romou.tools.report.figures.figure import Figure
 
 FIGURES: tuple[Figure, ...] = tuple(
     module.FIGURE
-    for module in (layers, convergence, roofline, funnel, histogram, knobs, registers, passes, memory, device)
+    for module in (layers, roofline, memory, convergence, funnel, histogram, knobs, registers, passes, device)
 )

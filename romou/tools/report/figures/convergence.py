@@ -69,7 +69,7 @@ def _seconds(records: Sequence[Record]) -> list[float]:
     return seconds
 
 
-_X = {"field": "x", "type": "quantitative", "title": None}
+_X = {"field": "x", "type": "quantitative", "title": {"signal": "along"}}
 # All three series share one field, because Vega draws an unbounded axis for a field without values.
 _Y = {"field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "ms"}
 
@@ -85,6 +85,7 @@ def _marks(kind: str, mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
 
 FIGURE = Figure(
     name="convergence",
+    of_search=True,
     title="Search",
     note=(
         "The line is the best time so far (of all layers: the sum over the model's calls). Points are trials, rings"

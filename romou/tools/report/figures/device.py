@@ -14,7 +14,7 @@ _POINTS = 200
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each point: curve, x, y, axes, and one for each knee: curve, x, knee.
+    """Return a row for each point: curve, x, y, x_label, y_label, and one for each knee: curve, x, knee.
 
     A long curve is thinned out evenly. The remark lists the facts that are not known of the device.
     """
@@ -27,9 +27,9 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 
 def _rows_of(name: str, curve: Mapping[str, Any]) -> Iterator[Row]:
-    axes = f"{curve['y_label']} over {curve['x_label']}"
+    axes = {"x_label": curve["x_label"], "y_label": curve["y_label"]}
     for x, y in list(zip(curve["x"], curve["y"], strict=True))[:: -(-len(curve["x"]) // _POINTS)]:
-        yield {"curve": name, "x": x, "y": y, "axes": axes}
+        yield {"curve": name, "x": x, "y": y, **axes}
     for key, x in curve.get("marks", {}).items():
         if min(curve["x"]) <= x <= max(curve["x"]):
             yield {"curve": name, "x": x, "knee": f"{key} = {x:g}"}
@@ -39,7 +39,7 @@ _X = {
     "field": "x",
     "type": "quantitative",
     "scale": {"type": "symlog"},
-    "title": None,
+    "title": {"signal": "x_label[curve]"},
     "axis": {"format": "~s"},
 }
 _KNEE = {"needs": "knee", "transform": [{"filter": "isValid(datum.knee)"}]}
@@ -47,12 +47,16 @@ _KNEE = {"needs": "knee", "transform": [{"filter": "isValid(datum.knee)"}]}
 
 FIGURE = Figure(
     name="device",
+    of_search=True,
     title="Device",
     note="Curves that ArchProbe measured, each with its own axes. A dashed line is a knee.",
     rows=rows,
+    values=lambda points: {
+        name: {row["curve"]: row[name] for row in points if name in row} for name in ("x_label", "y_label")
+    },
     menus=lambda points: {"curve": list(dict.fromkeys(row["curve"] for row in points))},
     spec={
-        "params": [{"name": "curve", "value": ""}],
+        "params": [{"name": "curve", "value": ""}, {"name": "x_label", "value": {}}, {"name": "y_label", "value": {}}],
         "transform": [{"filter": "datum.curve == curve"}],
         "height": 240,
         "layer": [
@@ -61,7 +65,12 @@ FIGURE = Figure(
                 "mark": {"type": "line", "point": {"size": 14}, "tooltip": {"content": "data"}},
                 "encoding": {
                     "x": _X,
-                    "y": {"field": "y", "type": "quantitative", "title": None, "axis": {"format": "~s"}},
+                    "y": {
+                        "field": "y",
+                        "type": "quantitative",
+                        "title": {"signal": "y_label[curve]"},
+                        "axis": {"format": "~s"},
+                    },
                 },
             },
             {**_KNEE, "mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": {"x": _X}},

@@ -11,8 +11,15 @@ from romou.tools.report.evidence import Evidence, Row
 # The value of the page's layer menu for all layers.
 ALL = "all layers"
 OF_LAYER = {"filter": f"layer == '{ALL}' || datum.layer == layer"}
-# Layers in the order of their first row. Their names are cut if there is little room.
-LAYER_AXIS: dict[str, Any] = {"field": "layer", "type": "nominal", "sort": None, "title": None}
+# Layers in the order of their first row.
+# The page shortens names so that they stay distinct.
+LAYER_AXIS: dict[str, Any] = {
+    "field": "layer",
+    "type": "nominal",
+    "sort": None,
+    "title": "layer",
+    "axis": {"labelExpr": "short[datum.value] || datum.value", "labelLimit": 0},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +33,8 @@ class Figure:
     spec    Vega-Lite specification without data. The page adds the rows, and the parameter `layer`. A layer of marks
             may name a column under "needs". It is left out if no row has a value in this column
     menus   parameter of the spec -> the entries of its menu, from the rows. The first one is selected initially
+    values  parameter of the spec -> its value, from the rows
+    of_search   the figure is on the search and its space, for whoever works on the tuner
     """
 
     name: str
@@ -34,3 +43,5 @@ class Figure:
     rows: Callable[[Evidence], tuple[list[Row], str]]
     spec: dict[str, Any]
     menus: Callable[[list[Row]], dict[str, list[str]]] = lambda rows: {}
+    values: Callable[[list[Row]], dict[str, Any]] = lambda rows: {}
+    of_search: bool = False

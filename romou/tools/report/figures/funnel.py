@@ -41,6 +41,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 FIGURE = Figure(
     name="funnel",
+    of_search=True,
     title="Pruning",
     note=(
         "Configs that are left after each criterion, one after another; of all layers: the sum. The axis is"
@@ -56,7 +57,7 @@ FIGURE = Figure(
         ],
         "height": {"step": 18},
         "encoding": {
-            "y": {"field": "stage", "type": "nominal", "sort": None, "title": None},
+            "y": {"field": "stage", "type": "nominal", "sort": None, "title": "criterion"},
             "x": {
                 "field": "configs",
                 "type": "quantitative",

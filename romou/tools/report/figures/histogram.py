@@ -36,6 +36,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 FIGURE = Figure(
     name="histogram",
+    of_search=True,
     title="Measured configs",
     note="How many trials took how many times as long as the best one of their layer.",
     rows=rows,

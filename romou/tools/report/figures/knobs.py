@@ -40,6 +40,7 @@ def menus(trials: list[Row]) -> dict[str, list[str]]:
 
 FIGURE = Figure(
     name="knobs",
+    of_search=True,
     title="Two knobs",
     note=(
         "For each pair of choices the best time of the layer divided by the best one with that pair: 1 is the fastest"
@@ -62,8 +63,8 @@ FIGURE = Figure(
         "height": 260,
         "mark": {"type": "rect", "tooltip": {"content": "data"}},
         "encoding": {
-            "x": {"field": "x", "type": "ordinal", "title": None, "axis": {"labelAngle": 0}},
-            "y": {"field": "y", "type": "ordinal", "title": None},
+            "x": {"field": "x", "type": "ordinal", "title": {"signal": "knob_x"}, "axis": {"labelAngle": 0}},
+            "y": {"field": "y", "type": "ordinal", "title": {"signal": "knob_y"}},
             "color": {
                 "field": "share",
                 "type": "quantitative",

@@ -12,7 +12,11 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     Columns: layer, version, ms of all calls, ms_of_call, calls.
     """
     versions: list[Row] = []
-    if evidence.summary is not None:
+    if evidence.compared:
+        for name, summary in evidence.compared:
+            for row in summary.rows:
+                versions.append(_row(evidence.labels.get(row.key, row.name), name, row.calls, row.tuned_ms))
+    elif evidence.summary is not None:
         for row in evidence.summary.rows:
             for version, ms in (("default schedule", row.default_ms), ("tuned", row.tuned_ms)):
                 versions.append(_row(evidence.labels.get(row.key, row.name), version, row.calls, ms))
@@ -38,7 +42,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     most = {row["layer"]: max(r["ms"] for r in timed if r["layer"] == row["layer"]) for row in timed}
     missing = sorted({row["layer"] for row in versions} - most.keys())
     remark = f"Not timed: {', '.join(missing)}." if missing else ""
-    if evidence.summary is None and evidence.bench is None and not evidence.calls:
+    if not evidence.models and evidence.bench is None and not evidence.calls:
         remark += " How often the model calls a layer is not known; each counts once."
     return sorted(timed, key=lambda row: -most[row["layer"]]), remark.strip()
 
@@ -65,7 +69,7 @@ FIGURE = Figure(
         "encoding": {
             "y": LAYER_AXIS,
             "yOffset": {"field": "version", "sort": None},
-            "x": {"field": "ms", "type": "quantitative", "title": "ms"},
+            "x": {"field": "ms", "type": "quantitative", "title": "ms of a run"},
             "color": {"field": "version", "type": "nominal", "sort": None, "title": None},
         },
     },

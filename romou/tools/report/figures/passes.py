@@ -25,6 +25,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 FIGURE = Figure(
     name="passes",
+    of_search=True,
     title="Passes",
     note=(
         "Integer operations in the loops of the chosen kernel, without the passes and with one more at a time, in"

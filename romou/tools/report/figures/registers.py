@@ -60,6 +60,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 FIGURE = Figure(
     name="registers",
+    of_search=True,
     title="Registers",
     note=(
         "32-bit registers that a work-item needs, by the formulas of pruning, over the size of its work group. The line"

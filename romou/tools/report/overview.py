@@ -1,0 +1,147 @@
+"""The first screen of a report: each model's figures, its slowest layers, what bounds them, and what to do next."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+
+from romou.runtime.module.profile import nodes_text
+from romou.runtime.module.summary import Summary
+from romou.tools.report.evidence import Evidence
+from romou.tools.report.table import memory_text, mib, noise_text, number, ratio
+
+# Layers in the table of the slowest.
+_SHOWN = 8
+_NODE_CHARACTERS = 40
+# A layer, or a gap between kernels, that takes a larger share of the model is worth a sentence.
+_WORTH = 0.1
+# A search ends well if its last fifth gained less than this.
+_LITTLE = 0.02
+_LAST_FIFTH = 0.8
+_FEW_RECORDS = 20
+_NO_LIMITS = "What bounds a layer takes facts of the device: a report of `archprobe run` beside the other files."
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def models_table(evidence: Evidence) -> Table:
+    """Return (columns, rows), a row for each model and one for onnxruntime on this machine's CPU, if it was timed."""
+    columns = ("model", "device", "default, ms", "tuned, ms", "faster", "noise", "error", "memory, MiB", "trials")
+    rows: list[tuple[str, ...]] = []
+    for name, summary in evidence.models:
+        faster = summary.default_ms / summary.tuned_ms if summary.default_ms and summary.tuned_ms else None
+        error = "-" if summary.relative_l2_error is None else f"{summary.relative_l2_error:.1e}"
+        memory = "-" if summary.memory is None else mib(summary.memory.total)
+        times = (number(summary.default_ms), number(summary.tuned_ms), ratio(faster), noise_text(summary.noise))
+        trials = str(sum(row.trials for row in summary.rows))
+        rows.append((name, summary.device or summary.target, *times, error, memory, trials))
+    if evidence.cpu_ms is not None:
+        rows.append(("onnxruntime, as given", "this machine's CPU", "", number(evidence.cpu_ms), "", "", "", "", ""))
+    return columns, rows
+
+
+def slowest_table(evidence: Evidence, summary: Summary) -> Table:
+    """Return (columns, rows) of the layers that take most of a model's time."""
+    columns = ("layer", "ONNX nodes", "calls", "ms of all calls", "share", "faster", "bound by")
+    timed = [(row, row.tuned_ms * row.calls) for row in summary.rows if row.tuned_ms is not None]
+    total = sum(ms for _, ms in timed)
+    rows: list[tuple[str, ...]] = [
+        (
+            evidence.labels.get(row.key, row.name),
+            nodes_text(row.nodes, _NODE_CHARACTERS) or "-",
+            str(row.calls),
+            number(ms),
+            f"{ms / total:.0%}" if total else "-",
+            ratio(row.speedup),
+            evidence.limits.get(row.key, "-"),
+        )
+        for row, ms in sorted(timed, key=lambda pair: -pair[1])[:_SHOWN]
+    ]
+    return columns, rows
+
+
+def next_steps(evidence: Evidence) -> list[str]:
+    """Return what would make the model faster, the most certain first. Empty if nothing is known of it."""
+    return [step for _, summary in evidence.models[:1] for step in _steps(evidence, summary)]
+
+
+def _steps(evidence: Evidence, summary: Summary) -> Iterator[str]:
+    if summary.stand_in:
+        yield summary.stand_in
+    if evidence.cpu_ms is not None and summary.tuned_ms:
+        if evidence.cpu_ms < summary.tuned_ms:
+            yield (
+                f"onnxruntime takes {number(evidence.cpu_ms)} ms on this machine's CPU, less than the"
+                f" {number(summary.tuned_ms)} ms here: this device is the slower place for this model."
+            )
+        else:
+            yield f"onnxruntime on this machine's CPU takes {ratio(evidence.cpu_ms / summary.tuned_ms)} as long."
+    if summary.host:
+        yield "Some nodes run on the host, with copies: `romou check` says what to change in the export."
+    timed = [(row, row.tuned_ms * row.calls) for row in summary.rows if row.tuned_ms is not None]
+    total = sum(ms for _, ms in timed)
+    untried = [row for row, ms in timed if not row.trials and ms > _WORTH * total]
+    if untried:
+        names = ", ".join(evidence.labels.get(row.key, row.name) for row in untried)
+        yield f"No config was tried of {names}, each more than {_WORTH:.0%} of the time: raise --trials."
+    if (gained := _late_gain(evidence)) is not None:
+        if gained > _LITTLE:
+            yield f"The last fifth of the search made the layers {gained:.0%} faster: more trials will go on doing so."
+        else:
+            yield f"The last fifth of the search made the layers {gained:.0%} faster: more trials will gain little."
+    if summary.tuned_ms and total and total < (1 - _WORTH) * summary.tuned_ms:
+        share = 1 - total / summary.tuned_ms
+        yield f"{share:.0%} of the model's time is not in kernels but between them (launches: {summary.launching})."
+    waiting = ("L2", "reads", "writes", "memory")
+    bound = [row for row, ms in timed if ms > _WORTH * total and _has(evidence.limits.get(row.key, ""), waiting)]
+    if summary.precision == "float32" and bound:
+        yield "The slowest layers wait for data: --precision float16 halves their bytes. The error is checked."
+
+
+def _has(text: str, words: Sequence[str]) -> bool:
+    return any(word in text for word in words)
+
+
+def _late_gain(evidence: Evidence) -> float | None:
+    """Return the share of time that the last fifth of the trials saved. None of a short search."""
+    order = [record for record in evidence.records if not record.is_again]
+    if len(order) < _FEW_RECORDS:
+        return None
+    best: dict[str, float] = {}
+    sums = []
+    for record in order:
+        if record.time_s is not None:
+            best[record.task_key] = min(best.get(record.task_key, record.time_s), record.time_s)
+        whole = best.keys() == evidence.best_s.keys()
+        sums.append(sum(evidence.calls.get(key, 1) * s for key, s in best.items()) if whole else None)
+    before, after = sums[int(_LAST_FIFTH * len(sums))], sums[-1]
+    return 1 - after / before if before and after else None
+
+
+def overview(evidence: Evidence) -> str:
+    """Return the first screen as HTML. "" if the sources have no tuned model."""
+    if not evidence.models:
+        return ""
+    parts = [_html_table("Models", *models_table(evidence))]
+    for name, summary in evidence.models:
+        of_model = f" of {name}" if len(evidence.models) > 1 else ""
+        parts.append(_html_table(f"Slowest layers{of_model}", *slowest_table(evidence, summary)))
+        if evidence.spaces and not evidence.limits:
+            parts.append(f'<p class="dim">{_NO_LIMITS}</p>')
+        if summary.memory is not None:
+            parts.append(f'<p class="dim">{html.escape(memory_text(summary.memory))}</p>')
+    steps = "".join(f"<li>{html.escape(step)}</li>" for step in next_steps(evidence))
+    parts.append(f"<h2>What next</h2><ul>{steps}</ul>" if steps and len(evidence.models) == 1 else "")
+    return f'<section id="overview">{"".join(parts)}</section>'
+
+
+def _html_table(caption: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in columns)
+    body = ""
+    for first, *cells in rows:
+        rest = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        body += f'<tr><th scope="row">{html.escape(first)}</th>{rest}</tr>'
+    return (
+        f'<div class="scroll"><table><caption>{html.escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

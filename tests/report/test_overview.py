@@ -1,0 +1,111 @@
+"""The first screen of a report: figures of each model, slowest layers, what bounds them, and what to do next."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from romou.base.outcome import Outcome
+from romou.compiler.frontend.reference import time_onnxruntime
+from romou.runtime.module import LayerRow, Summary
+from romou.tools.report.evidence import Evidence
+from romou.tools.report.overview import models_table, next_steps, overview, slowest_table
+from romou.tuner.records import Origin, Record
+from support.models.small_networks import short_net
+
+ORIGIN = dataclasses.asdict(
+    Origin.here({"name": "made up", "kind": "opencl", "driver": "1", "platform": "p", "is_host_cpu": True})
+)
+
+
+def layer(name: str, ms: float, *, trials: int = 5, calls: int = 1) -> LayerRow:
+    return LayerRow(
+        name=name,
+        key=f"key of {name}",
+        calls=calls,
+        trials=trials,
+        flops=1,
+        default_ms=2 * ms,
+        tuned_ms=ms,
+        config={},
+        nodes=(f"/{name}", "/Relu"),
+    )
+
+
+def summary(*rows: LayerRow, tuned_ms: float) -> Summary:
+    made = Summary.unmeasured(target="opencl", rows=rows, seconds=0.0)
+    return dataclasses.replace(made, device="a GPU", default_ms=2 * tuned_ms, tuned_ms=tuned_ms, launching="one by one")
+
+
+def test_the_slowest_layers_come_first() -> None:
+    of_model = summary(layer("small", 1.0), layer("often", 2.0, calls=4), layer("large", 3.0), tuned_ms=12.0)
+    evidence = Evidence(title="net", summary=of_model, limits={"key of often": "L2 cache"})
+    columns, rows = slowest_table(evidence, of_model)
+    assert columns[:2] == ("layer", "ONNX nodes")
+    assert rows == [
+        ("often", "/often +1", "4", "8.000", "67%", "2.00x", "L2 cache"),
+        ("large", "/large +1", "1", "3.000", "25%", "2.00x", "-"),
+        ("small", "/small +1", "1", "1.000", "8%", "2.00x", "-"),
+    ]
+
+
+def test_onnxruntime_has_a_row_and_a_sentence() -> None:
+    evidence = Evidence(title="net", summary=summary(layer("a", 4.0), tuned_ms=4.0), cpu_ms=1.0)
+    assert [row[0] for row in models_table(evidence)[1]] == ["net", "onnxruntime, as given"]
+    slow = "onnxruntime takes 1.000 ms on this machine's CPU, less than the 4.000 ms here: this device is the slower"
+    assert next_steps(evidence)[0].startswith(slow)
+    fast = next_steps(dataclasses.replace(evidence, cpu_ms=8.0))
+    assert fast == ["onnxruntime on this machine's CPU takes 2.00x as long."]
+
+
+def test_what_next() -> None:
+    of_model = summary(layer("tried", 2.0), layer("untried", 2.0, trials=0), tuned_ms=8.0)
+    evidence = Evidence(title="net", summary=of_model, limits={"key of tried": "L2 cache, 3% of peak"})
+    assert next_steps(evidence) == [
+        "No config was tried of untried, each more than 10% of the time: raise --trials.",
+        "50% of the model's time is not in kernels but between them (launches: one by one).",
+        "The slowest layers wait for data: --precision float16 halves their bytes. The error is checked.",
+    ]
+    # In fp16, with calls that fill the run, and with arithmetic as the limit, nothing is left to say.
+    done = dataclasses.replace(of_model, rows=of_model.rows[:1], tuned_ms=2.1, precision="float16")
+    assert next_steps(dataclasses.replace(evidence, summary=done)) == []
+
+
+def test_a_search_that_still_gains_is_told_from_one_that_does_not() -> None:
+    def steps(*times: float) -> list[str]:
+        records = [
+            Record(
+                task_key="key of a",
+                task_name="a",
+                config={},
+                outcome=Outcome.OK,
+                times_s=(time,),
+                target="opencl",
+                **ORIGIN,
+            )
+            for time in times
+        ]
+        return next_steps(Evidence(title="net", summary=summary(layer("a", 4.0), tuned_ms=4.0), records=records))
+
+    little = "The last fifth of the search made the layers 0% faster: more trials will gain little."
+    assert steps(*[1.0] * 25) == steps(*[1.0] * 17, *[0.5] * 8) == [little]
+    gained = "The last fifth of the search made the layers 50% faster: more trials will go on doing so."
+    assert steps(*[1.0] * 24, 0.5) == [gained]
+    assert steps(*[1.0] * 5, 0.5) == []
+
+
+def test_names_are_only_text() -> None:
+    page = overview(Evidence(title="<b>", summary=summary(layer("<i>", 1.0), tuned_ms=1.0)))
+    assert "&lt;i&gt;" in page
+    assert "<i>" not in page
+    assert overview(Evidence(title="nothing")) == ""
+
+
+def test_onnxruntime_is_timed() -> None:
+    model = short_net()
+    shapes = {each.name: [d.dim_value for d in each.type.tensor_type.shape.dim] for each in model.graph.input}
+    time_ms = time_onnxruntime(model, {name: np.zeros(shape, "float32") for name, shape in shapes.items()})
+    assert time_ms is not None
+    assert 0 < time_ms < 1e4
+    assert time_onnxruntime(model, {}) is None
