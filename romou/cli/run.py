@@ -136,7 +136,7 @@ def command(
         model = model.model_for(there)
     options: dict[str, Any] = {"rows": model.rows_in(there)} if isinstance(model, RunTimeRowsModel) else {}
     time_ms = float(np.median(model.times(repeat=repeat, **options)))
-    whole = values if signature == model.inputs else None
+    whole = values if options or signature == model.inputs else None
     profiled = model.profile(whole, repeat=repeat) if profile or trace is not None else None
     if profiled is not None and trace is not None:
         profiled.save_trace(trace)

@@ -76,10 +76,12 @@ from romou.compiler.passes.kernel_attributes import keep_attributes
 from romou.compiler.passes.nan import keep_nan
 from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers
 from romou.compiler.passes.own_memory import name_own_memory
+from romou.compiler.passes.positive_division import divide_positive
 from romou.compiler.passes.shared_loads import share_loads
 from romou.compiler.passes.short_functions import shorten_functions
 from romou.compiler.passes.tensor_cores import use_tensor_cores
 from romou.compiler.passes.vector_pointers import vectorize_pointers
+from romou.compiler.passes.whole_buffers import allocate_whole_buffers
 from romou.compiler.stages import Context, Stage, listed, part, schedule_kernels, stage
 
 if TYPE_CHECKING:
@@ -157,6 +159,7 @@ KERNEL = listed(
     stage(s_tir.transform.ConvertBlocksToOpaque(), "block variables become loop variables"),
     stage(s_tir.transform.LiftThreadBinding(), "loops of work-items are outside of all others"),
     stage(s_tir.transform.CompactBufferAllocation(), "a staged buffer holds only one tile"),
+    stage(allocate_whole_buffers, "memory of a kernel has a constant size, even if the kernel takes a size"),
     stage(s_tir.transform.LowerAutoCopy(), "copies to local memory are spread over a work group"),
     stage(s_tir.transform.UnifyThreadBinding(), "one variable for each axis of work-items"),
     stage(s_tir.transform.LowerMatchBuffer(), "a view of a buffer is the buffer with moved indices"),
@@ -224,6 +227,7 @@ DEVICE = listed(
     # Behind LowerThreadAllreduce, which writes conditions
     stage(narrow_integers, "GPUs compute 64-bit integers slowly"),
     stage(tirx.transform.StmtSimplify(), "the last simplification"),
+    stage(divide_positive, "a quotient by a size at run time is no floor of a negative number"),
     stage(use_tensor_cores, "marked loops become matrix instructions"),
     # Last of the passes that rewrite integers: any simplification after it would undo it
     stage(eliminate_addresses, "an address is computed once, outside of the loops that do not change it"),

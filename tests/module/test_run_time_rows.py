@@ -68,6 +68,8 @@ def test_it_is_right_at_fifty_random_sizes(model: romou.TunedModel, tmp_path: Pa
     assert wrong_sizes(loaded, [7, MOST, 33]) == []
     assert loaded.summary().run_time == f"rows is 1 to {MOST} at run time, in every kernel."
     assert loaded.time(repeat=1) > 0
+    small, large = (sum(call.ms for call in loaded.profile(inputs_of(rows), repeat=5).calls) for rows in (1, MOST))
+    assert 0 < small < large
     with pytest.raises(UsageError, match="cannot be exported"):
         loaded.export_android(tmp_path / "app", host="x86_64-linux-gnu")
 

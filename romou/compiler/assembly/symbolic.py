@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import tvm
-from tvm import s_tir, sym, tirx
+from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.scheduling.blocks import substitute
-from romou.compiler.tir.primitives import LANES
+from romou.compiler.passes.whole_buffers import with_whole_buffers
+from romou.compiler.tir.primitives import LANES, LARGEST_SIZE
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.launch import DIMENSIONS
 
@@ -219,22 +219,17 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
     both = {"type": "ffi.Array", "data": [graph["root_index"], first]}
     graph.update(nodes=[*nodes, *moved, both], root_index=len(nodes) + len(moved))
     func, size = tvm.ir.load_json(json.dumps(graph))
-    return _with_whole_buffers(func, size, rules.most)
+    # Before buffers are compacted, which looks at their whole size, and then again
+    return with_whole_buffers(_with_new_buffers(func, size).with_attr(LARGEST_SIZE, rules.most))
 
 
-def _with_whole_buffers(func: tirx.PrimFunc, size: tirx.Var, most: int) -> tirx.PrimFunc:
-    """Return the function with its own buffers as large as they are at the largest size.
-
-    Local memory and registers have constant sizes. Buffers are declared anew, because their layout has the sizes of
-    one kernel.
-    """
+def _with_new_buffers(func: tirx.PrimFunc, size: tirx.Var) -> tirx.PrimFunc:
+    """Return the function with `size` as its last parameter, and buffers without the layout that they had at a size."""
     own = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
-    simple = sym.Analyzer().simplify
-    largest = tirx.IntImm("int32", most)
-    renewed = {}
-    for buffer in (*func.params, *own):
-        shape = [simple(substitute(e, {size: largest})) for e in buffer.shape] if buffer in own else buffer.shape
-        renewed[buffer] = tirx.decl_buffer(shape, buffer.dtype, buffer.name, scope=str(buffer.scope()))
+    renewed = {
+        buffer: tirx.decl_buffer(buffer.shape, buffer.dtype, buffer.name, scope=str(buffer.scope()))
+        for buffer in (*func.params, *own)
+    }
     body = structural_map(func.body, (tirx.Var, lambda var: renewed.get(var, var)))
     return tirx.PrimFunc([*(renewed[p] for p in func.params), size], body, func.ret_type, func.attrs)
 

@@ -60,6 +60,8 @@ FREE_IMAGES = "romou.free_images"
 NATIVE_FUNCTIONS = "romou.native_functions"
 # A function with this attribute checks its arguments in full, see passes/argument_checks.py.
 CHECKS_ARGUMENTS = "romou.checks_arguments"
+# Attribute of a function whose last parameter is a size at run time: its largest value.
+LARGEST_SIZE = "romou.largest_size"
 
 
 def tensors_of(func: tirx.PrimFunc) -> list[tirx.Buffer]:

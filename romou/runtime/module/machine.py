@@ -228,7 +228,9 @@ class Machine:
             evaluator = self._vm.time_evaluator(function, self._device, number=1, repeat=repeat)
             return [1e3 * float(t) for t in evaluator(*arguments).results]
 
-    def profile(self, inputs: Sequence[np.ndarray], repeat: int) -> list[tuple[str, list[float]]]:
+    def profile(
+        self, inputs: Sequence[np.ndarray], repeat: int, rows: int | None = None
+    ) -> list[tuple[str, list[float]]]:
         """Return the calls of a run in order: the function, "" for nodes on the host, and `repeat` times in ms.
 
         Each kernel is timed by the device's clock at its place in the run, on the tensors of the run.
@@ -250,6 +252,7 @@ class Machine:
             return 0
 
         with self._lock, self._driver(), self._alone():
+            self._rows = rows
             self._set(inputs)
             self._launch()
             self._vm.set_instrument(instrument)

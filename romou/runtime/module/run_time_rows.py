@@ -84,12 +84,7 @@ class RunTimeRowsModel(TunedModel):
         DeviceError
             The device failed.
         """
-        if self.remote is not None:
-            raise UsageError("a model with a size at run time does not run behind a connection")
-        shapes = {name: np.shape(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else {}
-        rows, signature = self.rows_in(shapes), self.signature_for(shapes)
-        arrays = [stored(array) for array in checked_inputs(inputs, signature)]
-        whole = [_resized(array, shape) for array, (shape, _) in zip(arrays, self.inputs.values(), strict=True)]
+        whole, rows = self._stored(inputs)
         outputs = self._machine().run(whole, rows)
         results = [
             restored(_resized(array, self.rows.shape(name, array.shape, rows)), self._short_outputs.get(name, ""))
@@ -158,19 +153,34 @@ class RunTimeRowsModel(TunedModel):
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=False, rows=rows)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
-        """Raise UsageError: calls of a model with a size at run time are not timed one by one.
+        """Return the time of each call of a run with the size that the inputs have, as `TunedModel.profile`.
 
         Parameters
         ----------
-        inputs, repeat, seed
+        inputs
+            As in `run`. None: random ones of the bound.
+        repeat, seed
             As in `TunedModel.profile`.
 
         Raises
         ------
         UsageError
-            Always.
+            As in `run`.
+        DeviceError
+            The device failed.
         """
-        raise UsageError("a model with a size at run time has no profile", hint="Compile it for one size, and profile.")
+        given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
+        arrays, rows = self._stored(given)
+        return self._profiled(arrays, whole_of("repeat", repeat, lowest=1), rows)
+
+    def _stored(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], int]:
+        """Return arrays of the bound that hold the inputs, and the size of the dimension."""
+        if self.remote is not None:
+            raise UsageError("a model with a size at run time does not run behind a connection")
+        shapes = {name: np.shape(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else {}
+        rows, signature = self.rows_in(shapes), self.signature_for(shapes)
+        arrays = [stored(array) for array in checked_inputs(inputs, signature)]
+        return [_resized(a, shape) for a, (shape, _) in zip(arrays, self.inputs.values(), strict=True)], rows
 
     def _checked(self, rows: int | None) -> int:
         number = self.rows.most if rows is None else whole_of("rows", rows, lowest=1)

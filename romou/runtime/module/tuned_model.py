@@ -453,13 +453,16 @@ class TunedModel:
             )
         repeat = whole_of("repeat", repeat, lowest=1)
         given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
-        arrays = [stored(array) for array in checked_inputs(given, self.inputs)]
+        return self._profiled([stored(array) for array in checked_inputs(given, self.inputs)], repeat)
+
+    def _profiled(self, arrays: Sequence[np.ndarray], repeat: int, rows: int | None = None) -> Profile:
+        """Return the profile of a run. rows: as in `Machine.run`."""
         machine = self._machine()
-        calls = named_calls(
-            machine.profile(arrays, repeat), self._summary.calls, [row.nodes for row in self._summary.host]
-        )
+        profiled = machine.profile(arrays, repeat, rows)
+        calls = named_calls(profiled, self._summary.calls, [row.nodes for row in self._summary.host])
         device = str(self.target.backend.facts(self.device_index)["name"])
-        return Profile(device=device, calls=tuple(calls), whole_ms=float(np.median(machine.times(arrays, repeat))))
+        whole_ms = float(np.median(machine.times(arrays, repeat, rows=rows)))
+        return Profile(device=device, calls=tuple(calls), whole_ms=whole_ms)
 
     def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
         """Return the host nodes, each group with its mean time over `repeat` runs and a warm-up, on random inputs."""
