@@ -12,6 +12,7 @@ from romou.base.errors import DeviceError, ModelError
 from romou.base.options import takes_options
 from romou.compiler.budget import check_sizes
 from romou.compiler.compilation import Compilation
+from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.precision import fp16_error
 from romou.devices.targets import device_text
 from romou.driver.options import CheckOptions
@@ -86,6 +87,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
         quirks=quirk_lines(target, facts),
         precision=_precision(compilation),
         remarks=remarks_on(target, layers),
+        tensors={node_name(node): next(filter(None, node.output), "") for node in imported.folded.graph.node},
     )
     problems = _problems(report, compilation, options)
     return replace(report, problems=problems, seconds=time.monotonic() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,18 @@ from romou.driver.options import CheckOptions
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Also write this HTML page."
 )
+@click.option(
+    "--node-data",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Also write the estimate by ONNX node to this JSON file, which Model Explorer shows beside the graph.",
+)
 @click.option("--allow-host", is_flag=True, help="Accept a model with much of its operations on the host.")
 @json_option
 @debug_option
-def command(model: str, page: Path | None, allow_host: bool, is_json: bool, **options: Any) -> None:
+def command(
+    model: str, page: Path | None, node_data: Path | None, allow_host: bool, is_json: bool, **options: Any
+) -> None:
     """Check MODEL for a device in seconds, without the device and without compiling a kernel.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. It prints which nodes run on the GPU, which
@@ -40,7 +49,7 @@ def command(model: str, page: Path | None, allow_host: bool, is_json: bool, **op
     Examples:
       romou check model.onnx --device adreno740
       romou check model.onnx --device "Pixel 8" --max-ms 30 --json
-      romou check bundled:mobilenetv1_100 --device sm8550 --html check.html
+      romou check bundled:mobilenetv1_100 --device sm8550 --html check.html --node-data nodes.json
     """
     check_dimensions(model, options)
     from romou.devices.targets import Target
@@ -55,6 +64,8 @@ def command(model: str, page: Path | None, allow_host: bool, is_json: bool, **op
     report = romou.check(source, **options)
     if page is not None:
         write_check_page(report, page, model)
+    if node_data is not None:
+        node_data.write_text(json.dumps(report.node_data(), indent=1), encoding="utf-8")
     if is_json:
         print_json({"model": model, **report.to_dict()})
     else:
@@ -63,8 +74,8 @@ def command(model: str, page: Path | None, allow_host: bool, is_json: bool, **op
         for heading, lines in check_lines(report):
             for place, line in enumerate(lines):
                 out.print(f"{'  ' if place else f'{heading}: '}{line}", markup=False)
-        if page is not None:
-            out.print(f"Wrote {page}.", markup=False)
+        for path in filter(None, (page, node_data)):
+            out.print(f"Wrote {path}.", markup=False)
     if report.problems:
         raise SystemExit(EXIT_FAILED)
     if report.is_off_device and not allow_host:

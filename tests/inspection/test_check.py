@@ -137,6 +137,21 @@ def test_the_command_prints_json_and_a_page_and_has_exit_codes(tmp_path: Path) -
     assert invoke(off_device, tmp_path, "--device", "adreno740", "--allow-host").exit_code == 0
 
 
+def test_node_data_adds_up_to_the_estimate(tmp_path: Path) -> None:
+    """Keys are tensors of the ONNX file. A node on the host has a colour."""
+    proto = with_a_count_that_depends_on_data()
+    path = tmp_path / "nodes.json"
+    done = invoke(proto, tmp_path, "--device", "adreno740", "--json", "--node-data", str(path), "--allow-host")
+    assert done.exit_code == 0, done.output
+    data = json.loads(path.read_text())
+    results = data["results"]
+    assert set(results) == {output for node in proto.graph.node for output in node.output}
+    assert sum(entry["value"] for entry in results.values()) == pytest.approx(json.loads(done.stdout)["ms"])
+    (counted,) = (node.output[0] for node in proto.graph.node if node.op_type == "NonZero")
+    assert [name for name, entry in results.items() if "bgColor" in entry] == [counted]
+    assert [stop["stop"] for stop in data["gradient"]] == [0, 1]
+
+
 def _non_zero(proto: onnx.ModelProto) -> str:
     proto.graph.node.append(helper.make_node("NonZero", ["image"], ["places"]))
     return "places"

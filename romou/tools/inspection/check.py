@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _RECORDED = {"adreno660": (1.73, 2.40), "adreno740": (0.63, 1.69), "adreno": (0.63, 2.40)}
 _RECORDED_DEPTHWISE = (2.89, 8.65)
 _DEPTHWISE = "depthwise"
+# Colours of the fastest and the slowest node, and of nodes on the host, in Model Explorer.
+_GRADIENT, _ON_HOST = ((0, "#ffffff"), (1, "#e07b39")), "#b565a7"
 _LIMITS = {
     "issuing": "arithmetic",
     "waiting": "load latency",
@@ -105,6 +107,7 @@ class CheckReport:
     precision: advice on fp16.
     problems: reasons for exit code 1.
     remarks: what is not known, or not counted.
+    tensors: name of a node -> its first output, for `node_data`.
     """
 
     target: str
@@ -122,6 +125,7 @@ class CheckReport:
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
+    tensors: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def ms(self) -> float | None:
@@ -146,9 +150,28 @@ class CheckReport:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, with derived numbers."""
         data = dataclasses.asdict(self)
+        del data["tensors"]
         data["layers"] = [{**dataclasses.asdict(layer), "words": layer.words} for layer in self.layers]
         data["memory"] = None if self.memory is None else self.memory.to_dict()
         return data | {"ms": self.ms, "between_ms": self.between_ms, "is_off_device": self.is_off_device}
+
+    def node_data(self) -> dict[str, Any]:
+        """Return the estimate as node data of Model Explorer: milliseconds by the name of a node's first output.
+
+        The nodes of a layer have equal shares of its time, so that sums over a group of nodes are right. A node on the
+        host has a colour of its own, and time only for the copies to it and from it.
+        """
+        times: dict[str, float] = dict.fromkeys((host.name for host in self.host), 0.0)
+        for layer in self.layers:
+            for node in layer.nodes:
+                times[node] = times.get(node, 0.0) + (layer.ms or 0.0) / len(layer.nodes)
+        on_host = {host.name: {"bgColor": _ON_HOST} for host in self.host}
+        results = {
+            self.tensors[node]: {"value": ms, **on_host.get(node, {})}
+            for node, ms in times.items()
+            if node in self.tensors
+        }
+        return {"results": results, "gradient": [{"stop": stop, "bgColor": colour} for stop, colour in _GRADIENT]}
 
 
 def host_nodes(compilation: Compilation) -> tuple[HostNode, ...]:
