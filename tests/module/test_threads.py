@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import tvm
 
 import romou
+from romou.base.errors import UsageError
 from romou.runtime.module import random_inputs
 from support.models.small_networks import short_net
 
@@ -50,3 +53,31 @@ def assert_threads_agree(compiled: list[romou.TunedModel], runs: int, capture: b
     assert len({outputs[0] for model in alone for outputs in model}) == 2 * SEEDS
     wrong = sum(outputs != alone[which][seed] for which, seed, outputs in results)
     assert wrong == 0, f"{wrong} of {len(results)} runs differ from those of one thread"
+
+
+def test_started_runs_have_the_outputs_of_their_inputs(compiled: list[romou.TunedModel]) -> None:
+    """While another run has the device, runs are started all the same. Their inputs are overwritten at once."""
+    model = compiled[0]
+    inputs = [random_inputs(model.inputs, seed=seed) for seed in range(SEEDS)]
+    expected = [[output.tobytes() for output in model.run(each)] for each in inputs]
+    with model._machine()._lock:
+        futures = [model.run_async(each) for each in inputs]
+        for array in (array for each in inputs for array in each.values()):
+            array.fill(0)
+        assert not any(future.done() for future in futures)
+    assert [[output.tobytes() for output in future.result(timeout=60)] for future in futures] == expected
+    assert len({outputs[0] for outputs in expected}) == SEEDS
+
+
+def test_a_started_run_is_awaited_and_raises_its_error(compiled: list[romou.TunedModel]) -> None:
+    model = compiled[0]
+    given = random_inputs(model.inputs, seed=0)
+
+    async def awaited() -> romou.Outputs:
+        return await asyncio.wrap_future(model.run_async(given))
+
+    assert [a.tobytes() for a in asyncio.run(awaited())] == [a.tobytes() for a in model.run(given)]
+    with pytest.raises(UsageError, match="has no input 'other'"):
+        model.run_async({**given, "other": np.zeros(1)}).result(timeout=60)
+    with pytest.raises(UsageError, match="inputs"):
+        model.run_async([given])  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,8 @@ class TunedModel:
         self._local: Machine | None = None
         # Only one thread loads the model, and links the library that is sent to a server.
         self._lock = threading.Lock()
+        # Runs that are started and not waited for. Its thread begins with the first one.
+        self._started = ThreadPoolExecutor(1, thread_name_prefix="romou-run")
         self._folder: HeldFolder | None = None
         if remote is not None:
             self._refuse_host_nodes(f"the model cannot run at {remote.address}")
@@ -390,6 +393,25 @@ class TunedModel:
             outputs = self.remote.run(self._library(), arrays, entry=self.entry)
         kinds = (self._short_outputs.get(name, "") for name in self.outputs)
         return Outputs(self.outputs, [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)])
+
+    def run_async(self, inputs: Mapping[str, np.ndarray]) -> Future[Outputs]:
+        """Start a run and return its future. Runs of a model are made in the order in which they are started.
+
+        `result()` waits for the outputs, `asyncio.wrap_future` makes the future awaitable. The inputs are copied, so
+        their arrays may be written at once.
+
+        Parameters
+        ----------
+        inputs
+            As in `run`. Its errors are raised by `result()`.
+
+        Raises
+        ------
+        UsageError
+            The inputs are no mapping.
+        """
+        instance_of("inputs", inputs, Mapping)
+        return self._started.submit(self.run, {name: np.array(array) for name, array in inputs.items()})
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
         """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device.
