@@ -10,6 +10,7 @@ import functools
 import json
 import logging
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -30,6 +31,19 @@ JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
 QUIET_KEY = "romou.is_quiet"
 _PRINTED_KEY = "romou.has_printed"
+_LOADS_TVM = (
+    "tune",
+    "compile",
+    "check",
+    "inspect",
+    "space",
+    "run",
+    "generate",
+    "bench",
+    "compare",
+    "doctor",
+    "devices",
+)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -95,16 +109,30 @@ def json_option(function: _F) -> _F:
 
 
 def debug_option(function: _F) -> _F:
-    """Add `--debug`, `-q` and `-v`, which every command has."""
+    """Add `--debug`, `-q` and `-v`, which every command has, and a first sign of life."""
     how: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
     texts = (
         (("-v", "--verbose"), _log_level(logging.INFO), "Say more on stderr: what is tried, kept and left out."),
         (("-q", "--quiet"), _log_level(logging.ERROR), "Only the result and errors: no progress, no warnings."),
         (("--debug",), _remember(DEBUG_KEY), "Show the traceback of an error (or set ROMOU_DEBUG=1)."),
     )
+    function = _saying_that_it_started(function)
     for names, callback, text in texts:
         function = click.option(*names, **how, callback=callback, help=text)(function)
     return function
+
+
+def _saying_that_it_started(function: _F) -> _F:
+    """Print a line in a terminal before a command loads TVM and the drivers, which takes seconds."""
+
+    @functools.wraps(function)
+    def started(*arguments: Any, **options: Any) -> Any:
+        context = click.get_current_context()
+        if context.info_name in _LOADS_TVM and sys.stderr.isatty() and not is_quiet():
+            click.echo("Loading TVM and the drivers ...", err=True)
+        return function(*arguments, **options)
+
+    return cast(_F, started)
 
 
 def _log_level(level: int) -> Callable[[click.Context, click.Parameter, bool], bool]:

@@ -54,6 +54,11 @@ def command(
     """Export and import records in T4, the format of Kernel Tuner, offer tuned schedules, or read logs of AutoTVM.
 
     The commands take --json and --debug.
+
+    \b
+    Examples:
+      romou records export records t4
+      romou records --contribute best.jsonl --work-dir records
     """
     if context.invoked_subcommand is not None:
         for name, value in (("--contribute", contribute), ("--import-autotvm", autotvm)):

@@ -35,6 +35,11 @@ def command(key: str, host: str, port: int, tracker: str | None, limit_s: float,
     """Serve this machine's devices over TVM RPC, until it is stopped.
 
     The server runs all code that it receives, as the user who started it.
+
+    \b
+    Examples:
+      romou serve --key-file secret.txt
+      romou serve --key-file secret.txt --tracker 127.0.0.1:9190
     """
     from romou.runtime.rpc.serve import ServeOptions, serve
 

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ import romou
 from romou.base.environment import VARIABLES
 from romou.base.errors import DeviceError, UsageError
 from romou.cli import COMMANDS, main
+from romou.cli.common import debug_option
 from romou.devices.backends import backend
 from romou.devices.hardware import known_devices
 from support.models.small_networks import NetworkBuilder
@@ -298,6 +301,27 @@ def test_the_meaning_of_the_variable_is_what_happens(tmp_path: Path) -> None:
 def test_the_cpu_is_named_by_no_other_kind() -> None:
     known = {entry["target"]: entry["title"] for entry in json.loads(invoke("devices", "--json").stdout)["known"]}
     assert "OpenCL" not in known["vulkan -device=host"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_terminal", "expected"),
+    [
+        (["tune"], True, "Loading TVM and the drivers ...\nworking\n"),
+        (["tune", "-q"], True, "working\n"),
+        (["tune"], False, "working\n"),
+        (["version"], True, "working\n"),
+    ],
+)
+def test_the_first_line_comes_before_tvm_is_loaded(
+    words: list[str], is_terminal: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @debug_option
+    def work() -> None:
+        click.echo("working", err=True)
+
+    terminal = SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: is_terminal))
+    monkeypatch.setattr("romou.cli.common.sys", terminal)
+    assert CliRunner().invoke(click.command(words[0])(work), words[1:]).stderr == expected
 
 
 @pytest.mark.parametrize("command", [["tune", "--trials", "2"], ["compile"]])
