@@ -30,7 +30,7 @@ def test_what_is_rounded_is_divided_exactly(name: str) -> None:
     del model.graph.output[:-1]
     for device in ("host", "adreno640"):
         sources = "".join(kernel.source for kernel in romou.inspect(model, target=f"opencl -device={device}"))
-        assert " / " in sources
+        assert " / " in sources or "native_divide(" in sources
         assert (MARK in sources) == is_exact
     assert MARK not in "".join(kernel.source for kernel in romou.inspect(model, target="cuda -device=nvidia_h200"))
 
