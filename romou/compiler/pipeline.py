@@ -47,6 +47,7 @@ from romou.compiler.graph.memory.in_place import update_in_place
 from romou.compiler.graph.memory.storage import plan_storage
 from romou.compiler.graph.memory.workspaces import plan_workspaces
 from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origins, part_groups
+from romou.compiler.graph.pad_rows import pad_rows
 from romou.compiler.graph.sink_reshapes import sink_reshapes
 from romou.compiler.graph.split_concats import split_concats
 from romou.compiler.graph.split_groups import split_groups, split_untaken
@@ -96,6 +97,7 @@ GRAPH = listed(
     stage(drop_empty, "no kernel computes a tensor without elements"),
     stage(bound_indices, "indices of gathers are in range, so kernels do not check them"),
     stage(split_weights, "a buffer of the device has a largest size", "target"),
+    stage(pad_rows, "phones read and write whole vectors of scores", "target"),
     stage(pack_channels, "four channels are one texel and one vector", "rungs"),
     # Fusion: Relax operators -> TIR functions of a contraction and its epilogue
     stage(split_concats, "a kernel binds a limited number of buffers", "max_buffers"),
