@@ -15,6 +15,8 @@ from support.models.nodes import assert_as_onnxruntime, model_of
 
 PHONE = Target("opencl -device=adreno640")
 TOKENS, DEPTH = 19, 8
+# A token too many or too few changes results by percents. Intel's native_exp is off by 1.5e-4.
+TOLERANCE = 1e-3
 RNG = np.random.default_rng(11)
 INPUTS = {name: RNG.standard_normal((1, 2, TOKENS, DEPTH)).astype(np.float32) for name in "qkv"}
 MASK = np.where(RNG.random((1, 1, TOKENS, TOKENS)) < 0.3, -np.inf, 0).astype(np.float32)
@@ -62,7 +64,7 @@ def test_scores_have_whole_vectors(name: str, opencl_device: tvm.runtime.Device)
     assert rows == {20 if CASES[name][1] else TOKENS, DEPTH}
     assert pad_rows(graph, Target("opencl -device=host")).same_as(graph)
     if CASES[name][1]:
-        assert_as_onnxruntime(model, inputs, 1e-5, target="opencl -device=adreno640")
+        assert_as_onnxruntime(model, inputs, TOLERANCE, target="opencl -device=adreno640")
 
 
 @pytest.mark.parametrize("target", ["vulkan -device=adreno640", "opencl -device=mali_g76 -half=storage"])
@@ -70,7 +72,7 @@ def test_every_phone_is_right(
     target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
 ) -> None:
     model, inputs = network("masked")
-    assert_as_onnxruntime(model, inputs, 1e-5, target=target)
+    assert_as_onnxruntime(model, inputs, TOLERANCE, target=target)
 
 
 def test_fp16(opencl_device: tvm.runtime.Device) -> None:

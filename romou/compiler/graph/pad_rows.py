@@ -13,7 +13,7 @@ under Mesa's compilers, fp32:
     Q K^T                  96 -> 81          96 -> 83
     softmax                51 -> 14          28 -> 11
     weights V             102 -> 43         139 -> 48
-    copies                      4                 3
+    copies                   2 x 4             2 x 2
 """
 
 from __future__ import annotations
