@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from romou.api.decoder import Generated as Generated
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
+    from romou.api.list_devices import list_devices as list_devices
     from romou.api.operators import tune_operator as tune_operator
     from romou.api.quantize import Quantized as Quantized
     from romou.api.quantize import quantize as quantize
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from romou.tuner.search.trial import Trial as Trial
 
 _NAMES = {
-    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare")},
+    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare", "list_devices")},
     "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),

@@ -77,16 +77,13 @@ def _compare(one: str, other: str, *, is_json: bool) -> None:
 def _list(*, is_json: bool) -> None:
     from rich.table import Table
 
+    from romou.api.list_devices import list_devices
     from romou.base.errors import EXIT_NO_DEVICE
     from romou.devices.backends import device_backends
     from romou.devices.hardware import known_socs, load_device
     from romou.tools.report.table import print_table
 
-    attached = [
-        {"backend": backend.name, "index": i, **facts}
-        for backend in device_backends()
-        for i, facts in enumerate(backend.list_devices())
-    ]
+    attached = list_devices()
     targets = [
         (name, f"{backend.name} -device={name}") for backend in device_backends() for name in backend.named_devices()
     ]
@@ -104,7 +101,7 @@ def _list(*, is_json: bool) -> None:
         table = Table("device", "name", "platform", "type", "driver", title="Attached")
         for facts in attached:
             table.add_row(
-                f"{facts['backend']}:{facts['index']}",
+                facts["device"],
                 str(facts["name"]),
                 str(facts["platform"]),
                 str(facts["type"]),

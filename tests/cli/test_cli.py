@@ -23,6 +23,7 @@ from romou.cli import COMMANDS, main
 from romou.cli.common import debug_option
 from romou.devices.backends import backend
 from romou.devices.hardware import known_devices
+from romou.devices.targets import with_device
 from support.models.small_networks import NetworkBuilder
 from support.servers import forked
 
@@ -301,6 +302,15 @@ def test_the_meaning_of_the_variable_is_what_happens(tmp_path: Path) -> None:
 def test_the_cpu_is_named_by_no_other_kind() -> None:
     known = {entry["target"]: entry["title"] for entry in json.loads(invoke("devices", "--json").stdout)["known"]}
     assert "OpenCL" not in known["vulkan -device=host"]
+
+
+def test_devices_are_data_in_python() -> None:
+    """Each name that is listed is one that `device` takes."""
+    devices = romou.list_devices()
+    assert "opencl:0" in [each["device"] for each in devices]
+    for each in devices:
+        assert {"name", "platform", "driver", "type"} <= set(each)
+        assert with_device(romou.Target(each["backend"]), each["device"])[1] == each["index"]
 
 
 @pytest.mark.parametrize(
