@@ -27,6 +27,7 @@ from romou.tuner.measure.verify import poison
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 from support.kernels.operators import assert_agrees, each_kind, has_device, joined_task
+from support.models.attention_parts import attention_of_parts
 from support.models.small_networks import NetworkBuilder, attention_net, random_inputs
 from support.suite.exhaustive import few
 
@@ -294,10 +295,11 @@ MODELS = {
     "decoder": decoder,
     "Attention": attention_node,
     "causal Attention": lambda: attention_node(is_causal=True),
+    "parts of one product": lambda: attention_of_parts("bnthd", "split"),
 }
 
 
-@pytest.mark.parametrize("name", few([*MODELS], 1, 3))
+@pytest.mark.parametrize("name", few([*MODELS], 1, 3, 5))
 def test_models_have_one_kernel_for_it(
     name: str, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,13 +59,16 @@ SHAPES = [
     matmul((2, 3), 13, 17, 16, rhs_axes=(0, 2, 1, 3), out_axes=(0, 2, 1, 3)),
     matmul((2, 3), 5, 12, 8, lhs_batch=(2, 1), rhs_batch=(1, 3)),
     matmul((), 1, 37, 31, is_transposed=True),
+    # Parts of one buffer: rows of nine heads, and of three times the columns.
+    matmul((2, 3), 13, 16, 17, lhs_axes=(0, 2, 1, 3), rhs_axes=(0, 2, 3, 1), lhs_part=(2, 9, 0), rhs_part=(2, 9, 3)),
+    matmul((2,), 5, 12, 8, rhs_part=(2, 24, 16)),
 ]
 MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32, 10, is_transposed=True)]
 
 
 # Other shapes of every family are run by test_family_contract.py.
 @random_configs
-@each_kind("work", SHAPES, opencl=(0, 6, 7, 11, 15, 20, 24), cuda=(4, 22), vulkan=(2, 10))
+@each_kind("work", SHAPES, opencl=(0, 6, 7, 11, 15, 20, 24, 26), cuda=(4, 22), vulkan=(2, 10, 27))
 def test_configs_agree_with_the_unscheduled_function(
     work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int
 ) -> None:

@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tvm import te, tirx
 
@@ -32,6 +32,9 @@ class Workload(ABC):
         # Each kind declares it after its shapes. As a field of this class it would come first.
         dtype: str
 
+    # Fields that records and task keys lack if they are empty.
+    OPTIONAL: ClassVar[Set[str]] = frozenset()
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -52,13 +55,15 @@ class Workload(ABC):
         return cls.from_dict(json.loads(text))
 
     @classmethod
-    def field_names(cls) -> Set[str]:
-        """Return the names of the numbers."""
-        return {field.name: None for field in dataclasses.fields(cls)}.keys()
+    def has_fields(cls, names: Set[str]) -> bool:
+        """Return whether these are the names that `to_dict` gives the numbers of such an operator."""
+        every = {field.name for field in dataclasses.fields(cls)}
+        return every - cls.OPTIONAL <= names <= every
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON-ready data."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if value or name not in self.OPTIONAL}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

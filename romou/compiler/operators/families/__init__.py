@@ -71,7 +71,7 @@ def workload_of(values: dict[str, Any]) -> Workload:
     Its type is the one with the same field names.
     """
     kinds: Iterator[type[Workload]] = (family.workload for family in _contractions())
-    return next(kind for kind in kinds if kind.field_names() == values.keys()).from_dict(values)
+    return next(kind for kind in kinds if kind.has_fields(values.keys())).from_dict(values)
 
 
 def _contractions() -> list[ContractionFamily[Any]]:

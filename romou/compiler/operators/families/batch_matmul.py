@@ -2,7 +2,8 @@
 
 lhs (*batch, m, k), rhs (*batch, k, n), output (*batch, m, n): plain buffers. Their axes may be permuted, if lhs ends in
 k, rhs in k or n, output in n. So transposed operands and the heads of attention are read and written in place. An
-operand with a batch of 1 is broadcast.
+operand with a batch of 1 is broadcast. An operand may be one part of a buffer, such as Q, K or V of one product that
+computes all three.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ class BatchMatmul(Workload):
     batch: of the output.
     lhs_batch, rhs_batch: of the operands. 1 for a broadcast matrix.
     lhs_axes, rhs_axes, out_axes: the buffer's axis for each axis of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
+    lhs_part, rhs_part: an axis of the buffer, its extent, and the first index along it, if the operand is a part of
+        the buffer. Empty if it is all of it.
     """
+
+    OPTIONAL = frozenset({"lhs_part", "rhs_part"})
 
     batch: tuple[int, ...]
     m: int
@@ -44,6 +49,8 @@ class BatchMatmul(Workload):
     lhs_axes: tuple[int, ...]
     rhs_axes: tuple[int, ...]
     out_axes: tuple[int, ...]
+    lhs_part: tuple[int, ...] = ()
+    rhs_part: tuple[int, ...] = ()
     dtype: str = "float32"
 
     @property
@@ -62,14 +69,19 @@ class BatchMatmul(Workload):
         return self.rhs_axes[-2] == len(self.rhs_axes) - 1
 
     @property
+    def is_lhs_contiguous(self) -> bool:
+        """True if the left side is contiguous along k."""
+        return self.lhs_axes[-1] == len(self.lhs_axes) - 1
+
+    @property
     def lhs_shape(self) -> tuple[int, ...]:
         """Shape of the left operand's buffer."""
-        return _in_order(self.lhs_axes, (*self.lhs_batch, self.m, self.k))
+        return _in_order(self.lhs_axes, (*self.lhs_batch, self.m, self.k), self.lhs_part)
 
     @property
     def rhs_shape(self) -> tuple[int, ...]:
         """Shape of the right operand's buffer."""
-        return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n))
+        return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n), self.rhs_part)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -100,8 +112,11 @@ class BatchMatmul(Workload):
         return [*([flat] if self.batch else []), *reversed(position)]
 
 
-def _in_order(axes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
-    return tuple(extent for _, extent in sorted(zip(axes, extents, strict=True)))
+def _in_order(axes: Sequence[int], extents: Sequence[int], part: Sequence[int] = ()) -> tuple[int, ...]:
+    shape = dict(zip(axes, extents, strict=True))
+    if part:
+        shape[part[0]] = part[1]
+    return tuple(shape[axis] for axis in range(len(shape)))
 
 
 def matmul(
@@ -133,14 +148,16 @@ def matmul(
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand of a product: `source` with permuted axes, times a number.
+    """An operand of a product: `source` or a part of it with permuted axes, times a number.
 
     axes: the axis of `source` for each axis of the operand.
+    part: the other axis of `source`, its extent, and the only index along it that is read. Empty if there is none.
     """
 
     source: relax.Expr
     axes: tuple[int, ...]
     scale: float
+    part: tuple[int, ...] = ()
 
 
 class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
@@ -176,10 +193,10 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return matmul(batch, left[-2], left[-1], right[-1], dtype, lhs_batch=left_batch, rhs_batch=right_batch)
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """Return the plain definition, with neighbouring transposes and scalar factors absorbed.
+        """Return the plain definition, with neighbouring transposes, slices and scalar factors absorbed.
 
-        Transposes and factors of operands become part of the product's reads, a transpose of the result part of its
-        writes.
+        Transposes, slices of one index and factors of operands become part of the product's reads, a transpose of the
+        result part of its writes.
         """
         if op_name(call) == "relax.matmul":
             return self._product(call, graph, None)
@@ -206,7 +223,14 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             attrs = {"op_pattern": OPAQUE}
             view = graph.bb.emit_te(_same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs=attrs)
             rhs = replace(rhs, source=view)
-        work = replace(work, lhs_axes=lhs.axes, rhs_axes=rhs.axes, out_axes=out_axes or work.out_axes)
+        work = replace(
+            work,
+            lhs_axes=lhs.axes,
+            rhs_axes=rhs.axes,
+            out_axes=out_axes or work.out_axes,
+            lhs_part=lhs.part,
+            rhs_part=rhs.part,
+        )
         return self.emit_define(
             graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source
         )
@@ -226,7 +250,8 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             *batch, m, n = (i[axis] for axis in w.out_axes)
-            left, right = _load(w.lhs_axes, data, [*batch, m, k]), _load(w.rhs_axes, weight, [*batch, k, n])
+            left = _load(w.lhs_axes, w.lhs_part, data, [*batch, m, k])
+            right = _load(w.rhs_axes, w.rhs_part, weight, [*batch, k, n])
             return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
 
         total = te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
@@ -254,15 +279,17 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             inputs=[data, weight],
             extents=(w.out_texels, w.batches, w.m),
             reduce={"k": w.k // step, "kstep": step},
-            lhs=lambda _o, h, m, _lane, k, s: _load(w.lhs_axes, data, [*w.batch_of(h), m, k * step + s]),
-            rhs=lambda o, lane, k, s, h: _load(w.rhs_axes, weight, [*w.batch_of(h), k * step + s, column(o, lane)]),
+            lhs=lambda _o, h, m, _lane, k, s: _load(w.lhs_axes, w.lhs_part, data, [*w.batch_of(h), m, k * step + s]),
+            rhs=lambda o, lane, k, s, h: _load(
+                w.rhs_axes, w.rhs_part, weight, [*w.batch_of(h), k * step + s, column(o, lane)]
+            ),
             output=output,
             output_shape=w.output_shape,
             axes=("n", "b", "m"),
             vector=rhs_vector == "lanes",
             is_batched=True,
             rhs_vector=rhs_vector,
-            lhs_neighbours="reduction" if w.lhs_axes[-1] == len(w.lhs_axes) - 1 else "pixels",
+            lhs_neighbours="reduction" if w.is_lhs_contiguous else "pixels",
             columns=w.n,
             is_padded=False,
         )
@@ -272,7 +299,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
 
     def matrices(self, w: BatchMatmul) -> Set[str]:
         lhs, rhs = (
-            w.lhs_axes[-1] == len(w.lhs_axes) - 1 and w.k % LANES == 0,
+            w.is_lhs_contiguous and w.k % LANES == 0,
             (w.k if w.is_rhs_transposed else w.n) % LANES == 0,
         )
         return {role for role, is_read in (("data", lhs), ("weight", rhs)) if is_read}
@@ -309,7 +336,8 @@ def _same(data: te.Tensor) -> te.Tensor:
 
 
 def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Var, relax.Expr]) -> _Operand:
-    """Strip transposes and scalar factors from `expr`, as long as one of the axes `innermost` stays contiguous.
+    """Strip transposes, slices of one index and scalar factors from `expr`, as long as one of the axes `innermost`
+    stays contiguous.
 
     An fp16 factor below one stays: unscaled sums may overflow.
     """
@@ -318,16 +346,49 @@ def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Va
     while isinstance(current.source, relax.Var) and (value := bound.get(current.source)) is not None:
         if op_name(value) == "relax.permute_dims":
             order = _order_of(value)
-            current = replace(current, source=value.args[0], axes=tuple(order[a] for a in current.axes))
+            axes, part = tuple(order[a] for a in current.axes), current.part
+            current = replace(
+                current, source=value.args[0], axes=axes, part=(order[part[0]], *part[1:]) if part else ()
+            )
         elif (scaled := _without_factor(value)) is not None and (abs(scaled[1]) >= 1 or dtype_of(value) != "float16"):
             current = replace(current, source=scaled[0], scale=current.scale * scaled[1])
         elif isinstance(value, relax.Var):
             current = replace(current, source=value)
+        elif not current.part and (sliced := _slice_of(value, bound)) is not None:
+            source, part = sliced
+            axes = tuple(axis + (axis >= part[0]) for axis in current.axes)
+            current = replace(current, source=source, axes=axes, part=part)
         else:
             break
-        if current.axes.index(rank - 1) - rank in innermost:
+        last = len(static_shape(current.source)) - 1
+        if last in current.axes and current.axes.index(last) - rank in innermost:
             stripped = current
     return stripped
+
+
+def _slice_of(value: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple[relax.Expr, tuple[int, ...]] | None:
+    """Return the tensor of which `value` is one index along an axis, with the axis, its extent and the index.
+
+    Exporters write x[:, i] as a gather, or as a slice or split and a squeeze. None for any other expression.
+    """
+    name = op_name(value)
+    if name == "relax.take" and is_constant(value.args[1]) and static_shape(value.args[1]) == ():
+        source, axis, index = value.args[0], value.attrs.axis, int(value.args[1].value.numpy())
+        axis = int(axis) if axis is not None and int(axis) >= 0 else None
+    elif name == "relax.squeeze" and op_name(sliced := bound.get(value.args[0], value)) == "relax.strided_slice":
+        source, axes, begin, end = sliced.args[:4]
+        if len(axes) != 1 or shape_of(source) is None:
+            return None
+        axis, index = (int(one[0].value) for one in (axes, begin))
+        shape = list(static_shape(source))
+        if axis < 0 or int(end[0].value) != index + 1 or [*shape[:axis], *shape[axis + 1 :]] != [*static_shape(value)]:
+            return None
+    else:
+        return None
+    shape = shape_of(source)
+    if shape is None or axis is None or not 0 <= index < shape[axis]:
+        return None
+    return source, (axis, shape[axis], index)
 
 
 def _order_of(call: relax.Call) -> list[int]:
@@ -337,12 +398,24 @@ def _order_of(call: relax.Call) -> list[int]:
 
 
 def _with_rank(operand: _Operand, rank: int, graph: Graph) -> _Operand:
-    """Return the operand in plain form, with leading axes of extent 1."""
-    source, missing = graph.plain_expr(operand.source), rank - len(operand.axes)
-    if not missing:
-        return replace(operand, source=source)
-    source = graph.bb.emit(relax.op.reshape(source, (*[1] * missing, *static_shape(operand.source))))
-    return replace(operand, source=source, axes=(*range(missing), *(axis + missing for axis in operand.axes)))
+    """Return the operand in plain form, with leading axes of extent 1. `part` is that of `BatchMatmul`.
+
+    The axis of which one index is read and the next axis become one, of which a range is read. So Q, K and V of one
+    product are ranges of its rows, in images too.
+    """
+    source, shape, axes, part = graph.plain_expr(operand.source), static_shape(operand.source), operand.axes, ()
+    if operand.part:
+        at, extent, index = operand.part
+        part = (at, extent * shape[at + 1], index * shape[at + 1])
+        shape = (*shape[:at], part[1], *shape[at + 2 :])
+        axes = tuple(axis - (axis > at) for axis in axes)
+    if missing := rank - len(axes):
+        shape = (*[1] * missing, *shape)
+        axes = (*range(missing), *(axis + missing for axis in axes))
+        part = (part[0] + missing, *part[1:]) if part else ()
+    if shape != static_shape(operand.source):
+        source = graph.bb.emit(relax.op.reshape(source, shape))
+    return replace(operand, source=source, axes=axes, part=part)
 
 
 def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
@@ -364,11 +437,13 @@ def _scalar(expr: relax.Expr) -> float | None:
     return value if value and np.isfinite(value) else None
 
 
-def _load(axes: Sequence[int], operand: te.Tensor, at: Sequence[Expr]) -> tirx.Expr:
+def _load(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, at: Sequence[Expr]) -> tirx.Expr:
     """Return the element at a position of (*batch, row, column)."""
     index: list[Expr] = [0] * len(axes)
     for axis, position in zip(axes, at, strict=True):
         index[axis] = 0 if int(operand.shape[axis]) == 1 else position
+    if part:
+        index[part[0]] = part[2] + index[part[0]]
     return operand[tuple(index)]
 
 
