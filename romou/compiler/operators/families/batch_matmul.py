@@ -380,8 +380,8 @@ def _slice_of(value: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple
         if len(axes) != 1 or shape_of(source) is None:
             return None
         axis, index = (int(one[0].value) for one in (axes, begin))
-        shape = list(static_shape(source))
-        if axis < 0 or int(end[0].value) != index + 1 or [*shape[:axis], *shape[axis + 1 :]] != [*static_shape(value)]:
+        rest = [extent for at, extent in enumerate(static_shape(source)) if at != axis]
+        if axis < 0 or int(end[0].value) != index + 1 or rest != [*static_shape(value)]:
             return None
     else:
         return None
@@ -403,11 +403,13 @@ def _with_rank(operand: _Operand, rank: int, graph: Graph) -> _Operand:
     The axis of which one index is read and the next axis become one, of which a range is read. So Q, K and V of one
     product are ranges of its rows, in images too.
     """
-    source, shape, axes, part = graph.plain_expr(operand.source), static_shape(operand.source), operand.axes, ()
+    source, shape, axes = graph.plain_expr(operand.source), static_shape(operand.source), operand.axes
+    part: tuple[int, ...] = ()
     if operand.part:
         at, extent, index = operand.part
-        part = (at, extent * shape[at + 1], index * shape[at + 1])
-        shape = (*shape[:at], part[1], *shape[at + 2 :])
+        following = shape[at + 1]
+        part = (at, extent * following, index * following)
+        shape = (*shape[:at], extent * following, *shape[at + 2 :])
         axes = tuple(axis - (axis > at) for axis in axes)
     if missing := rank - len(axes):
         shape = (*[1] * missing, *shape)
