@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +27,7 @@ from romou.tools.regression import Bench
 from romou.tools.report.page import _about
 from support.docs.documents import blocks
 from support.models.classifier import check_classes, classifier, picture
+from support.models.open_networks import encoder
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
 from tvm_patches.short_types import stored
@@ -87,6 +89,50 @@ def test_outputs_are_pythons(use: Callable[..., subprocess.CompletedProcess[str]
     assert (Target.from_json(about["target"]), about["left"]) == (model.target, [])
     (expected,) = model.run({"picture": values})
     assert np.fromfile(tmp_path / "output0.bin", "float32").tobytes() == expected.tobytes()
+
+
+def sizes_of(tokens: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(tokens)
+    return {"ids": rng.integers(0, 50, (1, tokens)), "mask": np.ones((1, tokens), "int64")}
+
+
+@pytest.mark.parametrize("is_padded", [pytest.param(False, marks=exhaustive), True])
+def test_several_shapes_run_as_in_python(host_runtime: Path, tmp_path: Path, is_padded: bool) -> None:
+    """The shape of the inputs is chosen, or the next larger one: each run has the bits of Python's."""
+    options: dict[str, Any] = {"pad": {"ids": 0, "mask": 0}} if is_padded else {}
+    dims = {"batch": 1, "tokens": (8, 16)}
+    model = romou.compile(encoder(), dims=dims, target="opencl -device=host", verify=False, **options)
+    exported = romou.load(model.save(tmp_path / "saved")).export_android(tmp_path / "model", host=HERE)
+    program = compile_c(Path(__file__).with_name("use_shapes.c"), host_runtime, tmp_path / "use")
+    sizes = [16, 8, 5, 16, 13, 8] if is_padded else [8, 16, 8]
+    for tokens in sizes:
+        for name, array in sizes_of(tokens).items():
+            array.tofile(tmp_path / f"{name}-{tokens}.bin")
+    line = [str(program), str(exported), str(tmp_path), *map(str, sizes)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for tokens in sizes:
+        assert f"{tokens} tokens: {tokens} rows" in done.stdout
+        (expected,) = model.run(sizes_of(tokens))
+        assert np.fromfile(tmp_path / f"out-{tokens}.bin", "float32").tobytes() == expected.tobytes()
+    wrong = subprocess.run(line[:3], capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    codes = [(what, int(rest.split()[0])) for what, _, rest in (each.partition(": ") for each in wrong)]
+    assert codes == [
+        ("unknown", INVALID),
+        ("negative", INVALID),
+        ("null", INVALID),
+        ("map", INVALID),
+        ("large", OK),
+        ("large", OK),
+        ("not set", INVALID),
+        ("set", OK),
+        ("set", OK),
+        ("too large", INVALID),
+        ("small", OK),
+        ("set", OK),
+        ("different", INVALID),
+    ]
+    assert "no shape of the model takes ids 1x17, mask 1x17; it was compiled for ids 1x8, mask 1x8; " in str(wrong)
 
 
 def mixed_types() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

@@ -93,6 +93,13 @@ romou_status romou_output(const romou_model* model, size_t index, romou_tensor* 
   return guarded([&] { romou::app::describe(given(model, "model")->outputs(), index, tensor); });
 }
 
+romou_status romou_reshape(romou_model* model, const char* input, const int64_t* shape, size_t rank) {
+  return guarded([&] {
+    const int64_t* sides = rank == 0 ? shape : given(shape, "shape");
+    given(model, "model")->reshape(given(input, "input"), std::vector<int64_t>(sides, sides + rank));
+  });
+}
+
 romou_status romou_set(romou_model* model, const char* input, const void* data, size_t bytes) {
   return guarded([&] { given(model, "model")->set(given(input, "input"), bytes == 0 ? data : given(data, "data"), bytes); });
 }

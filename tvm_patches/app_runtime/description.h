@@ -15,6 +15,7 @@
 
 #include "choice.h"
 #include "files.h"
+#include "shapes.h"
 
 namespace romou::app {
 
@@ -24,21 +25,14 @@ namespace json = tvm::ffi::json;
 inline constexpr const char* kDescription = "model.json";
 inline constexpr int64_t kFormat = 2;
 
-struct TensorInfo {
-  std::string name, dtype, stored;
-  std::vector<int64_t> shape;
-  DLDataType type{};
-  size_t bytes = 0;
-  std::string value;  ///< the only value that an input can have, or empty
-};
-
 struct FileInfo {
   size_t bytes;
   uint32_t checksum;
 };
 
 struct Description {
-  std::vector<TensorInfo> inputs, outputs;
+  std::vector<TensorInfo> inputs, outputs;  ///< of the largest shape
+  ShapeSet set;
   std::vector<Variant> variants;
   std::map<std::string, FileInfo> files;
 
@@ -66,15 +60,46 @@ inline std::string text(const json::Object& object, const char* name) { return f
 inline TensorInfo tensor_info(const json::Object& object) {
   TensorInfo info{text(object, "name"), text(object, "dtype"), text(object, "stored"), {}, {}, 0, {}};
   info.type = ffi::StringToDLDataType(info.stored);
-  info.bytes = (info.type.bits * info.type.lanes + 7) / 8;
-  for (const ffi::Any& side : field(object, "shape").cast<json::Array>()) {
-    info.shape.push_back(side.cast<int64_t>());
-    info.bytes *= static_cast<size_t>(info.shape.back());
-  }
+  std::vector<int64_t> shape;
+  for (const ffi::Any& side : field(object, "shape").cast<json::Array>()) shape.push_back(side.cast<int64_t>());
+  info = info.with_shape(std::move(shape));
   if (object.count(ffi::String("value")) != 0) {
     for (const ffi::Any& byte : field(object, "value").cast<json::Array>()) info.value.push_back(static_cast<char>(byte.cast<int64_t>()));
   }
   return info;
+}
+
+inline std::vector<TensorInfo> tensor_infos(const json::Object& object, const char* name) {
+  std::vector<TensorInfo> infos;
+  for (const ffi::Any& each : field(object, name).cast<json::Array>()) infos.push_back(tensor_info(each.cast<json::Object>()));
+  return infos;
+}
+
+inline ShapeSet shape_set(const json::Object& about) {
+  ShapeSet set;
+  for (const ffi::Any& each : field(about, "shapes").cast<json::Array>()) {
+    const json::Object shape = each.cast<json::Object>();
+    set.shapes.push_back({text(shape, "entry"), tensor_infos(shape, "inputs"), tensor_infos(shape, "outputs")});
+  }
+  for (const auto& [name, bytes] : field(about, "padding").cast<json::Object>()) {
+    std::string& value = set.padding[name.cast<ffi::String>()];
+    for (const ffi::Any& byte : bytes.cast<json::Array>()) value.push_back(static_cast<char>(byte.cast<int64_t>()));
+  }
+  const auto numbers = [](const ffi::Any& row) {
+    std::vector<int64_t> found;
+    for (const ffi::Any& number : row.cast<json::Array>()) found.push_back(number.cast<int64_t>());
+    return found;
+  };
+  for (const ffi::Any& row : field(about, "groups").cast<json::Array>()) {
+    const std::vector<int64_t> axes = numbers(row);
+    set.groups.emplace_back();
+    for (size_t i = 0; i + 1 < axes.size(); i += 2) set.groups.back().emplace_back(axes[i], axes[i + 1]);
+  }
+  for (const ffi::Any& row : field(about, "cuts").cast<json::Array>()) {
+    const std::vector<int64_t> cut = numbers(row);
+    set.cuts.push_back({size_t(cut.at(0)), size_t(cut.at(1)), size_t(cut.at(2)), size_t(cut.at(3)), cut.at(4), cut.at(5), cut.at(6)});
+  }
+  return set;
 }
 
 inline Variant variant_of(const json::Object& object) {
@@ -98,8 +123,9 @@ inline Description read_description(const Files& files) {
       throw Failure(ROMOU_DAMAGED, std::string(kDescription) + " is not what was exported; export the model again");
     }
     Description description;
-    for (const ffi::Any& each : field(about, "inputs").cast<json::Array>()) description.inputs.push_back(tensor_info(each.cast<json::Object>()));
-    for (const ffi::Any& each : field(about, "outputs").cast<json::Array>()) description.outputs.push_back(tensor_info(each.cast<json::Object>()));
+    description.inputs = tensor_infos(about, "inputs");
+    description.outputs = tensor_infos(about, "outputs");
+    if (about.count(ffi::String("shapes")) != 0) description.set = shape_set(about);
     for (const ffi::Any& each : field(about, "variants").cast<json::Array>()) description.variants.push_back(variant_of(each.cast<json::Object>()));
     for (const auto& [name, value] : field(about, "files").cast<json::Object>()) {
       const json::Object file = value.cast<json::Object>();

@@ -36,6 +36,10 @@ std::vector<Device> devices_of(const std::string& kind) {
   return devices;
 }
 
+ffi::Tensor new_tensor(const TensorInfo& info, DLDevice device) {
+  return call("runtime.TVMTensorAllocWithScope", ffi::Shape(info.shape), info.type, device, ffi::Optional<ffi::String>()).cast<ffi::Tensor>();
+}
+
 double ms_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); }
 
 }  // namespace
@@ -144,7 +148,7 @@ void Model::start_machine(const Candidate& candidate) {
   places.insert(places.end(), {int(kDLCPU), 0, kPooled});
   ffi::Any nothing;
   (*machine_)->GetFunction("vm_initialization").value().CallPacked(places.data(), static_cast<int32_t>(places.size()), &nothing);
-  entry_ = (*machine_)->GetFunction("main").value();
+  if (!has_shapes()) entry_ = (*machine_)->GetFunction("main").value();
   if (candidate.device.kind != kCpu) call(functions_ + "drop_constants", *library_);  // the device has the weights now
 }
 
@@ -152,9 +156,9 @@ void Model::make_inputs() {
   input_tensors_.clear();
   is_set_.assign(inputs().size(), false);
   is_mappable_.assign(inputs().size(), device_.device_type == kDLCPU);
+  given_.assign(inputs().size(), {});
   for (const TensorInfo& input : inputs()) {
-    const ffi::Any tensor = call("runtime.TVMTensorAllocWithScope", ffi::Shape(input.shape), input.type, device_, ffi::Optional<ffi::String>());
-    input_tensors_.push_back(tensor.cast<ffi::Tensor>());
+    if (!has_shapes()) input_tensors_.push_back(new_tensor(input, device_));
     if (!input.value.empty()) set(input.name, input.value.data(), input.value.size());
   }
 }
@@ -177,10 +181,45 @@ void Model::set(const std::string& input, const void* data, size_t bytes) {
   const size_t place = place_of(inputs(), "input", input, bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
   check_unmapped(input);
+  if (has_shapes()) {
+    given_[place].assign(static_cast<const char*>(data), bytes);
+    is_set_[place] = true;
+    return;
+  }
   failing_as(ROMOU_FAILED, "input " + input, [&] {
     if (bytes != 0) call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(input_tensors_[place].GetDLTensorPtr()), const_cast<void*>(data), static_cast<int64_t>(bytes));
   });
   is_set_[place] = true;
+}
+
+void Model::reshape(const std::string& input, std::vector<int64_t> shape) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<TensorInfo>& known = description_.inputs;
+  const auto found = std::find_if(known.begin(), known.end(), [&](const TensorInfo& tensor) { return tensor.name == input; });
+  if (found == known.end()) throw Failure(ROMOU_INVALID, "the model has no input " + input);
+  if (shape == found->shape) return;
+  if (!has_shapes()) throw Failure(ROMOU_INVALID, "the model has one shape: " + ShapeSet::text(known));
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t side) { return side < 0 || side > INT32_MAX; })) throw Failure(ROMOU_INVALID, "input " + input + ": a side is negative or too large");
+  *found = found->with_shape(std::move(shape));
+  is_set_[static_cast<size_t>(found - known.begin())] = false;
+}
+
+std::vector<ffi::Tensor> Model::padded_inputs(const Shape& shape) {
+  std::vector<ffi::Tensor>& tensors = tensors_of_[shape.entry];
+  for (size_t i = tensors.size(); i < shape.inputs.size(); ++i) tensors.push_back(new_tensor(shape.inputs[i], device_));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorInfo &given = inputs()[i], &whole = shape.inputs[i];
+    std::string padded;
+    if (given.shape != whole.shape) {
+      const std::string& value = description_.set.padding.at(given.name);
+      for (size_t at = 0; at < whole.bytes; at += value.size()) padded += value;
+      copy_common(given_[i].data(), given.shape, padded.data(), whole.shape, whole.element_bytes());
+    }
+    std::string value = whole.value;
+    std::string& bytes = !value.empty() ? value : padded.empty() ? given_[i] : padded;
+    if (!bytes.empty()) call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(tensors[i].GetDLTensorPtr()), static_cast<void*>(bytes.data()), static_cast<int64_t>(bytes.size()));
+  }
+  return tensors;
 }
 
 void Model::start() {
@@ -189,6 +228,12 @@ void Model::start() {
     if (!is_set_[i]) throw Failure(ROMOU_INVALID, "input " + inputs()[i].name + " was never set");
   }
   for (const auto& [name, mapping] : mappings_) check_unmapped(name);
+  if (has_shapes()) {
+    const Shape& shape = description_.set.choose(inputs());
+    failing_as(ROMOU_FAILED, "the inputs", [&] { input_tensors_ = padded_inputs(shape); });
+    description_.outputs = description_.set.outputs_of(shape, inputs());
+    entry_ = (*machine_)->GetFunction(shape.entry).value();
+  }
   failing_as(ROMOU_FAILED, "the run failed", [&] {
     std::vector<ffi::AnyView> arguments(input_tensors_.begin(), input_tensors_.end());
     ffi::Any result;
@@ -218,6 +263,12 @@ void Model::get(const std::string& output, void* data, size_t bytes) {
   if (output_tensors_.empty()) throw Failure(ROMOU_INVALID, "the model has not run yet");
   failing_as(ROMOU_FAILED, "output " + output, [&] {
     const DLTensor* tensor = output_tensors_.at(place).GetDLTensorPtr();
+    if (has_shapes() && ffi::GetDataSize(*tensor) > bytes) {
+      std::string whole(ffi::GetDataSize(*tensor), 0);
+      call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), static_cast<void*>(whole.data()), static_cast<int64_t>(whole.size()));
+      copy_common(whole.data(), std::vector<int64_t>(tensor->shape, tensor->shape + tensor->ndim), static_cast<char*>(data), outputs()[place].shape, outputs()[place].element_bytes());
+      return;
+    }
     if (ffi::GetDataSize(*tensor) != bytes) throw Failure(ROMOU_DAMAGED, "output " + output + " has " + std::to_string(ffi::GetDataSize(*tensor)) + " bytes, not those that were exported");
     if (bytes != 0) call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), data, static_cast<int64_t>(bytes));
   });
@@ -230,6 +281,7 @@ void Model::check_unmapped(const std::string& name) const {
 void* Model::map(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   check_unmapped(name);
+  if (has_shapes()) throw Failure(ROMOU_INVALID, "a model of several shapes maps no tensors; set and get them");
   Mapping mapping{false, 0, nullptr, {}};
   const auto named = [&](const TensorInfo& tensor) { return tensor.name == name; };
   const auto input = std::find_if(inputs().begin(), inputs().end(), named);

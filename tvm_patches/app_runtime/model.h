@@ -27,6 +27,8 @@ class Model {
 
   const std::vector<TensorInfo>& inputs() const { return description_.inputs; }
   const std::vector<TensorInfo>& outputs() const { return description_.outputs; }
+  /// Give an input of a model of several shapes a shape. Its outputs have theirs when a run is started.
+  void reshape(const std::string& input, std::vector<int64_t> shape);
   const std::string& about() const { return about_; }
 
   void set(const std::string& input, const void* data, size_t bytes);
@@ -58,6 +60,8 @@ class Model {
   void prepare_programs(const Candidate& candidate, const std::string& folder);
   void start_machine(const Candidate& candidate);
   void make_inputs();
+  std::vector<ffi::Tensor> padded_inputs(const Shape& shape);
+  bool has_shapes() const { return !description_.set.shapes.empty(); }
   void note_time(const char* step, double ms);
   void check_unmapped(const std::string& name) const;
   const DLTensor* tensor_of(const Mapping& mapping) const { return (mapping.is_input ? input_tensors_ : output_tensors_)[mapping.place].GetDLTensorPtr(); }
@@ -73,6 +77,9 @@ class Model {
   std::optional<ffi::Module> library_, machine_;
   std::optional<ffi::Function> entry_;
   std::vector<ffi::Tensor> input_tensors_, output_tensors_;
+  // Of a model of several shapes: the inputs as they were set, and tensors on the device for each function.
+  std::vector<std::string> given_;
+  std::map<std::string, std::vector<ffi::Tensor>> tensors_of_;
   std::vector<bool> is_set_, is_mappable_;
   std::map<std::string, Mapping> mappings_;
   std::mutex mutex_;

@@ -44,6 +44,7 @@ class Model {
   std::vector<romou_tensor> inputs() const { return all(romou_input_count(get()), romou_input); }
   std::vector<romou_tensor> outputs() const { return all(romou_output_count(get()), romou_output); }
 
+  void reshape(const std::string& input, const std::vector<int64_t>& shape) { check(romou_reshape(get(), input.c_str(), shape.data(), shape.size())); }
   void set(const std::string& input, const void* data, size_t bytes) { check(romou_set(get(), input.c_str(), data, bytes)); }
   template <typename Number>
   void set(const std::string& input, const std::vector<Number>& numbers) {

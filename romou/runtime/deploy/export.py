@@ -16,13 +16,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from romou.base.errors import UsageError
 from romou.base.folders import check_replaceable, replacing
 from romou.base.linking import check_linker, export_library, is_here
+from romou.compiler.frontend.padding import Padding
 from romou.compiler.tir.primitives import SEPARATORS
 from romou.devices.backends import device_backends
 from tvm_patches.quiet import quiet_stderr
@@ -39,6 +40,21 @@ _WHAT = "an exported model"
 _SAMPLES = ("run_model.py",)
 
 
+Tensors: TypeAlias = "Mapping[str, tuple[tuple[int, ...], str]]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeEntry:
+    """A function of the program, for one shape.
+
+    inputs, outputs: name -> (shape, numpy dtype name), in call order.
+    """
+
+    entry: str
+    inputs: Tensors
+    outputs: Tensors
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     """A model compiled for one device.
@@ -48,14 +64,18 @@ class Variant:
     kernels: host code, and the kernels that it launches.
     inputs, outputs: name -> (shape, numpy dtype name), in call order.
     values: the only value of inputs that have one.
+    shapes: the functions of a model of several shapes, whose largest is that of `inputs`. Empty for one shape.
+    padding: how inputs between the shapes are run.
     """
 
     target: Target
     program: tvm.runtime.Module
     kernels: tvm.runtime.Module
-    inputs: Mapping[str, tuple[tuple[int, ...], str]]
-    outputs: Mapping[str, tuple[tuple[int, ...], str]]
+    inputs: Tensors
+    outputs: Tensors
     values: Mapping[str, np.ndarray]
+    shapes: tuple[ShapeEntry, ...] = ()
+    padding: Padding | None = None
 
     @property
     def name(self) -> str:
@@ -84,7 +104,32 @@ class Variant:
         for entry in inputs:
             if entry["name"] in self.values:
                 entry["value"] = list(self.values[entry["name"]].tobytes())
-        return {"inputs": inputs, "outputs": [_tensor(name, *kind) for name, kind in self.outputs.items()]}
+        return {"inputs": inputs, "outputs": _tensors(self.outputs), **(self._shape_set() if self.shapes else {})}
+
+    def _shape_set(self) -> dict[str, Any]:
+        """Return what chooses a shape. Inputs are places, and values are bytes."""
+        padding, place_of = self.padding, {name: place for place, name in enumerate(self.inputs)}
+        values = {} if padding is None else padding.values
+        types = {name: STORAGE.get(dtype, dtype) for name, (_, dtype) in self.inputs.items()}
+        return {
+            "shapes": [
+                {"entry": each.entry, "inputs": _tensors(each.inputs), "outputs": _tensors(each.outputs)}
+                for each in self.shapes
+            ],
+            "padding": {name: list(np.array(value, types[name]).tobytes()) for name, value in values.items()},
+            "groups": [
+                [number for name, axis in group for number in (place_of[name], axis)]
+                for group in (() if padding is None else padding.groups)
+            ],
+            "cuts": [
+                [cut.output, cut.axis, place_of[cut.input], cut.input_axis, cut.factor, cut.offset, cut.divisor]
+                for cut in (() if padding is None else padding.cuts)
+            ],
+        }
+
+
+def _tensors(tensors: Tensors) -> list[dict[str, Any]]:
+    return [_tensor(name, *kind) for name, kind in tensors.items()]
 
 
 def _tensor(name: str, shape: Sequence[int], dtype: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from romou.base.errors import UsageError
 from romou.base.inputs import checked_inputs, converted
 from romou.compiler.frontend.padding import Padding
 from romou.compiler.graph.memory.memory import MemoryUse
+from romou.runtime.deploy import ShapeEntry, Variant
 from romou.runtime.module.machine import Machine
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.remote import RemoteDevice
@@ -174,6 +175,16 @@ class MultiShapeModel(TunedModel):
         memory = self._summary.memory
         assert memory is not None
         return MultiShapeModel(made, memory=memory, padding=self._padding)
+
+    def _check_exportable(self) -> None:
+        for model in self.models:
+            model._refuse_host_nodes("the model cannot be exported")
+
+    def _variant(self, host: str) -> Variant:
+        entries = (
+            ShapeEntry(entry=model.entry, inputs=model.inputs, outputs=model._stored_outputs) for model in self.models
+        )
+        return dataclasses.replace(super()._variant(host), shapes=tuple(entries), padding=self._padding)
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -590,11 +590,7 @@ class TunedModel:
         models = [self, *others]
         for model in models:
             instance_of("others", model, TunedModel)
-            if model._beside is not None or model._others:
-                raise UsageError(
-                    "a model of several shapes cannot be exported", hint="Compile each shape by itself, and export it."
-                )
-            model._refuse_host_nodes("the model cannot be exported")
+            model._check_exportable()
             check_exportable(model.target, folder, host)
         runtime = None if runtime is None else path_of("runtime", runtime)
         if project is not None:
@@ -603,6 +599,15 @@ class TunedModel:
         if project is not None and runtime is not None:
             write_project(path_of("project", project), folder, runtime)
         return folder
+
+    def _check_exportable(self) -> None:
+        if self._beside is not None or self._others:
+            raise UsageError("one shape of a model of several cannot be exported", hint="Export the whole model.")
+        self._refuse_host_nodes("the model cannot be exported")
+
+    @property
+    def _stored_outputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {n: (s, self._short_outputs.get(n, d)) for n, (s, d) in self._output_types.items()}
 
     def _variant(self, host: str) -> Variant:
         """Return the model with host code for the triple `host`."""
@@ -623,7 +628,7 @@ class TunedModel:
             program=next(module for module in modules if module.kind == "relax.VMExecutable"),
             kernels=library,
             inputs=self.inputs,
-            outputs={n: (s, self._short_outputs.get(n, d)) for n, (s, d) in self._output_types.items()},
+            outputs=self._stored_outputs,
             values=self.settled,
         )
 

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shapes of a model, and how inputs between them are padded and outputs cut. romou/compiler/frontend/padding.py says the same for Python.
+#ifndef ROMOU_APP_RUNTIME_SHAPES_H_
+#define ROMOU_APP_RUNTIME_SHAPES_H_
+
+#include <dlpack/dlpack.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "failure.h"
+
+namespace romou::app {
+
+struct TensorInfo {
+  std::string name, dtype, stored;
+  std::vector<int64_t> shape;
+  DLDataType type{};
+  size_t bytes = 0;
+  std::string value;  ///< the only value that an input can have, or empty
+
+  size_t element_bytes() const { return (type.bits * type.lanes + 7) / 8; }
+  TensorInfo with_shape(std::vector<int64_t> other) const {
+    TensorInfo info = *this;
+    info.shape = std::move(other);
+    info.bytes = element_bytes();
+    for (const int64_t side : info.shape) info.bytes *= static_cast<size_t>(side);
+    return info;
+  }
+};
+
+/// A function of the model, for one shape.
+struct Shape {
+  std::string entry;
+  std::vector<TensorInfo> inputs, outputs;
+};
+
+/// The extent of an output's axis: floor((factor * extent of an input's axis + offset) / divisor).
+struct Cut {
+  size_t output, axis, input, input_axis;
+  int64_t factor, offset, divisor;
+};
+
+struct ShapeSet {
+  std::vector<Shape> shapes;
+  std::map<std::string, std::string> padding;                   ///< input -> bytes of an element behind its own
+  std::vector<std::vector<std::pair<size_t, size_t>>> groups;  ///< inputs and axes that have one size
+  std::vector<Cut> cuts;
+
+  /// Return the shape of these inputs, or the next larger one. Raises ROMOU_INVALID if there is none.
+  const Shape& choose(const std::vector<TensorInfo>& given) const {
+    const Shape* found = nullptr;
+    size_t least = 0;
+    for (const Shape& shape : shapes) {
+      size_t elements = 0;
+      bool is_equal = true, holds = true;
+      for (size_t i = 0; i < given.size(); ++i) {
+        const std::vector<int64_t>&mine = given[i].shape, &whole = shape.inputs[i].shape;
+        elements += shape.inputs[i].bytes / shape.inputs[i].element_bytes();
+        if (mine == whole) continue;
+        is_equal = false;
+        holds = holds && mine.size() == whole.size() && padding.count(given[i].name) != 0;
+        for (size_t axis = 0; holds && axis < mine.size(); ++axis) holds = mine[axis] > 0 && mine[axis] <= whole[axis];
+      }
+      if (is_equal) return shape;
+      if (holds && (found == nullptr || elements < least)) found = &shape, least = elements;
+    }
+    for (const auto& group : groups) {
+      for (const auto& [input, axis] : group) {
+        if (found != nullptr && given[input].shape[axis] != given[group[0].first].shape[group[0].second]) found = nullptr;
+      }
+    }
+    if (found == nullptr) {
+      std::string known;
+      for (const Shape& shape : shapes) known += (known.empty() ? "" : "; ") + text(shape.inputs);
+      throw Failure(ROMOU_INVALID, "no shape of the model takes " + text(given) + "; it was compiled for " + known);
+    }
+    return *found;
+  }
+
+  /// Return the outputs of a run of `shape` for these inputs.
+  std::vector<TensorInfo> outputs_of(const Shape& shape, const std::vector<TensorInfo>& given) const {
+    std::vector<TensorInfo> outputs = shape.outputs;
+    for (const Cut& cut : cuts) {
+      std::vector<int64_t> sides = outputs[cut.output].shape;
+      const int64_t scaled = cut.factor * given[cut.input].shape[cut.input_axis] + cut.offset;
+      sides[cut.axis] = scaled / cut.divisor - (scaled % cut.divisor < 0 ? 1 : 0);
+      outputs[cut.output] = outputs[cut.output].with_shape(sides);
+    }
+    return outputs;
+  }
+
+  static std::string text(const std::vector<TensorInfo>& inputs) {
+    std::string text;
+    for (const TensorInfo& input : inputs) {
+      std::string sides;
+      for (const int64_t side : input.shape) sides += (sides.empty() ? "" : "x") + std::to_string(side);
+      text += (text.empty() ? "" : ", ") + input.name + " " + sides;
+    }
+    return text;
+  }
+};
+
+/// Copy the elements that two tensors of the same rank have in common, by rows of the last axis.
+inline void copy_common(const char* from, const std::vector<int64_t>& from_shape, char* to, const std::vector<int64_t>& to_shape, size_t element, size_t axis = 0) {
+  if (from_shape.empty()) {
+    std::memcpy(to, from, element);
+    return;
+  }
+  const int64_t count = std::min(from_shape[axis], to_shape[axis]);
+  if (axis + 1 == from_shape.size()) {
+    std::memcpy(to, from, static_cast<size_t>(count) * element);
+    return;
+  }
+  size_t from_step = element, to_step = element;
+  for (size_t i = axis + 1; i < from_shape.size(); ++i) from_step *= static_cast<size_t>(from_shape[i]), to_step *= static_cast<size_t>(to_shape[i]);
+  for (int64_t i = 0; i < count; ++i) copy_common(from + static_cast<size_t>(i) * from_step, from_shape, to + static_cast<size_t>(i) * to_step, to_shape, element, axis + 1);
+}
+
+}  // namespace romou::app
+
+#endif  // ROMOU_APP_RUNTIME_SHAPES_H_
