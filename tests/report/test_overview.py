@@ -57,6 +57,9 @@ def test_onnxruntime_has_a_row_and_a_sentence() -> None:
     assert next_steps(evidence)[0].startswith(slow)
     fast = next_steps(dataclasses.replace(evidence, cpu_ms=8.0))
     assert fast == ["onnxruntime on this machine's CPU takes 2.00x as long."]
+    assert evidence.summary is not None
+    noisy = dataclasses.replace(evidence, summary=dataclasses.replace(evidence.summary, noise=0.8))
+    assert next_steps(noisy) == ["onnxruntime takes as long on this machine's CPU, within the noise of ±80%."]
 
 
 def test_what_next() -> None:
@@ -64,7 +67,8 @@ def test_what_next() -> None:
     evidence = Evidence(title="net", summary=of_model, limits={"key of tried": "L2 cache, 3% of peak"})
     assert next_steps(evidence) == [
         "No config was tried of untried, each more than 10% of the time: raise --trials.",
-        "50% of the model's time is not in kernels but between them (launches: one by one).",
+        "50% of the model's time is outside its layers, each timed with warm caches: launches (one by one), cold"
+        " caches, nodes on the host.",
         "The slowest layers wait for data: --precision float16 halves their bytes. The error is checked.",
     ]
     # In fp16, with calls that fill the run, and with arithmetic as the limit, nothing is left to say.
@@ -90,7 +94,7 @@ def test_a_search_that_still_gains_is_told_from_one_that_does_not() -> None:
 
     little = "The last fifth of the search made the layers 0% faster: more trials will gain little."
     assert steps(*[1.0] * 25) == steps(*[1.0] * 17, *[0.5] * 8) == [little]
-    gained = "The last fifth of the search made the layers 50% faster: more trials will go on doing so."
+    gained = "The last fifth of the search made the layers 50% faster: more trials may gain more."
     assert steps(*[1.0] * 24, 0.5) == [gained]
     assert steps(*[1.0] * 5, 0.5) == []
 

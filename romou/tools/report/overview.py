@@ -69,7 +69,9 @@ def _steps(evidence: Evidence, summary: Summary) -> Iterator[str]:
     if summary.stand_in:
         yield summary.stand_in
     if evidence.cpu_ms is not None and summary.tuned_ms:
-        if evidence.cpu_ms < summary.tuned_ms:
+        if abs(evidence.cpu_ms / summary.tuned_ms - 1) <= (summary.noise or 0.0):
+            yield f"onnxruntime takes as long on this machine's CPU, within the noise of {noise_text(summary.noise)}."
+        elif evidence.cpu_ms < summary.tuned_ms:
             yield (
                 f"onnxruntime takes {number(evidence.cpu_ms)} ms on this machine's CPU, less than the"
                 f" {number(summary.tuned_ms)} ms here: this device is the slower place for this model."
@@ -86,12 +88,15 @@ def _steps(evidence: Evidence, summary: Summary) -> Iterator[str]:
         yield f"No config was tried of {names}, each more than {_WORTH:.0%} of the time: raise --trials."
     if (gained := _late_gain(evidence)) is not None:
         if gained > _LITTLE:
-            yield f"The last fifth of the search made the layers {gained:.0%} faster: more trials will go on doing so."
+            yield f"The last fifth of the search made the layers {gained:.0%} faster: more trials may gain more."
         else:
             yield f"The last fifth of the search made the layers {gained:.0%} faster: more trials will gain little."
     if summary.tuned_ms and total and total < (1 - _WORTH) * summary.tuned_ms:
         share = 1 - total / summary.tuned_ms
-        yield f"{share:.0%} of the model's time is not in kernels but between them (launches: {summary.launching})."
+        yield (
+            f"{share:.0%} of the model's time is outside its layers, each timed with warm caches: launches"
+            f" ({summary.launching}), cold caches, nodes on the host."
+        )
     waiting = ("L2", "reads", "writes", "memory")
     bound = [row for row, ms in timed if ms > _WORTH * total and _has(evidence.limits.get(row.key, ""), waiting)]
     if summary.precision == "float32" and bound:
