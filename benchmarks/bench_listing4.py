@@ -16,6 +16,7 @@ from rich.console import Console
 from tvm import te
 
 import romou
+from mobile_options import gpus_option
 from romou.base.errors import BuildError
 from romou.compiler.compilation import Compilation
 from romou.compiler.task import TunableTask
@@ -55,7 +56,7 @@ def source_of(task: TunableTask, place: str, *, has_autobroadcast: bool) -> str:
 
 
 @click.command()
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=COMPARED, show_default=True)
+@gpus_option(COMPARED)
 @click.option("--side", default=64, show_default=True, help="Rows and columns of A and B.")
 def main(gpus: tuple[str, ...], side: int) -> None:
     """Print a table of the four kernels of each computation, by GPU."""

@@ -24,7 +24,8 @@ from rich.console import Console
 
 import bench_mobile_layers as layers
 import bench_mobile_static as static
-from romou.devices.mobile_compilers import GPUS, find_compilers, mesa_version, mobile_gpu
+from mobile_options import gpus_option, layers_option, precisions_option
+from romou.devices.mobile_compilers import find_compilers, mesa_version, mobile_gpu
 from romou.tools.report.table import table_of_numbers
 
 CONVOLUTIONS = Path(__file__).parent / "data/mobile_layers.csv"
@@ -74,16 +75,9 @@ def count(name: str, model: onnx.ModelProto, needed: int, gpu: str, precision: s
 
 
 @click.command()
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
-@click.option(
-    "--precision",
-    "precisions",
-    type=click.Choice(["float32", "float16"]),
-    multiple=True,
-    default=["float32", "float16"],
-    show_default=True,
-)
-@click.option("--only", default="", help="Only layers whose name holds this text.")
+@gpus_option(COMPARED)
+@precisions_option
+@layers_option
 @click.option("--json", "written", type=click.Path(dir_okay=False, path_type=Path), help="Also write the numbers.")
 @click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An earlier --json.")
 def main(

@@ -25,6 +25,7 @@ from rich.console import Console
 
 import bench_mobile_static as static
 import romou
+from mobile_options import gpus_option, layers_option, precisions_option
 from paper_figures import ratios_by_category
 from romou import models
 from romou.base.errors import BuildError, InvalidConfigError
@@ -203,22 +204,13 @@ def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
 
 
 @click.command()
-@click.option(
-    "--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(static.COMPARED), show_default=True
-)
+@gpus_option(static.COMPARED)
 @click.option(
     "--device", default=None, help="Kernels for this device. [default: the last one that a compiler stands for]"
 )
-@click.option(
-    "--precision",
-    "precisions",
-    type=click.Choice(["float32", "float16"]),
-    multiple=True,
-    default=["float32", "float16"],
-    show_default=True,
-)
+@precisions_option
 @click.option("--candidates", default=16, show_default=True, help="Configs of each layer, the default among them.")
-@click.option("--only", default="", help="Only layers whose name holds this text.")
+@layers_option
 @click.option("--configs", "shows_configs", is_flag=True, help="Print every config and its counts, too.")
 @click.option(
     "--network",

@@ -24,6 +24,7 @@ from rich.console import Console
 
 import bench_mobile_layers as bench
 import bench_mobile_static as static
+from mobile_options import layers_option
 from processes import mapping
 from romou.base.errors import BuildError, InvalidConfigError, RomouError
 from romou.base.space import Config
@@ -171,7 +172,7 @@ def best_of(counts: Mapping[str, Mapping[str, Any]], keys: Sequence[str], measur
     default=None,
     help="Compile so many of them: half of them those that issue the least by formulas. [default: all]",
 )
-@click.option("--only", default="", help="Only layers whose name holds this text.")
+@layers_option
 @click.option("--seed", default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
 @click.option(

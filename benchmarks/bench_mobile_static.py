@@ -35,6 +35,7 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
 import romou
+from mobile_options import gpus_option
 from paper_figures import ratios_by_category
 from romou.base.errors import BuildError, RomouError
 from romou.compiler.frontend import Precision, import_onnx
@@ -405,7 +406,7 @@ def ratio_of(results: Mapping[str, Result | str]) -> float | None:
 
 @click.command()
 @click.option("--candidates", default=8, show_default=True, help="Random configs beside the default one.")
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
+@gpus_option(COMPARED)
 @click.option(
     "--places", is_flag=True, help="Compare buffers with images in seven layers instead, on each GPU's own target."
 )

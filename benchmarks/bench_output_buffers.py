@@ -25,6 +25,7 @@ import tvm
 from rich.console import Console
 from tvm import s_tir
 
+from mobile_options import gpus_option
 from romou.base.errors import BuildError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
@@ -150,7 +151,7 @@ def row_of(task: TunableTask, tile: tuple[int, int], kind: str, gpu: str) -> tup
 
 @click.command()
 @click.option("--layer", type=click.Choice(list(LAYERS)), default="1x1", show_default=True)
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=("a630", "g76"), show_default=True)
+@gpus_option(("a630", "g76"))
 @click.option("--tiles", type=click.IntRange(1, len(TILES)), default=len(TILES), show_default=True, help="How many.")
 @click.option("--check", is_flag=True, help="Run each kernel on the first OpenCL device.")
 def main(layer: str, gpus: tuple[str, ...], tiles: int, check: bool) -> None:
