@@ -25,6 +25,8 @@ from romou.compiler.tir.primitives import LANES
 # A tile of this many times the sums has fewer addresses and epilogues. It is better unless it takes more instructions
 # than by this factor.
 _LARGER, _TOLERANCE = 1.5, 1.05
+# Taps of a depthwise window at a stride of which Mesa's Mali compilers hold four outputs in registers.
+_LARGEST_DEPTHWISE = 9
 
 
 def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
@@ -37,8 +39,7 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
     if model is None or limits.registers is None or contraction.lhs_varies == "by texel":
         return config
     rules = _TileRules(space, contraction, limits, model)
-    if rules.is_float:
-        config = next(candidates(space, config, rules.sides_of_strided_windows(config)), config)
+    config = next(candidates(space, config, rules.sides_of_strided_windows(config)), config)
     most = model.max_fill * limits.registers
     tiles = candidates(space, config, rules.sides)
     fitting = [tile for tile in tiles if rules.registers(tile) <= most and rules.is_busy(tile)]
@@ -139,8 +140,11 @@ class _TileRules:
         _, _, w = self.contraction.extents
         stride, spilling = self.contraction.stride, self.model.spilling_windows
         texels, *window, lanes = self.contraction.reduce.values()
-        is_dense = stride == 1 or math.prod(window) == 1 or self.contraction.lhs_varies == "by lane"
-        if is_dense or spilling == "none":
+        if stride == 1 or spilling == "none":
+            return {}
+        if self.contraction.lhs_varies == "by lane":
+            return {"tile_w": (2,)} if math.prod(self.contraction.reduce.values()) > _LARGEST_DEPTHWISE else {}
+        if math.prod(window) == 1 or not self.is_float:
             return {}
         square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
         if texels > 1:
