@@ -61,7 +61,8 @@ def test_every_command_runs(command: str) -> None:
     assert program == "python"
     script = ROOT / words[0]
     assert script.stem in {*RUNS, *MESA_RUNS}
-    text = script.read_text(encoding="utf-8")
+    shared = script.with_name("mobile_options.py")
+    text = "".join(file.read_text(encoding="utf-8") for file in (script, shared))
     assert all(f'"{word}"' in text for word in words[1:] if word.startswith("--"))
 
 
