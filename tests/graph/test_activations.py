@@ -71,6 +71,15 @@ def test_numbers_are_those_of_onnxruntime(target: str) -> None:
     assert_as_onnxruntime(model, {"x": SPECIAL}, 1e-4, target=target)
 
 
+@pytest.mark.parametrize("op", ["Mish", "Softplus"])
+def test_values_far_below_zero_are_right_to_the_last_digits(op: str) -> None:
+    """1 + exp(x) is 1 there."""
+    x = np.linspace(-40, 10, 512, dtype=np.float32)
+    (found,) = romou.compile(model_of({"y": (op, "x")}, {"x": x}), target="opencl", verify=False).run({"x": x})
+    smooth = np.log1p(np.exp(x.astype(np.float64)))
+    np.testing.assert_allclose(found, x * np.tanh(smooth) if op == "Mish" else smooth, 2e-4)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_condition_with_other_readers_is_stored_once_and_plain(target: str) -> None:
     """No kernel stores texels of booleans, because OpenCL has no such type."""

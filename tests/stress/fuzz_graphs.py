@@ -223,11 +223,14 @@ def _is_close(found: np.ndarray, right: np.ndarray, margin: np.ndarray, *, is_fp
 
 
 def _is_unsure(right: np.ndarray, others: list[np.ndarray], *, is_fp16: bool) -> np.ndarray:
-    """Return where rounding decides between a number and none, so that either is right."""
+    """Return where rounding decides between a number, an infinity and NaN, or between the infinities, so that each of
+    them is right: between both infinities lies every number.
+    """
     unsure = np.zeros(right.shape, bool)
     if right.dtype.kind == "f":
         for other in others:
-            unsure |= np.isfinite(other) != np.isfinite(right)
+            unsure |= (np.isfinite(other) != np.isfinite(right)) | (np.isnan(other) != np.isnan(right))
+            unsure |= np.isinf(other) & np.isinf(right) & (other != right)
         if is_fp16:
             unsure |= ~np.isfinite(right.astype(np.float16))
     return unsure

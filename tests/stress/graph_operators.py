@@ -84,6 +84,8 @@ def binary(b: Builder) -> object:
     y = _beside(b, x)
     if operator == "Div" and b.array(x).dtype.kind in "iu" and not b.array(y).all():
         raise UnfitError("division of integers by zero is not defined")
+    if operator in ("Div", "Mod") and y == x:
+        raise UnfitError("NaN where x is zero, which rounding decides")
     if operator in ("Pow", "Mod") and b.array(x).dtype.kind in "iu" and (b.array(y) <= 0).any():
         raise UnfitError("not defined")
     if operator == "Pow" and b.array(x).dtype.kind in "iu":

@@ -6,6 +6,7 @@ It imports them as opaque kernels (Clip), as a reduction (Max, Sum), or only for
 from __future__ import annotations
 
 import functools
+from functools import partial
 
 import numpy as np
 from tvm import relax
@@ -142,10 +143,14 @@ def gelu(node: Node) -> relax.Expr:
 def softplus(node: Node) -> relax.Expr:
     """Convert Softplus(x) to log(1 + exp(x)), and Mish(x) to x * tanh(softplus(x)).
 
-    The wheel's logarithm is an operator that cannot be fused into a convolution's kernel.
+    Far below zero, where 1 + exp(x) rounds to 1, the logarithm is its series. The wheel's logarithm is an operator that
+    cannot be fused into a convolution's kernel.
     """
     x = node.emit(node.input(0))
-    smooth = op.nn.softplus(x)
+    const = partial(relax.const, dtype=node.dtype())
+    exponential = node.emit(op.exp(x))
+    series = op.multiply(exponential, op.subtract(const(1), op.multiply(exponential, const(0.5))))
+    smooth = op.where(op.less(x, const(-8)), series, op.nn.softplus(x))
     return op.multiply(x, op.tanh(smooth)) if node.operator == "Mish" else smooth
 
 

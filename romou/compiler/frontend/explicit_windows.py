@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 
-from romou.base.errors import ModelError
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import opset_of, shapes_of
+from romou.compiler.frontend.onnx_graph import add_constant, free_name, opset_of, replace_nodes, shapes_of
 from tvm_patches.onnx_converters.node import attributes_of
 from tvm_patches.onnx_converters.padding import same_pads, transposed_pads
 
@@ -93,13 +93,18 @@ def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
                 attributes.get("dilations", ones),
             )
             _set(node, [*before, *after], without=("auto_pad", "ceil_mode"))
-        elif attributes.get("ceil_mode") and _drop_last_windows(node, attributes, extents, kernel):
+        elif attributes.get("ceil_mode") and _drop_last_windows(model.graph, node, attributes, extents, kernel, opset):
             return True
     return False
 
 
 def _drop_last_windows(
-    node: onnx.NodeProto, attributes: dict[str, Any], extents: Sequence[int], kernel: Sequence[int]
+    graph: onnx.GraphProto,
+    node: onnx.NodeProto,
+    attributes: dict[str, Any],
+    extents: Sequence[int],
+    kernel: Sequence[int],
+    opset: int,
 ) -> bool:
     """Change pads so that no last window starts behind the input. Return whether there was such a window."""
     rank, ones = len(extents), [1] * len(extents)
@@ -119,17 +124,14 @@ def _drop_last_windows(
     rounds_up = [room % s != 0 and not is_out for room, s, is_out in zip(rooms, strides, is_left_out, strict=True)]
     if not any(rounds_up):
         _set(node, pads, without=("auto_pad", "ceil_mode"))
-    elif all(a >= 0 for a, is_out in zip(after, is_left_out, strict=True) if is_out):
-        _set(
-            node,
-            pads[:rank] + [a if is_out else p for a, p, is_out in zip(after, pads[rank:], is_left_out, strict=True)],
-            without=("auto_pad",),
-        )
+        return True
+    fitting = pads[:rank] + [a if is_out else p for a, p, is_out in zip(after, pads[rank:], is_left_out, strict=True)]
+    if min(fitting) >= 0:
+        _set(node, fitting, without=("auto_pad",))
     elif attributes.get("count_include_pad"):
-        raise ModelError(
-            f"AveragePool (node {node.name!r}): a last window of ceil_mode starts behind the input on one axis and not"
-            " on another, and padding is counted; pad in a node before it"
-        )
+        # A node before pads, or cuts off. Its zeros are counted, and those that ceil_mode adds are not.
+        _set(node, [0] * 2 * rank, without=("auto_pad", "count_include_pad"))
+        _pad_before(graph, node, fitting, opset)
     else:
         _set(
             node,
@@ -137,6 +139,23 @@ def _drop_last_windows(
             without=("auto_pad", "ceil_mode"),
         )
     return True
+
+
+def _pad_before(graph: onnx.GraphProto, node: onnx.NodeProto, pads: Sequence[int], opset: int) -> None:
+    """Insert a Pad before a node. Negative pads cut off."""
+    rank = len(pads) // 2
+    whole = [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
+    padded = free_name(graph, f"{node.input[0]}_padded")
+    if opset < 11:
+        pad = onnx.helper.make_node("Pad", [node.input[0]], [padded], pads=whole)
+    else:
+        tensor = add_constant(graph, f"{padded}_pads", np.array(whole, np.int64))
+        pad = onnx.helper.make_node("Pad", [node.input[0], tensor], [padded])
+    pad.name = node.name
+    node.input[0] = padded
+    nodes = list(graph.node)
+    nodes.insert(next(i for i, one in enumerate(nodes) if one.output[0] == node.output[0]), pad)
+    replace_nodes(graph, nodes)
 
 
 def _set(node: onnx.NodeProto, pads: Sequence[int], without: Sequence[str]) -> None:
