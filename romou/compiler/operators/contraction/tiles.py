@@ -25,8 +25,6 @@ from romou.compiler.tir.primitives import LANES
 # A tile of this many times the sums has fewer addresses and epilogues. It is better unless it takes more instructions
 # than by this factor.
 _LARGER, _TOLERANCE = 1.5, 1.05
-# Taps of a depthwise window at a stride of which Mesa's Mali compilers hold four outputs in registers.
-_LARGEST_DEPTHWISE = 9
 
 
 def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
@@ -143,7 +141,8 @@ class _TileRules:
         if stride == 1 or spilling == "none":
             return {}
         if self.contraction.lhs_varies == "by lane":
-            return {"tile_w": (2,)} if math.prod(self.contraction.reduce.values()) > _LARGEST_DEPTHWISE else {}
+            taps, most = math.prod(self.contraction.reduce.values()), self.model.most_strided_taps
+            return {"tile_w": (2,)} if most is not None and taps > most else {}
         if math.prod(window) == 1 or not self.is_float:
             return {}
         square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
