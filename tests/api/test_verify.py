@@ -111,8 +111,8 @@ def test_a_wrong_model_for_a_phone_is_the_same_error(wrong_sigmoid: None) -> Non
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums in fp16 run if the CPU's OpenCL has them, and native functions if they are accurate there. Otherwise the model
-    is compiled once more without them.
+    """Sums in fp16 run if the CPU's OpenCL has them, and native functions if they are accurate there. Otherwise the
+    model is compiled once more without them.
     """
     compiled: list[romou.Target] = []
     original = check_compiled.runs_on_stand_in
