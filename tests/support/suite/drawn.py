@@ -14,7 +14,7 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("long_tests.json")
 LONG_S = 0.5
-SHARE = 0.3
+SHARE = 1 / 7
 
 
 def long_tests() -> dict[str, float]:
