@@ -2,18 +2,22 @@
 """Compares kernels that take a size at run time with static kernels of that size.
 
     python benchmarks/bench_run_time_sizes.py --backend cuda                  a product and an attention of up to 512 rows
+    python benchmarks/bench_run_time_sizes.py --backend cuda --classes 32,64,128,256,512
     python benchmarks/bench_run_time_sizes.py --backend opencl --most 128 --sizes 16,100 --width 64 --rounds 3
 
 Both are compiled for the same device: the run-time kernels once, at the bound, the static kernels for each size, with
-default configs. With --trials both are tuned, which gives the same ratio if the fastest config of a size is the bound's.
+default configs. With --classes, there are run-time kernels for each class of sizes up to a bound. With --trials all are
+tuned, which gives the same ratio if the fastest config of a size is the bound's.
 A time is the sum of a run's kernels by the device's clock. Static and run-time kernels are timed alternately. The ratio
 is the median of those of the pairs.
 """  # noqa: E501
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +68,7 @@ def _model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def made(proto: onnx.ModelProto, rows: int | range, target: str, precision: str, trials: int) -> romou.TunedModel:
+def made(proto: onnx.ModelProto, rows: int | list[range], target: str, precision: str, trials: int) -> romou.TunedModel:
     """Return the model with default configs, or tuned ones."""
     options: dict[str, Any] = {"dims": {ROWS: rows}, "target": target, "precision": precision}
     return romou.tune(proto, trials=trials, **options) if trials else romou.compile(proto, verify=False, **options)
@@ -102,6 +106,7 @@ def compared(static: romou.TunedModel, free: romou.TunedModel, rows: int, rounds
 @click.command(help=__doc__.partition("\n")[0] if __doc__ else None)
 @click.option("--backend", "target", default="cuda", show_default=True, help="a target: cuda, opencl, vulkan")
 @click.option("--most", default=512, show_default=True, help="bound of the size")
+@click.option("--classes", default="", help="bounds of classes of sizes, 32,128,512  [default: one, --most]")
 @click.option("--sizes", default="16,64,100,200,256,384,500,512", show_default=True)
 @click.option("--width", default=1024, show_default=True, help="columns of the product, and of all heads together")
 @click.option("--precision", default="float32", show_default=True)
@@ -112,6 +117,7 @@ def compared(static: romou.TunedModel, free: romou.TunedModel, rows: int, rounds
 def main(
     target: str,
     most: int,
+    classes: str,
     sizes: str,
     width: int,
     precision: str,
@@ -121,15 +127,20 @@ def main(
     output: Path | None,
 ) -> None:
     results = []
+    bounds = [int(bound) for bound in (classes or str(most)).split(",")]
+    ranges = [range(low + 1, high + 1) for low, high in itertools.pairwise((0, *bounds))]
     for name, proto in (("product", product(width)), ("attention", attention(width))):
-        free = made(proto, range(1, most + 1), target, precision, trials)
+        started = time.monotonic()
+        free = made(proto, ranges, target, precision, trials)
+        click.echo(f"{name}: {len(ranges)} classes in {time.monotonic() - started:.1f} s", err=True)
         click.echo(f"{name}: {free.summary().run_time}", err=True)
         for rows in map(int, sizes.split(",")):
             static = made(proto, rows, target, precision, trials)
             results.append({"operator": name, **compared(static, free, rows, rounds, repeat)})
             static.release()
         free.release()
-    table = Table(title=f"{target}: run-time sizes up to {most} against static kernels", title_justify="left")
+    title = f"{target}: run-time sizes up to {', '.join(map(str, bounds))} against static kernels"
+    table = Table(title=title, title_justify="left")
     columns = ("operator", "rows", "kernels", "static ms", "run-time ms", "ratio")
     for column in columns:
         table.add_column(column, justify="left" if column == "operator" else "right")

@@ -91,14 +91,19 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | list[di
     return sets if len(sets) > 1 else sets[0] if sets else None
 
 
-def parse_dims(texts: tuple[str, ...]) -> dict[str, Sequence[int]] | None:
-    """Return ("batch=1,4", "tokens=1..9") as {"batch": (1, 4), "tokens": range(1, 10)}. None for no text."""
-    dims: dict[str, Sequence[int]] = {}
+def parse_dims(texts: tuple[str, ...]) -> dict[str, Sequence[int] | Sequence[range]] | None:
+    """Return ("batch=1,4", "tokens=1..9") as {"batch": (1, 4), "tokens": range(1, 10)}. None for no text.
+
+    Several ranges are a list: "tokens=1..9,10..20".
+    """
+    dims: dict[str, Sequence[int] | Sequence[range]] = {}
     for text in texts:
-        sizes: Sequence[int]
-        bounded = re.fullmatch(r"(.+)=(\d+)\.\.(\d+)", text)
-        if bounded:
-            name, sizes = bounded[1], range(int(bounded[2]), int(bounded[3]) + 1)
+        sizes: Sequence[int] | Sequence[range]
+        name, _, given = text.rpartition("=")
+        bounds = [re.fullmatch(r"(\d+)\.\.(\d+)", each) for each in given.split(",")]
+        if name and all(bounds):
+            classes = [range(int(each[1]), int(each[2]) + 1) for each in bounds if each is not None]
+            sizes = classes if len(classes) > 1 else classes[0]
         else:
             name, sizes = _sizes_in("--dim", text, "batch=1,4,8")
         if name in dims:

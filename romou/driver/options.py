@@ -41,7 +41,7 @@ class ImportKeywords(TypedDict, total=False):
     """Options of a model's import."""
 
     shapes: Shapes | Sequence[Shapes] | None
-    dims: Mapping[str, int | Sequence[int]] | None
+    dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None
     constants: Mapping[str, object] | None
     precision: str
     io_precision: str | None
@@ -125,7 +125,7 @@ class ReportKeywords(TypedDict, total=False):
     model: onnx.ModelProto | str | Path | None
     target: Target | str | Mapping[str, object] | None
     shapes: Shapes | Sequence[Shapes] | None
-    dims: Mapping[str, int | Sequence[int]] | None
+    dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None
     constants: Mapping[str, object] | None
     precision: str | None
     io_precision: str | None
@@ -174,15 +174,16 @@ class ImportOptions(CheckedOptions):
             " shapes of the same ones."
         ),
     )
-    dims: Mapping[str, int | Sequence[int]] | None = option(
+    dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None = option(
         None,
         """
         Size by name, for dimensions that the model names, such as "batch". `tune` and `compile` take several sizes of
-        one, too: {"tokens": (32, 128)}, or a size at run time: {"tokens": range(1, 513)}. `shapes` precedes.
+        one, too: {"tokens": (32, 128)}, or a size at run time: {"tokens": range(1, 513)}, with kernels for each class
+        of sizes if it is a list of such ranges. `shapes` precedes.
         """,
         help_text=(
             "Fix a named dimension: batch=1, or (tune, compile, bench) several sizes: batch=1,4,8, or (tune, compile) a"
-            " size at run time: tokens=1..512. May be repeated."
+            " size at run time: tokens=1..512, or in classes: tokens=1..32,33..512. May be repeated."
         ),
     )
     constants: Mapping[str, object] | None = option(
@@ -229,18 +230,26 @@ class ImportOptions(CheckedOptions):
         return Precision.checked(self.precision, self.io_precision, self.calibration)
 
     @property
-    def run_time_dim(self) -> tuple[str, int] | None:
-        """The dimension with a size at run time and its bound. UsageError if there are several, or a range is wrong."""
-        ranges = {name: sizes for name, sizes in (self.dims or {}).items() if isinstance(sizes, range)}
-        if not ranges:
+    def run_time_dim(self) -> tuple[str, tuple[range, ...]] | None:
+        """The dimension with a size at run time, and its classes. UsageError if there are several, or one is wrong."""
+        classes = {name: ranges for name, sizes in (self.dims or {}).items() if (ranges := _ranges(sizes))}
+        if not classes:
             return None
-        (name, sizes), *others = ranges.items()
-        if others or sizes.start != 1 or sizes.step != 1 or len(sizes) < 2:
+        (name, ranges), *others = classes.items()
+        if others:
             raise UsageError(
-                f"dims={dict(self.dims or {})}: one dimension may have a size at run time, from 1 to a bound above 1",
-                hint="For example {'tokens': range(1, 513)}, --dim tokens=1..512.",
+                f"{name} and {others[0][0]} have sizes at run time; kernels take one size",
+                hint=f"Give the sizes of one of them: --dim {name}=1,2,4. Each gets kernels of its own.",
             )
-        return str(name), len(sizes)
+        starts = [1, *(sizes.stop for sizes in ranges[:-1])]
+        wanted = [range(start, max(sizes.stop, start + 1, 3)) for start, sizes in zip(starts, ranges, strict=True)]
+        if wanted != list(ranges):
+            raise UsageError(
+                f"dims[{name!r}]={(self.dims or {})[name]!r}: a size at run time is from 1 to a bound above 1; classes"
+                " follow one another",
+                hint="For example {'tokens': range(1, 513)}, --dim tokens=1..512, --dim tokens=1..32,33..512.",
+            )
+        return str(name), ranges
 
     def shape_sets(self, model: AnyModel) -> tuple[AnyModel, list[Shapes]]:
         """Return the model with its constants, and each shape that it is compiled for."""
@@ -890,6 +899,13 @@ class CompareOptions(ImportOptions):
         super().__post_init__()
         if not self.times and not self.measures:
             raise UsageError("neither times nor measures are left to compare")
+
+
+def _ranges(sizes: object) -> tuple[range, ...]:
+    """Return the classes of a size at run time. Empty for fixed sizes."""
+    several = sizes if isinstance(sizes, list | tuple) else [sizes]
+    ranges = tuple(each for each in several if isinstance(each, range))
+    return ranges if len(ranges) == len(several) else ()
 
 
 def _check_memory(options: CheckedOptions, max_memory: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import tvm
 from tvm import tirx
 
-from romou.base.errors import ModelError, NumericError, UsageError
+from romou.base.errors import ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
 from romou.compiler.assembly.run_time_rows import HINT, launches, not_by_rows, with_run_time_rows
@@ -38,19 +38,24 @@ _POINTS = 6
 
 
 def with_run_time_size(
-    model: AnyModel, options: _Options, make: Callable[..., TunedModel], name: str, most: int
-) -> TunedModel:
-    """Return a model for any size of the dimension `name` up to `most`, made like a model of exactly that size."""
+    model: AnyModel, options: _Options, make: Callable[..., TunedModel], name: str, sizes: range, *, suffix: str = ""
+) -> RunTimeRowsModel:
+    """Return a model for any size of the dimension `name` up to the last of `sizes`, made like a model of that size.
+
+    suffix: of the kernels' names.
+    """
+    most = sizes[-1]
 
     def at(size: int) -> _Options:
         dims: Any = {"dims": {**(options.dims or {}), name: size}}
         return replace(options, **dims)
 
-    if options.pad is not None:
-        raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
+    def imported_at(size: int) -> ImportedModel:
+        return replace(at(size).imported(model), suffix=suffix)
+
     # Half as many, because strides may hide a few.
     less = most // 2 if most >= 2 * _POINTS else most - 1
-    imports = {size: at(size).imported(model) for size in (most, less)}
+    imports = {size: imported_at(size) for size in (most, less)}
     made = make(lambda: imports[most], at(most))
     program = made.program
     assert program is not None
@@ -59,24 +64,26 @@ def with_run_time_size(
     reasons = not_by_rows(program.fused, fewer.functions.fused, most, less)
     reasons = {function: reasons[function] for function in launches(program.scheduled) if function in reasons}
     growth = _Growth.of(partial(_shapes_at, model, at), most)
-    general = _general(program, reasons, lambda size: at(size).imported(model), growth, most) if reasons else {}
-    executable, host, whole = with_run_time_rows(program, most, general)
+    general = _general(program, reasons, imported_at, growth, most) if reasons else {}
+    program, whole = with_run_time_rows(program, most, general)
     ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
-    summary = replace(made.summary(), run_time=f"{name} is 1 to {most} at run time, in every kernel.{ends}")
+    text = f"{name} is {sizes[0]} to {most} at run time, in every kernel.{ends}"
+    summary = replace(made.summary(), run_time=text)
     imported = imports[most]
     rows = RunTimeRows(
         name=name,
         most=most,
+        least=sizes[0],
         inputs={each: growth.axes(each) for each in imported.inputs if growth.axes(each)},
         outputs={each: growth.axes(each) for each in imported.outputs if growth.axes(each)},
     )
-    arguments = {**made.arguments(), "executable": executable, "host_code": host, "summary": summary}
-    free = RunTimeRowsModel(rows=rows, **arguments)
+    arguments = {**made.arguments(), "executable": program.executable, "host_code": program.host, "summary": summary}
+    free = RunTimeRowsModel(rows=rows, program=program, **arguments)
     if summary.checked_on and made.remote is None:
         _check(free, imports[less])
-        for size in sorted({1, most // 3 + 1, most - 1, most}) if general else ():
+        for size in sorted({sizes[0], most // 3 + 1, most - 1, most}) if general else ():
             if size in growth.sizes:
-                _check(free, at(size).imported(model))
+                _check(free, imported_at(size))
     return free
 
 

@@ -1,8 +1,9 @@
-"""A model for several shapes: each is made like a model of one shape, then all are linked."""
+"""A model for several shapes or classes of sizes: each is made like a model of one shape, then all are linked."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,7 +15,7 @@ from romou.compiler.frontend.padding import Padding, padding_of
 from romou.driver.link import linked
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
 from romou.driver.run_time_size import with_run_time_size
-from romou.runtime.module import MultiShapeModel, TunedModel
+from romou.runtime.module import MultiShapeModel, RunTimeRowsModel, TunedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +29,8 @@ Maker: TypeAlias = "Callable[[Callable[[], ImportedModel], Any], TunedModel]"
 
 def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedModel:
     """Return the model that `make` makes of the imported one, or a model of several shapes if several are given."""
-    free = options.run_time_dim
-    if free is not None:
-        return with_run_time_size(model, options, make, *free)
+    if options.run_time_dim is not None:
+        return _for_each_class(model, options, make, *options.run_time_dim)
     model, sets = options.shape_sets(model)
     if len(sets) == 1 and options.pad is not None:
         raise UsageError(
@@ -43,6 +43,30 @@ def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedMode
     padding = _padding(imports, options.pad) if options.pad is not None else None
     program = linked(models, capture=False)
     return MultiShapeModel(program.models, memory=program.memory, padding=padding)
+
+
+def _for_each_class(model: AnyModel, options: _Options, make: Maker, name: str, classes: Sequence[range]) -> TunedModel:
+    """Return a model with a size at run time, or of several such: for each class of sizes, and each other dimension."""
+    if options.pad is not None:
+        raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
+    models: list[RunTimeRowsModel] = []
+    others = {other: sizes for other, sizes in (options.dims or {}).items() if other != name}
+    fixed = [dict(zip(others, each, strict=True)) for each in itertools.product(*map(_listed, others.values()))]
+    for dims, sizes in itertools.product(fixed, classes):
+        suffix = f"_{len(models) + 1}" if models else ""
+        changed: Any = {"dims": dims}
+        models.append(with_run_time_size(model, replace(options, **changed), make, name, sizes, suffix=suffix))
+        models[-1].release()
+        options = _with_records_of(models[-1], options)
+    if len(models) == 1:
+        models[0].program = None
+        return models[0]
+    program = linked(models, capture=False)
+    return MultiShapeModel(program.models, memory=program.memory)
+
+
+def _listed(sizes: object) -> Sequence[object]:
+    return sizes if isinstance(sizes, Sequence) else [sizes]
 
 
 def made_of(

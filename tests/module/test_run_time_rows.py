@@ -21,6 +21,7 @@ from support.suite.exhaustive import exhaustive
 
 HOST = "opencl -device=host"
 MOST = 96
+IS = ("rows is 1 to 16", f"rows is 17 to {MOST}")
 
 
 def dense_net(width: int = 24, inner: int = 40) -> onnx.ModelProto:
@@ -92,6 +93,51 @@ def test_groups_behind_the_size_are_not_launched(model: romou.TunedModel, monkey
         assert not np.allclose(output[:, MOST - 1], output[:, MOST - 2])
 
 
+@pytest.fixture(scope="module")
+def classes(opencl_device: tvm.runtime.Device) -> romou.MultiShapeModel:
+    dims = {"rows": [range(1, 17), range(17, MOST + 1)]}
+    model = romou.compile(dense_net(), dims=dims, target=HOST, verify=False)
+    assert isinstance(model, romou.MultiShapeModel)
+    return model
+
+
+def test_classes_of_sizes_are_right_and_share_weights(classes: romou.MultiShapeModel, tmp_path: Path) -> None:
+    assert wrong_sizes(classes, fifty(MOST)) == []
+    loaded = romou.load(classes.save(tmp_path / "m.romou"))
+    assert isinstance(loaded, romou.MultiShapeModel)
+    assert wrong_sizes(loaded, [7, MOST, 17, 16]) == []
+    for model in (classes, loaded):
+        sizes = [row.sizes for row in model.summary().shapes]
+        assert sizes == ["rows 1 to 16", f"rows 17 to {MOST}"]
+        assert model.summary().run_time == " ".join(f"{each} at run time, in every kernel." for each in IS)
+    memory, rows = classes.summary().memory, classes.summary().shapes
+    small, large = (row.memory for row in rows)
+    assert memory is not None
+    assert small is not None
+    assert large is not None
+    assert small.weights == large.weights == memory.weights
+    # Two outputs of each class take a page each, at least.
+    assert large.tensors <= memory.tensors <= large.tensors + 4 * 4096
+
+
+def test_the_smallest_class_runs(classes: romou.MultiShapeModel) -> None:
+    """A run of few rows leaves the last rows of a smaller buffer."""
+    for rows, most in ((1, 16), (16, 16), (17, MOST), (MOST, MOST)):
+        taken = classes.model_for({name: array.shape for name, array in inputs_of(rows).items()})
+        assert isinstance(taken, romou.RunTimeRowsModel)
+        assert taken.rows.most == most
+        called = {call.function for call in classes.profile(inputs_of(rows), repeat=1).calls}
+        assert called <= {call.function for call in taken.summary().calls}
+    assert classes.time(repeat=1) > 0
+    assert classes.signature_for({"x": (1, 5, 24)})["y"] == ((1, 5, 40), "float32")
+    text = rf"no shape of the model takes x 1x{MOST + 1}x24.*\(rows 1 to 16\); .* \(rows 17 to {MOST}\)"
+    with pytest.raises(UsageError, match=text) as raised:
+        classes.run(inputs_of(MOST + 1))
+    assert "larger bound" in str(raised.value.hint)
+    with pytest.raises(UsageError, match="no shape of the model takes"):
+        classes.run({"x": inputs_of(3)["x"], "y": inputs_of(5)["y"]})
+
+
 def test_wrong_sizes_are_refused(model: romou.TunedModel) -> None:
     with pytest.raises(UsageError, match=f"rows is {MOST + 1} in the inputs; expected one size from 1 to {MOST}"):
         model.run(inputs_of(MOST + 1))
@@ -106,8 +152,13 @@ def test_what_takes_no_size_is_named() -> None:
     means = g.model(g.add("Sub", "x", g.add("ReduceMean", "x", axes=[0], keepdims=1)))
     with pytest.raises(ModelError, match=r"the kernel \w+ takes no size at run time: (?s:.*)Give sizes instead"):
         romou.compile(means, dims={"rows": range(1, 9)}, target=HOST, verify=False)
-    with pytest.raises(UsageError, match="a size at run time, from 1 to a bound above 1"):
-        romou.compile(means, dims={"rows": range(2, 9)}, target=HOST)
+    gap, empty = [range(1, 5), range(6, 9)], [range(1, 5), range(5, 5)]
+    for wrong in (range(2, 9), range(1, 2), range(1, 9, 2), gap, empty):
+        with pytest.raises(UsageError, match="a size at run time is from 1 to a bound above 1; classes follow"):
+            romou.compile(means, dims={"rows": wrong}, target=HOST)
+    two = {"rows": range(1, 9), "columns": range(1, 5)}
+    with pytest.raises(UsageError, match="rows and columns have sizes at run time; kernels take one size"):
+        romou.compile(means, dims=two, target=HOST)
     with pytest.raises(UsageError, match="a size at run time is for tune and compile"):
         romou.memory_plan(means, dims={"rows": range(1, 9)}, target=HOST)
 
@@ -142,6 +193,31 @@ def test_the_command(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
     for words, rows in ((["--input", f"x={tmp_path / 'x.npy'}"], 5), (["--shape", "x=9,8"], 9), ([], 64)):
         shown = CliRunner().invoke(main, ["run", saved, "--repeat", "1", "--json", *words])
         assert json.loads(shown.stdout)["outputs"][0]["shape"] == [rows, 12]
+
+
+TUNE = ["tune", "--trials", "1", "--work-dir", "records"]
+
+
+@pytest.mark.parametrize(("words", "batches"), [(["compile"], "2"), pytest.param(TUNE, "1,2", marks=exhaustive)])
+def test_the_command_with_classes(
+    words: list[str], batches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    """Each size of another dimension has classes of its own, which are checked. Rows of a batch of 2 are no prefix."""
+    monkeypatch.chdir(tmp_path)
+    g = NetworkBuilder({"x": ("batch", "rows", 8)})
+    onnx.save(g.model(g.add("Relu", g.add("MatMul", "x", g.weight(8, 12)))), "m.onnx")
+    dims = ["--dim", f"batch={batches}", "--dim", "rows=1..9,10..64"]
+    result = CliRunner().invoke(main, [*words, "m.onnx", *dims, "--target", HOST, "-o", "m.romou"])
+    assert result.exit_code == 0, result.output
+    assert "x 2x9x8 (rows 1 to 9)" in result.stdout
+    assert "rows is 10 to 64 at run time, in every kernel." in " ".join(result.stdout.split())
+    assert f"All {len(batches) + 1 & ~1} shapes together" in result.stdout
+    for options, shape in ((["--shape", "x=2,9,8", "--profile"], [2, 9, 12]), ([], [2, 64, 12])):
+        shown = CliRunner().invoke(main, ["run", "m.romou", "--repeat", "1", "--json", *options])
+        assert json.loads(shown.stdout)["outputs"][0]["shape"] == shape
+    page = CliRunner().invoke(main, ["report", "m.romou", "-o", "report.html"])
+    assert page.exit_code == 0, page.output
+    assert "x 2x64x8 (rows 10 to 64): " in Path("report.html").read_text()
 
 
 @exhaustive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -64,10 +65,11 @@ NETS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, int], str, Callab
 }
 
 
-def made(net: str, most: int, device: str = HOST) -> romou.TunedModel:
+def made(net: str, *bounds: int, device: str = HOST) -> romou.TunedModel:
+    """Return the model of a network with a class of sizes up to each bound."""
     target, _, name = device.partition(":")
     network, fixed, free, _ = NETS[net]
-    dims = {**fixed, free: range(1, most + 1)}
+    dims = {**fixed, free: [range(low + 1, high + 1) for low, high in itertools.pairwise((0, *bounds))]}
     return romou.compile(network(), dims=dims, target=target, device=name or None, verify=False)
 
 
@@ -112,7 +114,17 @@ def test_all_are_right_on_all_devices(
 ) -> None:
     """is_joined: an attention is one kernel, or three."""
     monkeypatch.setattr(AttentionTemplate, "is_faster", lambda *_: is_joined)
-    assert wrong_sizes(made(net, 300, device), net, fifty(300)) == []
+    assert wrong_sizes(made(net, 300, device=device), net, fifty(300)) == []
+
+
+@exhaustive
+@pytest.mark.parametrize("device", [HOST, "opencl:intel", "vulkan -device=host"])
+@pytest.mark.parametrize("net", list(NETS))
+def test_classes_are_right_on_all_devices(net: str, device: str, opencl_device: tvm.runtime.Device) -> None:
+    """NaN is left in the memory of the largest class, which the smaller ones use, too."""
+    model = made(net, 20, 100, 300, device=device)
+    assert isinstance(model, romou.MultiShapeModel)
+    assert wrong_sizes(model, net, fifty(300)) == []
 
 
 @exhaustive
@@ -139,6 +151,15 @@ def test_rules_hold_at_all_sizes(integer: Callable[[int], int], most: int) -> No
     halves = {tuple((size + 1) // 2 for size in sizes): lambda size: (size + 1) // 2}
     rule = Rules(sizes=sizes, most=most, extents=halves).of(tuple(map(integer, sizes)))
     assert [rule(size) for size in range(1, most + 1)] == [integer(size) for size in range(1, most + 1)]
+
+
+def test_the_last_position_is_no_position_behind_tiles() -> None:
+    """At odd sizes it is also three before the end of tiles of two."""
+    sizes, _ = generic_sizes(512)
+    rules = Rules(sizes=sizes, most=512)
+    for integer in (lambda n: 4 * -(-n // 2), lambda n: 2 * n - 1):
+        rule = rules.of(tuple(map(integer, sizes)))
+        assert [rule(size) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
 
 
 def test_an_integer_without_a_rule_is_refused() -> None:

@@ -141,10 +141,10 @@ def _mixed_rows(block: s_tir.SBlock, axis_of: Mapping[Any, int]) -> str:
 
 def with_run_time_rows(
     model: CompiledModel, rows: int, general: Mapping[str, tirx.PrimFunc]
-) -> tuple[relax.VMExecutable, tvm.IRModule, tuple[str, ...]]:
+) -> tuple[CompiledModel, tuple[str, ...]]:
     """Return a program whose `main` takes the number of rows as its last argument.
 
-    Also return its host functions before code generation, and the functions that launch all groups for any number.
+    Also return the functions that launch all groups for any number.
 
     rows: the number that the model was compiled for, the most that a run may have.
     general: function name -> scheduled kernel that takes the number itself. Others are by rows.
@@ -169,8 +169,9 @@ def with_run_time_rows(
         symbol = model.scheduled[name].attrs["global_symbol"]
         scheduled[name] = func.without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
     with as_build_error("the model"), model.target.backend.keeping_programs():
-        executable, host = build_executable([(scheduled, model.target)], Kept(lowered=lowered))
-    return executable, host, tuple(whole)
+        kept = Kept(lowered=lowered)
+        executable, host = build_executable([(scheduled, model.target)], kept)
+    return replace(model, executable=executable, host=host, scheduled=scheduled, kept=kept), tuple(whole)
 
 
 def launches(scheduled: tvm.IRModule) -> list[str]:

@@ -77,6 +77,7 @@ class Rules:
             attempts = (
                 *(partial(_moved, values, *each) for each in extents),
                 *(partial(_multiple, values, *each) for each in extents),
+                *(partial(_last, values, *each) for each in extents),
                 *(partial(_moved, values, *each) for each in found),
                 *(partial(_tiles, values, *each, _POWERS) for each in extents),
                 partial(self._product, values),
@@ -138,6 +139,12 @@ def _moved(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
 def _multiple(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
     is_multiple = all(v * extent[0] == values[0] * e for e, v in zip(extent, values, strict=True))
     return partial(_times, rule, values[0] // extent[0]) if is_multiple and values[0] % extent[0] == 0 else None
+
+
+def _last(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
+    """Return the rule of the last position of a multiple of an extent, which reads are clamped to."""
+    multiple = _multiple(tuple(value + 1 for value in values), extent, rule)
+    return None if multiple is None else lambda size: multiple(size) - 1
 
 
 def _linear(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:

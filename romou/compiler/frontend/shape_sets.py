@@ -16,11 +16,11 @@ from romou.base.arguments import whole_of
 from romou.base.errors import UsageError, unknown_name
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
+# Ranges are sizes at run time, which no shape has.
+Dims: TypeAlias = Mapping[str, "int | Sequence[int] | Sequence[range]"]
 
 
-def shape_sets(
-    proto: onnx.ModelProto, shapes: Shapes | Sequence[Shapes] | None, dims: Mapping[str, int | Sequence[int]] | None
-) -> list[Shapes]:
+def shape_sets(proto: onnx.ModelProto, shapes: Shapes | Sequence[Shapes] | None, dims: Dims | None) -> list[Shapes]:
     """Return the shapes of inputs by name, for each shape that a model is compiled for.
 
     shapes: shapes of inputs, or several of them.
@@ -52,7 +52,7 @@ def _listed(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
     return list(shapes)
 
 
-def _by_dims(proto: onnx.ModelProto, dims: Mapping[str, int | Sequence[int]]) -> Iterator[Shapes]:
+def _by_dims(proto: onnx.ModelProto, dims: Dims) -> Iterator[Shapes]:
     """Yield shapes of all inputs whose dimensions are known with each combination of `dims`."""
     if not isinstance(dims, Mapping):
         raise UsageError(f"dims={dims!r}: expected {{name: size}}, for example {{'batch': 1, 'tokens': (32, 128)}}")

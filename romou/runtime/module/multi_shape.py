@@ -1,4 +1,4 @@
-"""A model that is compiled for several shapes: one library, and the weights on the device once."""
+"""A model that is compiled for several shapes or classes of sizes: one library, and the weights on the device once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.deploy import ShapeEntry, Variant
 from romou.runtime.module.machine import Machine
 from romou.runtime.module.outputs import Outputs
+from romou.runtime.module.profile import Profile
 from romou.runtime.module.remote import RemoteDevice
+from romou.runtime.module.run_time_rows import RunTimeRowsModel
 from romou.runtime.module.summary import ShapeRow, shapes_text
 from romou.runtime.module.tuned_model import TunedModel
 
 _WITHOUT_PADDING = "Compile it for this shape, too (shapes, --shape), or with a value for padding (pad, --pad)."
 _WITH_PADDING = "Compile it for a larger shape, too (shapes, --shape). Axes that change together need one size."
+_WITH_CLASSES = "Compile it with a larger bound (dims, --dim)."
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -29,7 +32,8 @@ class MultiShapeModel(TunedModel):
     """A model compiled for several shapes, with its weights on the device once.
 
     `romou.tune`, `romou.compile` and `romou.load` create instances. `run` takes inputs of each shape. Everything else,
-    such as `inputs`, `time` and the layers of `summary()`, is of the largest shape. `models` has the others.
+    such as `inputs`, `time` and the layers of `summary()`, is of the largest shape. `models` has the others. Classes of
+    a size at run time (`dims={"tokens": [range(1, 33), range(33, 129)]}`) are such shapes, each with its bound.
 
     Runs are launched kernel by kernel, so that all shapes use the same memory between kernels. `capture` of a model in
     `models` changes that; a captured run keeps its memory.
@@ -51,11 +55,12 @@ class MultiShapeModel(TunedModel):
         own = self._largest.summary()
         rows = tuple(_row_of(model) for model in models)
         text = "" if padding is None else padding.text
-        summary = dataclasses.replace(own, shapes=rows, padding=text, memory=memory)
+        sizes = " ".join(dict.fromkeys(filter(None, (model.summary().run_time for model in models))))
+        summary = dataclasses.replace(own, shapes=rows, padding=text, memory=memory, run_time=sizes)
         super().__init__(**{**self._largest.arguments(), "summary": summary, "beside": self.models[0]})
 
     def __repr__(self) -> str:
-        shapes = "; ".join(map(shapes_text, self.shapes))
+        shapes = "; ".join(row.text for row in self._summary.shapes)
         outputs, headline = ", ".join(self.outputs), self._summary.headline
         return f"MultiShapeModel({self.target}; {shapes} -> {outputs}; {headline})"
 
@@ -90,7 +95,7 @@ class MultiShapeModel(TunedModel):
         arrays = {name: converted(f"input {name!r}", inputs[name], dtype) for name, (_, dtype) in self.inputs.items()}
         given = {name: array.shape for name, array in arrays.items()}
         model = self.model_for(given)
-        if _shapes_of(model) == given:
+        if _takes(model, given):
             return model.run(arrays)
         assert self._padding is not None
         padded = {
@@ -104,7 +109,7 @@ class MultiShapeModel(TunedModel):
         return outputs
 
     def model_for(self, shapes: Mapping[str, Sequence[int]]) -> TunedModel:
-        """Return the model that runs inputs of these shapes: theirs, or with padding the next larger one.
+        """Return the model that runs inputs of these shapes: theirs, the smallest class, or with padding the next one.
 
         Parameters
         ----------
@@ -117,15 +122,55 @@ class MultiShapeModel(TunedModel):
             There is none. The message lists the shapes.
         """
         given = {name: tuple(shapes[name]) for name in self.inputs if name in shapes}
-        exact = (model for model in self.models if _shapes_of(model) == given)
-        model = next(exact, None) or self._next_larger(given)
+        exact = [model for model in self.models if given.keys() == model.inputs.keys() and _takes(model, given)]
+        model = min(exact, key=_elements, default=None) or self._next_larger(given)
         if model is None:
-            shapes_there = "; ".join(map(shapes_text, self.shapes))
+            without = _WITH_CLASSES if self._summary.run_time else _WITHOUT_PADDING
             raise UsageError(
-                f"no shape of the model takes {shapes_text(given)}; it was compiled for {shapes_there}",
-                hint=_WITHOUT_PADDING if self._padding is None else _WITH_PADDING,
+                f"no shape of the model takes {shapes_text(given)}; it was compiled for"
+                f" {'; '.join(row.text for row in self._summary.shapes)}",
+                hint=without if self._padding is None else _WITH_PADDING,
             )
         return model
+
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
+        """Return the times of `repeat` runs of the largest shape in milliseconds, as `TunedModel.times`.
+
+        Parameters
+        ----------
+        repeat, seed, clock, capture
+            As in `TunedModel.times`.
+
+        Raises
+        ------
+        UsageError
+            A wrong argument.
+        DeviceError
+            The device failed.
+        """
+        return self._largest.times(repeat, seed, clock=clock, capture=capture)
+
+    def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
+        """Return the time of each call of a run with the shape that the inputs have, as `TunedModel.profile`.
+
+        Parameters
+        ----------
+        inputs
+            As in `run`. None: random ones of the largest shape.
+        repeat, seed
+            As in `TunedModel.profile`.
+
+        Raises
+        ------
+        UsageError
+            As in `run`.
+        DeviceError
+            The device failed.
+        """
+        if inputs is None:
+            return self._largest.profile(repeat=repeat, seed=seed)
+        model = self.model_for({name: np.shape(array) for name, array in inputs.items()})
+        return model.profile(inputs, repeat=repeat)
 
     def signature_for(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Return shape and type of all inputs, if some have these shapes: of the largest model that fits, if any.
@@ -137,8 +182,8 @@ class MultiShapeModel(TunedModel):
         """
         given = {name: tuple(sizes) for name, sizes in shapes.items()}
         for model in sorted(self.models, key=_elements, reverse=True):
-            if given.items() <= _shapes_of(model).items():
-                return model.inputs
+            if _takes(model, given):
+                return model.signature_for(given)
         groups = () if self._padding is None else self._padding.groups
         shape_of = {name: list(shape) for name, (shape, _) in self.inputs.items()}
         for group in groups:
@@ -199,6 +244,15 @@ def _shapes_of(model: TunedModel) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, (shape, _) in model.inputs.items()}
 
 
+def _takes(model: TunedModel, shapes: _Shapes) -> bool:
+    """Return whether a model runs inputs of which some have these shapes."""
+    try:
+        signature = model.signature_for(shapes)
+    except UsageError:
+        return False
+    return all(name in signature and signature[name][0] == shape for name, shape in shapes.items())
+
+
 def _elements(model: TunedModel) -> int:
     return sum(math.prod(shape) for shape, _ in model.inputs.values())
 
@@ -211,6 +265,7 @@ def _row_of(model: TunedModel) -> ShapeRow:
         tuned_ms=summary.tuned_ms,
         relative_l2_error=summary.relative_l2_error,
         memory=summary.memory,
+        sizes=model.rows.text if isinstance(model, RunTimeRowsModel) else "",
     )
 
 

@@ -24,6 +24,7 @@ class RunTimeRows:
 
     name: its name in the model.
     most: the most that it may be.
+    least: the first size that no smaller class has. Smaller ones run, too.
     inputs, outputs: name -> (axis, factor, offset, divisor) of each axis that changes: its extent is
         floor((factor * size + offset) / divisor).
     """
@@ -32,6 +33,12 @@ class RunTimeRows:
     most: int
     inputs: Mapping[str, Sequence[Sequence[int]]]
     outputs: Mapping[str, Sequence[Sequence[int]]]
+    least: int = 1
+
+    @property
+    def text(self) -> str:
+        """The sizes as text, "tokens 33 to 128"."""
+        return f"{self.name} {self.least} to {self.most}"
 
     def shape(self, name: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
         """Return the shape of an input or output at a size. shape: at any size."""

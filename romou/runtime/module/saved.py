@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,6 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
             raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}; save the model again")
         made = _models_of(about, library, capture=capture)
         padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
-        rows = RunTimeRows(**about["rows"]) if "rows" in about else None
         memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, UsageError) as error:
         raise ModelError(
@@ -113,11 +113,7 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     index = (attached_index(target, device) or 0) if index is None else index
     remote = None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind)
     model = made[0] if memory is None else MultiShapeModel(made, memory=memory, padding=padding)
-    model = (
-        model.moved(index, remote)
-        if rows is None
-        else RunTimeRowsModel(rows=rows, **{**model.arguments(), "device_index": index, "remote": remote})
-    )
+    model = model.moved(index, remote)
     if rpc is None and is_here(target.host):
         # Fail now if the library does not fit this machine. A model for another one can be exported.
         _ = model._executable
@@ -132,8 +128,9 @@ def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None)
         outputs = tuple(each["outputs"])
         if not all(isinstance(name, str) for name in outputs):
             raise ValueError(f"outputs {outputs!r}")
-        model = TunedModel(
-            library,
+        kind = partial(RunTimeRowsModel, rows=RunTimeRows(**each["rows"])) if "rows" in each else TunedModel
+        model = kind(
+            executable=library,
             target=Target.from_json(each["target"]),
             inputs={str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in each["inputs"].items()},
             outputs=outputs,

@@ -98,6 +98,7 @@ class ShapeRow:
     shapes: shape of each input by name.
     default_ms, tuned_ms, relative_l2_error: see `Summary`.
     memory: memory that the shape would take if it were the only one.
+    sizes: the sizes that run by its kernels, "tokens 33 to 128". "" for one size.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -105,11 +106,12 @@ class ShapeRow:
     tuned_ms: float | None
     relative_l2_error: float | None
     memory: MemoryUse | None
+    sizes: str = ""
 
     @property
     def text(self) -> str:
-        """The shapes as text, "ids 1x32, mask 1x32"."""
-        return shapes_text(self.shapes)
+        """The shapes as text, "ids 1x32, mask 1x32", and the sizes that run by their kernels."""
+        return shapes_text(self.shapes) + (f" ({self.sizes})" if self.sizes else "")
 
     @property
     def speedup(self) -> float | None:

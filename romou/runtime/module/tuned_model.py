@@ -394,6 +394,17 @@ class TunedModel:
         kinds = (self._short_outputs.get(name, "") for name in self.outputs)
         return Outputs(self.outputs, [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)])
 
+    def signature_for(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and type of all inputs, if some have these shapes: `inputs`, because the model has one shape.
+
+        Parameters
+        ----------
+        shapes
+            Shape of some inputs by name.
+        """
+        del shapes
+        return self.inputs
+
     def run_async(self, inputs: Mapping[str, np.ndarray]) -> Future[Outputs]:
         """Start a run and return its future. Runs of a model are made in the order in which they are started.
 

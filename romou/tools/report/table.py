@@ -248,14 +248,13 @@ def shapes_table(summary: Summary) -> Table:
 
 def shapes_lines(summary: Summary) -> list[str]:
     """Return lines on a size at run time, or on the memory and the padding of a model of several shapes."""
-    if summary.run_time:
-        return [summary.run_time]
+    sizes = [summary.run_time] if summary.run_time else []
     if not summary.shapes or summary.memory is None:
-        return []
+        return sizes
     alone = [row.memory.weights for row in summary.shapes if row.memory is not None]
     together = f"All {len(summary.shapes)} shapes together: {memory_text(summary.memory)}"
     lines = [f"{together} Weights would be {mib(sum(alone))} MiB if each shape had its own."]
-    return lines + ([summary.padding] if summary.padding else [])
+    return sizes + lines + ([summary.padding] if summary.padding else [])
 
 
 def print_summary(summary: Summary, out: Console) -> None:

@@ -125,7 +125,8 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
             live[position] += tensor.bytes
     use = MemoryUse(
         weights=_bytes_of_weights(reader.weights.values()),
-        inputs=sum(bytes_of(param.ty.shape, str(param.ty.dtype)) for param in main.params),
+        # A number of rows is no tensor.
+        inputs=sum(bytes_of(p.ty.shape, str(p.ty.dtype)) for p in main.params if isinstance(p.ty, relax.TensorType)),
         tensors=pool.created,
         least=max(live, default=0),
         workspaces=max(workspaces, default=0),
