@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from romou.base.errors import UsageError as UsageError
     from romou.base.outcome import Outcome as Outcome
     from romou.devices.targets import Target as Target
+    from romou.runtime.module.binding import BoundModel as BoundModel
     from romou.runtime.module.multi_shape import MultiShapeModel as MultiShapeModel
     from romou.runtime.module.outputs import Outputs as Outputs
     from romou.runtime.module.run_time_rows import RunTimeRowsModel as RunTimeRowsModel
@@ -68,6 +69,7 @@ _NAMES = {
     "romou.runtime.module.tuned_model": ("TunedModel",),
     "romou.runtime.module.multi_shape": ("MultiShapeModel",),
     "romou.runtime.module.run_time_rows": ("RunTimeRowsModel",),
+    "romou.runtime.module.binding": ("BoundModel",),
     "romou.runtime.module.outputs": ("Outputs",),
     "romou.devices.targets": ("Target",),
     "romou.tuner.measure.options": ("MeasureOptions",),

@@ -58,6 +58,11 @@ def model(opencl_device: tvm.runtime.Device) -> romou.TunedModel:
     return romou.compile(dense_net(), dims={"rows": range(1, MOST + 1)}, target=HOST)
 
 
+def test_arrays_of_any_size_are_not_bound(model: romou.TunedModel) -> None:
+    with pytest.raises(UsageError, match="rows has a size at run time, and bound arrays have one size"):
+        model.bind()
+
+
 def fifty(most: int) -> list[int]:
     return [most, 1, 2, *map(int, np.random.default_rng(0).integers(1, most + 1, 47))]
 

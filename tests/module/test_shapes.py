@@ -178,6 +178,15 @@ def test_the_largest_shape_stands_for_all(lines: romou.MultiShapeModel) -> None:
     assert all(call.nodes for call in lines.profile(repeat=1).calls)
 
 
+def test_bound_inputs_choose_the_shape(lines: romou.MultiShapeModel) -> None:
+    for width in (16, 40):
+        bound = lines.bind(line(width))
+        assert bound.run()[0].tobytes() == lines.run(line(width))[0].tobytes()
+    assert lines.bind().inputs["image"].shape == (1, 1, 8, 40)
+    with pytest.raises(UsageError, match=r"input 'image' is float32 \(1, 1, 8, 24\); the model was compiled for"):
+        lines.bind(line(24))
+
+
 def test_a_single_shape_of_a_set_is_saved_by_itself(lines: romou.MultiShapeModel, tmp_path: Path) -> None:
     second = romou.load(lines.models[1].save(tmp_path / "one.romou"))
     assert not isinstance(second, romou.MultiShapeModel)

@@ -142,6 +142,8 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
     # The server's side dies between two calls: the model is sent again.
     server.session().kill()
     np.testing.assert_allclose(there.run(inputs)[0], here.run(inputs)[0], rtol=1e-6)
+    with pytest.raises(UsageError, match="arrays are bound to devices of this machine"):
+        there.bind()
     with pytest.raises(UsageError, match="which is no device of this machine"):
         there.device  # noqa: B018
     there.release()

@@ -17,6 +17,8 @@
 #ifndef ROMOU_DEVICE_RUNTIME_DEVICE_API_H_
 #define ROMOU_DEVICE_RUNTIME_DEVICE_API_H_
 
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/device_api.h>
 #include <tvm/runtime/memory/memory_manager.h>
@@ -31,6 +33,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -109,6 +112,28 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
   }
 };
 
+/// The buffers that a run of this thread asks for. Outputs get memory of the host, by their positions among these requests, which are the same in each run.
+template <typename Memory>
+struct Placement {
+  std::vector<Memory*> taken;
+  std::map<size_t, tvm::ffi::Tensor> outputs;
+
+  static std::optional<Placement>& current() {
+    thread_local std::optional<Placement> instance;
+    return instance;
+  }
+
+  /// Return the memory for the next request, or null if it is of the pool.
+  Memory* next(size_t bytes) {
+    const auto found = outputs.find(taken.size());
+    if (found == outputs.end()) return nullptr;
+    auto* memory = static_cast<Memory*>(found->second.data_ptr());
+    if (memory->bytes != bytes) return nullptr;
+    ++memory->references;
+    return memory;
+  }
+};
+
 /// Keeps freed buffers and images for the next request of the same size, because a network makes the same requests in every run.
 template <typename Runtime>
 class PoolingAllocator final : public tvm::runtime::memory::Allocator {
@@ -121,7 +146,11 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
 
   Buffer Alloc(DLDevice dev, size_t bytes, size_t, DLDataType) final {
     const size_t size = (bytes + kPage - 1) / kPage * kPage;
-    return buffer_of(dev, take(ImageShape{0, 0, 0, size}, [&] { return Runtime::create_buffer(device_, size); }), size);
+    std::optional<Placement<Memory>>& run = Placement<Memory>::current();
+    Memory* memory = run.has_value() ? run->next(bytes) : nullptr;
+    if (memory == nullptr) memory = take(ImageShape{0, 0, 0, size}, [&] { return Runtime::create_buffer(device_, size); });
+    if (run.has_value()) run->taken.push_back(memory);
+    return buffer_of(dev, memory, size);
   }
 
   Buffer Alloc(DLDevice dev, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
@@ -216,6 +245,10 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
 
   void give_back(Memory* memory) {
     if (Runtime::is_exiting()) return;
+    if (memory->host != nullptr) {
+      Runtime::release(memory);
+      return;
+    }
     if (Runtime::is_recorded(*memory)) {
       used_bytes_ -= memory->bytes;
       Runtime::release(memory);
@@ -261,6 +294,20 @@ void register_device(const std::string& kind) {
              const ImageShape image{static_cast<size_t>(extent[0]), static_cast<size_t>(extent[1]), ndim == 3 ? static_cast<size_t>(extent[2]) : 1,
                                     static_cast<size_t>(bits) / 2};
              return static_cast<void*>(Runtime::create_image(Runtime::device(device_id), image));
+           })
+      // Between `place` and `placed`, a run gets these tensors for its outputs. `placed` returns the address of the memory of each request.
+      .def(("romou." + kind + ".place").c_str(),
+           [](tvm::ffi::Array<int64_t> positions, tvm::ffi::Array<tvm::ffi::Tensor> outputs) {
+             auto& run = Placement<typename Runtime::Memory>::current().emplace();
+             for (size_t i = 0; i < outputs.size(); ++i) run.outputs.emplace(static_cast<size_t>(positions[i]), outputs[i]);
+           })
+      .def(("romou." + kind + ".placed").c_str(),
+           [] {
+             tvm::ffi::Array<int64_t> addresses;
+             auto& run = Placement<typename Runtime::Memory>::current();
+             if (run.has_value()) for (const auto* memory : run->taken) addresses.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)));
+             run.reset();
+             return addresses;
            })
       // A virtual machine copies an executable's constants to the device when it starts, and does not need the host's copy afterwards. No other
       // virtual machine can be started from the executable then.

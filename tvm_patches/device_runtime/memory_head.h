@@ -23,6 +23,7 @@ struct alignas(64) MemoryHead {
   bool is_image = false;
   bool is_view = false;  ///< an image made for one tensor of a shared storage
   ImageShape image;
+  void* host = nullptr;  ///< the host's memory that the buffer is, for as long as somebody has bound it. No pool keeps it
 
   explicit MemoryHead(uint64_t kind) : magic(kind) {}
 };

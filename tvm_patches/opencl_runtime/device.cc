@@ -84,6 +84,7 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   facts.image_pitch_align_texels = query<cl_uint>(id, CL_DEVICE_IMAGE_PITCH_ALIGNMENT);
   facts.timer_resolution_ns = query<size_t>(id, CL_DEVICE_PROFILING_TIMER_RESOLUTION);
   facts.divides_exactly = query<cl_bitfield>(id, CL_DEVICE_SINGLE_FP_CONFIG) & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT;
+  facts.has_unified_memory = query<cl_bool>(id, CL_DEVICE_HOST_UNIFIED_MEMORY) == CL_TRUE;
   facts.has_images = query<cl_bool>(id, CL_DEVICE_IMAGE_SUPPORT) == CL_TRUE;
   if (facts.has_images) {
     facts.image_max_width = query<size_t>(id, CL_DEVICE_IMAGE2D_MAX_WIDTH);

@@ -19,6 +19,14 @@ struct Mappable {
   void FreeData(DLTensor* tensor) { release(memory_of(tensor->data)); }
 };
 
+/// The memory of a tensor in an array of the host, which outlives it.
+struct Bound {
+  Device* device;
+  void* host;
+  void AllocData(DLTensor* tensor) { tensor->data = create_buffer(*device, tvm::ffi::GetDataSize(*tensor), CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, host); }
+  void FreeData(DLTensor* tensor) { release(memory_of(tensor->data)); }
+};
+
 Memory& buffer_of(const DLTensor* tensor) {
   Memory* memory = memory_of(tensor->data);
   if (memory->is_image) TVM_FFI_THROW(ValueError) << "an image has no place in the host's memory";
@@ -50,6 +58,22 @@ void unmap(const DLTensor* tensor, void* host) {
   memory.device->check(api().clEnqueueUnmapMemObject(queue.handle(), memory.handle, host, 0, nullptr, nullptr), "clEnqueueUnmapMemObject");
 }
 
+/// Wait for all earlier commands, and let the host read and write bound tensors.
+void hold(const tvm::ffi::Array<tvm::ffi::Tensor>& tensors) {
+  for (const tvm::ffi::Tensor& tensor : tensors) {
+    Memory& memory = buffer_of(tensor.GetDLTensorPtr());
+    Device& device = *memory.device;
+    cl_event done = nullptr;
+    cl_int code = CL_SUCCESS;
+    {
+      const Device::Queue queue = device.hold_queue();
+      api().clEnqueueMapBuffer(queue.handle(), memory.handle, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0, memory.bytes, 0, nullptr, &done, &code);
+    }
+    device.check(code, "clEnqueueMapBuffer");
+    device.wait(Event(done), "clEnqueueMapBuffer");
+  }
+}
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -60,6 +84,15 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("romou.opencl.map", [](DLTensor* tensor, bool is_written) { return map(tensor, is_written); })
       .def("romou.opencl.unmap", [](DLTensor* tensor, void* host) { unmap(tensor, host); })
+      .def("romou.opencl.bind",
+           [](int64_t address, const tvm::ffi::Shape& shape, DLDataType dtype, DLDevice device) {
+             return tvm::ffi::Tensor::FromNDAlloc(Bound{&DeviceTable::global().at(device.device_id), reinterpret_cast<void*>(address)}, shape, dtype, device);
+           })
+      .def("romou.opencl.hold", hold)
+      .def("romou.opencl.let_go",
+           [](const tvm::ffi::Array<tvm::ffi::Tensor>& tensors) {
+             for (const tvm::ffi::Tensor& tensor : tensors) unmap(tensor.GetDLTensorPtr(), memory_of(tensor.data_ptr())->host);
+           })
       // Drivers may keep commands until somebody waits for them.
       .def("romou.opencl.flush", [](int index) {
         Device& device = DeviceTable::global().at(index);

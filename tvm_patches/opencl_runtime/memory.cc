@@ -30,6 +30,7 @@ Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* ima
   memory->is_image = image != nullptr;
   if (image != nullptr) memory->image = *image;
   live_count(*memory) += 1;
+  statistics().created += 1;
   statistics().live_bytes += bytes;
   return memory;
 }
@@ -38,6 +39,7 @@ Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* ima
 template <typename Host, typename OfImage, typename OfBuffer>
 void copy_with_host(const Place& place, Host* host, size_t bytes, const char* image_call, OfImage of_image, const char* buffer_call, OfBuffer of_buffer) {
   Memory& memory = *place.memory;
+  statistics().copies += 1;
   const char* call = memory.is_image ? image_call : buffer_call;
   cl_event done = nullptr;
   cl_int code = CL_SUCCESS;
@@ -56,18 +58,20 @@ void copy_with_host(const Place& place, Host* host, size_t bytes, const char* im
 
 }  // namespace
 
-Memory* create_buffer(Device& device, size_t bytes, cl_bitfield flags) {
+Memory* create_buffer(Device& device, size_t bytes, cl_bitfield flags, void* host) {
   cl_int code = CL_SUCCESS;
   // A tensor may be empty, but a buffer may not.
   const size_t size = bytes == 0 ? 1 : bytes;
   device.note_buffer(size);
-  cl_mem handle = api().clCreateBuffer(device.context(), flags, size, nullptr, &code);
+  cl_mem handle = api().clCreateBuffer(device.context(), flags, size, host, &code);
   if (code != CL_SUCCESS) {
     const DeviceFacts& facts = device.facts();
     device.check(code, "clCreateBuffer", {}, std::to_string(size) + " bytes asked; the device has " + std::to_string(facts.global_mem_bytes) +
                                                  " bytes and allows " + std::to_string(facts.max_alloc_bytes) + " a buffer");
   }
-  return adopt(device, handle, size, nullptr);
+  Memory* memory = adopt(device, handle, size, nullptr);
+  memory->host = host;
+  return memory;
 }
 
 Memory* create_image(Device& device, const ImageShape& shape) {
@@ -126,6 +130,7 @@ void copy_from_host(const char* host, const Place& to, size_t bytes) {
 
 void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   Memory &source = *from.memory, &target = *to.memory;
+  statistics().copies += 1;
   const Device& device = *target.device;
   if (source.is_image && target.is_image && source.image.first(bytes) != target.image.first(bytes)) {
     // Images of another shape have the same row-major order, so copy through a buffer. The driver keeps the buffer until the commands are done.

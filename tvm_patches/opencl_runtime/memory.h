@@ -31,8 +31,8 @@ using Place = PlaceOf<Memory>;
 
 inline Memory* memory_of(const void* data) { return memory_behind<Memory>(data, "OpenCL"); }
 
-/// Create a buffer of at least one byte. Raises RuntimeError with sizes and limits if the device has no room.
-Memory* create_buffer(Device& device, size_t bytes, cl_bitfield flags = CL_MEM_READ_WRITE);
+/// Create a buffer of at least one byte, in memory of the host if `host` is given. Raises RuntimeError with sizes and limits if the device has no room.
+Memory* create_buffer(Device& device, size_t bytes, cl_bitfield flags = CL_MEM_READ_WRITE, void* host = nullptr);
 /// Create an image. Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
 /// Return a slice of a buffer as a buffer, for kernels, which take no offset. The driver keeps the whole buffer meanwhile. Raises RuntimeError if the

@@ -57,6 +57,7 @@ String devices() {
     object.Set("keeps_programs", true);
     object.Set("makes_windows", api().clCreateSubBuffer != nullptr);
     object.Set("max_alloc_bytes", number(facts.max_alloc_bytes));
+    object.Set("has_unified_memory", facts.has_unified_memory);
     object.Set("has_images", facts.has_images);
     object.Set("max_image_width", number(facts.image_max_width));
     object.Set("max_image_height", number(facts.image_max_height));
@@ -77,6 +78,8 @@ String counters() {
   object.Set("live_programs", s.live_programs.load());
   object.Set("live_events", s.live_events.load());
   object.Set("launches", s.launches.load());
+  object.Set("created", s.created.load());
+  object.Set("copies", s.copies.load());
   return json::Stringify(object);
 }
 

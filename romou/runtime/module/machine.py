@@ -8,7 +8,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from romou.devices.backends import backend
 from romou.devices.backends.base import CapturedRun
 from romou.devices.backends.programs import ProgramReport, Programs
 from romou.runtime.module.compile_job import compile_apart
+from romou.runtime.module.host_memory import Placement
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.tensors import device_tensor
 from tvm_patches.host_nodes import FUNCTION as HOST_NODES
@@ -112,6 +113,8 @@ class Machine:
         self._has_run = False
         self._rows: int | None = None
         self._result: Any = None
+        self._placing: Placement | None = None
+        self._wish = capture
         self._captured: CapturedRun | None = None
         self._outputs: list[Any] = []
         self._is_required = capture is True
@@ -131,6 +134,25 @@ class Machine:
         other = copy.copy(self)
         other._begin(entry, capture, has_host_nodes)
         return other
+
+    def bound(self, inputs: Sequence[Any], placing: Placement) -> Machine:
+        """Return a machine whose runs read these tensors, and launch kernels within `placing`."""
+        other = copy.copy(self)
+        other._begin(self._entry, self._wish, self._has_host_nodes)
+        other._inputs, other._placing = list(inputs), placing
+        return other
+
+    def run_bound(self) -> list[Any]:
+        """Run, wait for the device, and return the tensors of the outputs. The next run may overwrite them."""
+        with self._lock, self._driver():
+            self._result = None
+            captured = self._captured_run() if self._has_run else None
+            if captured is not None:
+                captured.launch()
+            outputs = self._invoke() if captured is None else self._outputs
+            self._device.sync()
+            self._keep_programs()
+            return outputs
 
     def is_beside(self, other: Machine) -> bool:
         """Return whether both machines use the same weights on the device."""
@@ -342,16 +364,22 @@ class Machine:
 
     def _arguments(self) -> list[Any]:
         """Return the arguments of a direct call. TVM's stateful calls take tensors only."""
-        return [*self._inputs, self._rows]
+        return self._inputs if self._rows is None else [*self._inputs, self._rows]
+
+    @property
+    def _is_direct(self) -> bool:
+        """Whether runs are direct calls. All machines of an entry share the inputs of stateful calls."""
+        return self._rows is not None or self._placing is not None
 
     def _launch(self) -> None:
         """Run kernel by kernel. Raise DeviceError if a node on the host fails."""
         LEDGER.failure = None
         try:
-            if self._rows is None:
-                self._vm.invoke_stateful(self._entry)
+            if self._is_direct:
+                with self._placing or contextlib.nullcontext():
+                    self._result = self._vm[self._entry](*self._arguments())
             else:
-                self._result = self._vm[self._entry](*self._arguments())
+                self._vm.invoke_stateful(self._entry)
         except Exception:
             if LEDGER.failure is not None:
                 raise LEDGER.failure from None
@@ -365,7 +393,7 @@ class Machine:
     def _invoke(self) -> list[Any]:
         """Launch kernel by kernel, and return the outputs as new tensors."""
         self._launch()
-        if self._rows is not None:
+        if self._is_direct:
             return [self._result] if hasattr(self._result, "numpy") else list(self._result)
         arity = int(self._arity_of(self._entry))
         fields = [()] if arity < 0 else [(field,) for field in range(arity)]
@@ -401,7 +429,7 @@ class Machine:
         plain = self._invoke()
         expected = [o.numpy() for o in plain]
         captured = backend(self._kind).record(self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
-        _invert(self._outputs, plain, expected)
+        _invert(self._outputs, plain, expected, set() if self._placing is None else self._placing.addresses)
         del plain
         captured.launch()
         if any(o.numpy().tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
@@ -428,12 +456,15 @@ class Machine:
         return 1e3 * (time.perf_counter() - start)
 
 
-def _invert(outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+def _invert(
+    outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray], bound: Collection[int]
+) -> None:
     """Overwrite outputs with the complement of `values`, to find outputs that a captured run does not write.
 
     before: outputs of an earlier run, which are still alive. An output at the address of one of them is an input or a
     constant that kernels read, so it must not be overwritten.
+    bound: addresses of outputs that all runs have in common.
     """
     for output, earlier, right in zip(outputs, before, values, strict=True):
-        if output.data_ptr() != earlier.data_ptr():
+        if output.data_ptr() in bound or output.data_ptr() != earlier.data_ptr():
             output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))

@@ -14,6 +14,7 @@ from romou.base.inputs import checked_inputs, converted
 from romou.compiler.frontend.padding import Padding
 from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.deploy import ShapeEntry, Variant
+from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.machine import Machine
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
@@ -107,6 +108,26 @@ class MultiShapeModel(TunedModel):
             extent = cut.extent(given[cut.input][cut.input_axis])
             outputs[cut.output] = outputs[cut.output].take(range(extent), axis=cut.axis)
         return outputs
+
+    def bind(self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> BoundModel:
+        """Return the model of one shape with its inputs and outputs in fixed arrays, see `TunedModel.bind`.
+
+        Parameters
+        ----------
+        inputs, outputs
+            As in `TunedModel.bind`. Inputs choose the shape. Nothing is padded.
+
+        Raises
+        ------
+        UsageError
+            As in `TunedModel.bind`, or there is no such shape.
+        DeviceError
+            The device failed.
+        """
+        shapes = {name: tuple(array.shape) for name, array in (inputs or {}).items() if hasattr(array, "shape")}
+        fitting = (model for model in self.models if shapes.items() <= _shapes_of(model).items())
+        model = max(fitting, key=_elements, default=None) or self.model_for(shapes)
+        return model.bind(inputs, outputs)
 
     def model_for(self, shapes: Mapping[str, Sequence[int]]) -> TunedModel:
         """Return the model that runs inputs of these shapes: theirs, the smallest class, or with padding the next one.

@@ -12,6 +12,7 @@ from romou.base.arguments import whole_of
 from romou.base.errors import UsageError
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.runtime.deploy import Variant
+from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
 from romou.runtime.module.tuned_model import TunedModel
@@ -98,6 +99,19 @@ class RunTimeRowsModel(TunedModel):
             for name, array in zip(self.outputs, outputs, strict=True)
         ]
         return Outputs(self.outputs, results)
+
+    def bind(self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> BoundModel:
+        """Raise UsageError: arrays of any size cannot be bound once.
+
+        Parameters
+        ----------
+        inputs, outputs
+            As in `TunedModel.bind`.
+        """
+        raise UsageError(
+            f"{self.rows.name} has a size at run time, and bound arrays have one size",
+            hint="Compile the model for the shapes that you bind (shapes, --shape).",
+        )
 
     def rows_in(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the size of the dimension in shapes of inputs, or its bound if none of them has it.

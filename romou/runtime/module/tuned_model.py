@@ -30,7 +30,9 @@ from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
 from romou.devices.targets import Target
 from romou.runtime.deploy import Variant, check_exportable, check_project, export_models, write_project
+from romou.runtime.module.binding import BoundModel, bound_arrays
 from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
+from romou.runtime.module.host_memory import HostMemory
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.library import copy_library, executable_of, library_name, module_of, modules_of
 from romou.runtime.module.machine import MAIN, Machine, check_process, free_idle_memory
@@ -423,6 +425,39 @@ class TunedModel:
         """
         instance_of("inputs", inputs, Mapping)
         return self._started.submit(self.run, {name: np.array(array) for name, array in inputs.items()})
+
+    def bind(self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> BoundModel:
+        """Return the model with its inputs and outputs in fixed arrays, which are bound once.
+
+        Devices that share the host's memory use them in place. Others copy them in each run, without new memory.
+
+        ```python
+        bound = model.bind()
+        bound.inputs["input"][:] = pixels
+        label = bound.run()["logits"].argmax()
+        ```
+
+        Parameters
+        ----------
+        inputs, outputs
+            Name -> NumPy array, or a tensor of the host with `__dlpack__`, of exactly its shape and type. The model
+            makes the others, of zeros. It runs on the inputs as they are now, to find where its outputs are stored.
+            Arrays that do not begin at a page of memory are copied in each run.
+
+        Raises
+        ------
+        UsageError
+            A name is unknown, an array has another shape or dtype, is not contiguous, read-only or bound twice, or the
+            model runs behind a connection.
+        DeviceError
+            The device failed.
+        """
+        if self.remote is not None:
+            raise UsageError(f"the model runs at {self.remote.address}: arrays are bound to devices of this machine")
+        arrays = bound_arrays("input", self.inputs, inputs, self.settled)
+        results = bound_arrays("output", {name: self._stored_outputs[name] for name in self.outputs}, outputs)
+        host = HostMemory(self.target.kind, self.device)
+        return BoundModel(self._machine(), host, arrays, results, self._settled)
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
         """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device.
