@@ -261,8 +261,8 @@ def test_no_leak_over_ten_thousand_launches_and_allocations(opencl_device: tvm.r
     before, rss = statistics(), psutil.Process().memory_info().rss
     rounds(10_000)
     after = statistics()
-    assert after.pop("launches") - before.pop("launches") == 10_000
-    assert after == before
+    assert after["launches"] - before["launches"] == 10_000
+    assert {n: v for n, v in after.items() if "live" in n} == {n: v for n, v in before.items() if "live" in n}
     # 10,000 leaked buffers, images and events would take hundreds of megabytes here; a page per launch would be 40.
     assert psutil.Process().memory_info().rss - rss < 20e6
 
