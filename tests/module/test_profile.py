@@ -11,12 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import romou
-from romou.base.errors import UsageError
 from romou.cli import main
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.reference import run_onnxruntime
-from romou.runtime.module.remote import RemoteDevice
-from romou.runtime.rpc import Address
 from support.models.small_networks import NetworkBuilder
 
 
@@ -84,10 +81,3 @@ def test_the_command_measures_writes_a_trace_and_json(saved: Path, tmp_path: Pat
     assert "Conv (t0) +1" in text
     assert "conv2d_1x8x12x12_8_1x1_s1" in text
     assert "The calls add up to" in text
-
-
-def test_behind_a_connection_it_says_what_to_do() -> None:
-    g = NetworkBuilder({"x": (4,)})
-    model = romou.compile(g.model(g.add("Exp", "x")), target="null", verify=False)
-    with pytest.raises(UsageError, match=r"cannot be timed behind a connection\n`romou bench --rpc`"):
-        model.moved(remote=RemoteDevice(Address.parse("127.0.0.1:1/key"))).profile()

@@ -150,6 +150,28 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
     wait_for(lambda: server.running_session() is None)
 
 
+def test_a_run_at_a_server_is_profiled(tmp_path: Path, server: Server) -> None:
+    """The same calls as here, each timed there. Runs after it are right."""
+    path = romou.compile(short_net(), target="opencl -device=adreno640", device=0).save(tmp_path / "m.romou")
+    there, here = romou.load(path, rpc=server.address), romou.load(path)
+    inputs = random_inputs(short_net(), seed=1)
+    mine, theirs = here.profile(inputs, repeat=2), there.profile(inputs, repeat=2)
+    calls = [(call.function, call.layer, call.nodes) for call in mine.calls]
+    assert len(calls) >= 3
+    assert [(call.function, call.layer, call.nodes) for call in theirs.calls] == calls
+    assert theirs.device == mine.device
+    assert {len(call.times_ms) for call in theirs.calls} == {2}
+    assert all(0 < time < 1e4 for call in theirs.calls for time in (*call.times_ms, theirs.whole_ms))
+    np.testing.assert_allclose(there.run(inputs)[0], here.run(inputs)[0], rtol=1e-6)
+    there.release()
+    options = ["--rpc", server.address, "--trace", str(tmp_path / "trace.json"), "--repeat", "1", "--json"]
+    done = CliRunner().invoke(main, ["run", str(path), *options])
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)["profile"]["calls"]
+    assert [(call["function"], call["layer"], tuple(call["nodes"])) for call in printed] == calls
+    assert (tmp_path / "trace.json").exists()
+
+
 def test_a_model_of_several_shapes_runs_at_a_server(tmp_path: Path, server: Server) -> None:
     """One library is sent, and each shape runs on it."""
     g = NetworkBuilder({"x": ("rows", 8)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import json
 import os
 import threading
 import time
@@ -283,6 +284,22 @@ class Machine:
             finally:
                 self._vm.set_instrument(lambda *_: 0)
         return calls
+
+    def profile_there(
+        self, profile: Callable[..., Any], inputs: Sequence[np.ndarray], repeat: int
+    ) -> list[tuple[str, list[float]]]:
+        """Return the calls as `profile` does, behind a connection.
+
+        profile: the server's function `romou.rpc.profile`.
+        """
+        from tvm.rpc.base import RPC_SESS_MASK
+
+        with self._lock:
+            self._set(inputs)
+            self._launch()
+            place = self._device.dlpack_device_type() % RPC_SESS_MASK, self._device.index
+            calls = profile(self._vm.module, self._library, self._entry, *place, repeat)
+        return [(name, [1e3 * seconds for seconds in times]) for name, times in json.loads(str(calls))]
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[None]:

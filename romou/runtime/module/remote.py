@@ -82,6 +82,13 @@ class RemoteDevice:
         assert isinstance(times, list)
         return times
 
+    def profile(
+        self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, entry: str = MAIN
+    ) -> tuple[str, list[tuple[str, list[float]]]]:
+        """Return the device's name, and the calls of a run, see `Machine.profile`. Errors as in `run`."""
+        device, calls = self._call(library, "profile", entry, list(inputs), repeat)
+        return device, calls
+
     def operator_times(
         self,
         library: Path,

@@ -14,6 +14,7 @@ from romou.runtime.rpc import connect as open_connection
 
 _connection: Connection | None = None
 _device, _kind = 0, ""
+_Calls = list[tuple[str, list[float]]]
 _machines: dict[str, Machine] = {}
 # Library and entry -> machine beside the library's first one
 _beside: dict[tuple[str, str], Machine] = {}
@@ -69,6 +70,15 @@ def times(name: str, entry: str, inputs: Sequence[np.ndarray], repeat: int, is_w
     assert _connection is not None
     with _connection.calling("timing a model"):
         return _machine(name, entry).times(inputs, repeat, is_wall=is_wall)
+
+
+def profile(name: str, entry: str, inputs: Sequence[np.ndarray], repeat: int) -> tuple[str, _Calls]:
+    """See `RemoteDevice.profile`."""
+    assert _connection is not None
+    with _connection.calling("profiling a model"):
+        function = _connection.session.get_function("romou.rpc.profile")
+        calls = _machine(name, entry).profile_there(function, inputs, repeat)
+    return str(_connection.devices[_device]["name"]), calls
 
 
 def operator_times(

@@ -510,27 +510,27 @@ class TunedModel:
         Raises
         ------
         UsageError
-            A wrong argument, or the model runs behind a connection.
+            A wrong argument.
         DeviceError
-            The device failed.
+            The device failed, or cannot be reached.
         """
-        if self.remote is not None:
-            raise UsageError(
-                f"the model runs at {self.remote.address}: single calls cannot be timed behind a connection",
-                hint="`romou bench --rpc` times a model by operator there.",
-            )
         repeat = whole_of("repeat", repeat, lowest=1)
         given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
         return self._profiled([stored(array) for array in checked_inputs(given, self.inputs)], repeat)
 
     def _profiled(self, arrays: Sequence[np.ndarray], repeat: int, rows: int | None = None) -> Profile:
         """Return the profile of a run. rows: as in `Machine.run`."""
-        machine = self._machine()
-        profiled = machine.profile(arrays, repeat, rows)
+        if self.remote is not None:
+            library = self._library()
+            device, profiled = self.remote.profile(library, arrays, repeat, entry=self.entry)
+            whole = self.remote.times(library, arrays, repeat, entry=self.entry)
+        else:
+            machine = self._machine()
+            profiled = machine.profile(arrays, repeat, rows)
+            device = str(self.target.backend.facts(self.device_index)["name"])
+            whole = machine.times(arrays, repeat, rows=rows)
         calls = named_calls(profiled, self._summary.calls, [row.nodes for row in self._summary.host])
-        device = str(self.target.backend.facts(self.device_index)["name"])
-        whole_ms = float(np.median(machine.times(arrays, repeat, rows=rows)))
-        return Profile(device=device, calls=tuple(calls), whole_ms=whole_ms)
+        return Profile(device=device, calls=tuple(calls), whole_ms=float(np.median(whole)))
 
     def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
         """Return the host nodes, each group with its mean time over `repeat` runs and a warm-up, on random inputs."""
