@@ -18,7 +18,7 @@ from tvm import tirx
 from romou.base.errors import ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
-from romou.compiler.assembly.run_time_rows import HINT, launches, not_by_rows, with_run_time_rows
+from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, not_by_rows, with_run_time_rows
 from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, generic_sizes, one_kernel
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel, load_onnx
@@ -64,8 +64,10 @@ def with_run_time_size(
     reasons = not_by_rows(program.fused, fewer.functions.fused, most, less)
     reasons = {function: reasons[function] for function in launches(program.scheduled) if function in reasons}
     growth = _Growth.of(partial(_shapes_at, model, at), most)
-    general = _general(program, reasons, imported_at, growth, most) if reasons else {}
-    program, whole = with_run_time_rows(program, most, general)
+    lowered, whole = by_rows(program, most, reasons)
+    general = _general(program, reasons, whole, imported_at, growth, most) if reasons or whole else {}
+    whole = tuple(name for name in whole if name not in general)
+    program = with_run_time_rows(program, lowered, general)
     ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
     text = f"{name} is {sizes[0]} to {most} at run time, in every kernel.{ends}"
     summary = replace(made.summary(), run_time=text)
@@ -156,18 +158,22 @@ class _Growth:
 def _general(
     program: CompiledModel,
     reasons: Mapping[str, str],
+    whole: Sequence[str],
     imported_at: Callable[[int], ImportedModel],
     growth: _Growth,
     most: int,
 ) -> dict[str, tirx.PrimFunc]:
-    """Return kernels for any size, of the functions in `reasons`. ModelError if one has none."""
+    """Return kernels for any size, of the functions in `reasons`. ModelError if one has none.
+
+    whole: functions by rows that launch all groups. Those that have such a kernel get it.
+    """
     growing = sorted(growth.rules())
     generic, halved = generic_sizes(most)
     sizes = (*generic, *halved) if any(divisor > 1 for *_, divisor in growing) else generic
     models = [Compilation.of(imported_at(s), program.target).lowered().joined_at(program.joined) for s in sizes]
     config_of = {
         name: _config(program.config_of[name], [each.task_of[name] for each in models], program.target)
-        for name in reasons
+        for name in (*reasons, *whole)
         if all(name in each.task_of for each in models) and name in program.config_of
     }
     modules = [
@@ -180,8 +186,15 @@ def _general(
         for each in models
     ]
     if any(launches(module) != launches(program.scheduled) for module in modules):
+        if not reasons:
+            return {}
         raise ModelError("the graph has other kernels for other sizes", hint=HINT)
-    return {name: _one_kernel(name, reason, modules, sizes, growing, most) for name, reason in reasons.items()}
+    general = {name: _one_kernel(name, reason, modules, sizes, growing, most) for name, reason in reasons.items()}
+    for name in whole:
+        if config_of.get(name) == program.config_of.get(name):
+            with contextlib.suppress(ModelError):
+                general[name] = _one_kernel(name, "", modules, sizes, growing, most)
+    return general
 
 
 def _one_kernel(

@@ -98,6 +98,25 @@ def test_groups_behind_the_size_are_not_launched(model: romou.TunedModel, monkey
         assert not np.allclose(output[:, MOST - 1], output[:, MOST - 2])
 
 
+@pytest.mark.parametrize("kind", ["opencl", pytest.param("vulkan", marks=exhaustive)])
+def test_groups_that_are_no_multiple_of_rows_follow_the_size(kind: str, opencl_device: tvm.runtime.Device) -> None:
+    """Groups of a convolution have pixels of two images, so its kernel is made from those of several batches."""
+    g = NetworkBuilder({"x": ("batch", 4, 9, 9)})
+    proto = g.model(g.add("Relu", g.conv("x", 4, 8, pads=[1, 1, 1, 1])))
+    made = romou.compile(proto, dims={"batch": range(1, MOST + 1)}, target=f"{kind} -device=host", verify=False)
+    assert made.summary().run_time == f"batch is 1 to {MOST} at run time, in every kernel."
+    x = np.random.default_rng(0).standard_normal((MOST, 4, 9, 9)).astype("float32")
+    (expected,) = cpu_session(proto).run(None, {"x": x})
+    for batch in (1, 7, 8, 9, 33, MOST):
+        made.run({"x": np.full_like(x, np.nan)})
+        np.testing.assert_allclose(made.run({"x": x[:batch]})[0], expected[:batch], rtol=1e-3, atol=1e-4)
+    (one, all_of_them) = (
+        next(call.ms for call in made.profile({"x": x[:batch]}, repeat=5).calls if "conv2d" in call.function)
+        for batch in (1, MOST)
+    )
+    assert 0 < one < 0.5 * all_of_them
+
+
 @pytest.fixture(scope="module")
 def classes(opencl_device: tvm.runtime.Device) -> romou.MultiShapeModel:
     dims = {"rows": [range(1, 17), range(17, MOST + 1)]}

@@ -8,7 +8,7 @@ them is not launched. Elements behind them are computed in part, from whatever m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -139,39 +139,50 @@ def _mixed_rows(block: s_tir.SBlock, axis_of: Mapping[Any, int]) -> str:
     return ""
 
 
-def with_run_time_rows(
-    model: CompiledModel, rows: int, general: Mapping[str, tirx.PrimFunc]
-) -> tuple[CompiledModel, tuple[str, ...]]:
-    """Return a program whose `main` takes the number of rows as its last argument.
+def by_rows(
+    model: CompiledModel, rows: int, others: Collection[str]
+) -> tuple[dict[Hashable, Lowered], tuple[str, ...]]:
+    """Return lowered functions that launch groups for the number of rows in their last argument.
 
-    Also return the functions that launch all groups for any number.
+    Also return those that launch all groups for any number.
 
     rows: the number that the model was compiled for, the most that a run may have.
-    general: function name -> scheduled kernel that takes the number itself. Others are by rows.
+    others: functions that are not by rows.
     """
-    lowered: dict[Any, Lowered] = {}
+    lowered: dict[Hashable, Lowered] = {}
     whole = []
     names = {str(var.name_hint) for var in model.scheduled.get_global_vars()}
     called = set(launches(model.scheduled))
     for key, kernel in model.kept.lowered.items():
         assert isinstance(key, tuple)
         name = str(key[0])
-        if name not in names or name in general:
+        if name not in names or name in others:
             continue
         scheduled = next((f for v, f in model.scheduled.functions_items() if v.name_hint == name), None)
-        steps = {} if scheduled is None else _steps(scheduled, rows)
-        lowered[key], is_shrunk = _launched_by_rows(kernel, steps, rows)
-        if name in called and not is_shrunk:
+        steps = None if scheduled is None else _steps(scheduled, rows)
+        lowered[key], is_shrunk = _launched_by_rows(kernel, steps or {})
+        if name in called and not is_shrunk and steps != {}:
             whole.append(name)
+    return lowered, tuple(whole)
+
+
+def with_run_time_rows(
+    model: CompiledModel, lowered: Mapping[Hashable, Lowered], general: Mapping[str, tirx.PrimFunc]
+) -> CompiledModel:
+    """Return a program whose `main` takes the number of rows as its last argument.
+
+    lowered: functions by rows.
+    general: function name -> scheduled kernel that takes the number itself. It precedes.
+    """
     scheduled = _with_rows(model.scheduled)
     for name, func in general.items():
         # Checks of arguments compare shapes with those of the most rows.
         symbol = model.scheduled[name].attrs["global_symbol"]
         scheduled[name] = func.without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
     with as_build_error("the model"), model.target.backend.keeping_programs():
-        kept = Kept(lowered=lowered)
+        kept = Kept(lowered=dict(lowered))
         executable, host = build_executable([(scheduled, model.target)], kept)
-    return replace(model, executable=executable, host=host, scheduled=scheduled, kept=kept), tuple(whole)
+    return replace(model, executable=executable, host=host, scheduled=scheduled, kept=kept)
 
 
 def launches(scheduled: tvm.IRModule) -> list[str]:
@@ -206,16 +217,17 @@ def _with_rows(scheduled: tvm.IRModule) -> tvm.IRModule:
     return changed
 
 
-def _steps(func: tirx.PrimFunc, rows: int) -> dict[str, tuple[int, int]]:
+def _steps(func: tirx.PrimFunc, rows: int) -> dict[str, tuple[int, int]] | None:
     """Return axis of the grid -> least elements of rows before a group's first, and elements of a row.
 
-    Empty if a store's position is not linear in the loops, or the function has several kernels.
+    Empty if each group has elements of the first row. None if a store's position is not linear in the loops, or the
+    function has several kernels.
     """
     loops = nodes_in(func.body, tirx.For)
     tags = [tag for loop in loops if (tag := _tag(loop)) in _GRID]
     realizes = nodes_in(func.body, s_tir.SBlockRealize)
     if len(tags) != len(set(tags)) or not tags:
-        return {}
+        return None
     values = {v.var: value for r in realizes for v, value in zip(r.block.iter_vars, r.iter_values, strict=True)}
     analyzer = sym.Analyzer()
     for loop in loops:
@@ -226,7 +238,7 @@ def _steps(func: tirx.PrimFunc, rows: int) -> dict[str, tuple[int, int]]:
             continue
         shape = [int(extent) for extent in store.buffer.shape]
         if next((extent for extent in shape if extent != 1), 1) != rows:
-            return {}
+            return None
         flat: Any = 0
         for index, extent in zip(store.indices, shape, strict=True):
             flat = flat * extent + (index.base if isinstance(index, tirx.Ramp) else index)
@@ -235,7 +247,7 @@ def _steps(func: tirx.PrimFunc, rows: int) -> dict[str, tuple[int, int]]:
         variables = [loop.loop_var for loop in loops]
         coefficients = sym.detect_linear_equation(analyzer.simplify(flat), variables)
         if len(coefficients) == 0 or not all(isinstance(c, tirx.IntImm) and int(c) >= 0 for c in coefficients):
-            return {}
+            return None
         elements = 1
         for extent in shape:
             elements *= extent
@@ -255,7 +267,7 @@ def _tag(loop: tirx.For) -> str:
     return "" if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
 
 
-def _launched_by_rows(lowered: Lowered, steps: Mapping[str, tuple[int, int]], rows: int) -> tuple[Lowered, bool]:
+def _launched_by_rows(lowered: Lowered, steps: Mapping[str, tuple[int, int]]) -> tuple[Lowered, bool]:
     """Return a function that launches groups for the rows in its last argument, and whether that may be fewer."""
     kernels = [func for _, mod in lowered.device.values() for _, func in mod.functions_items()]
     places: dict[int, tuple[int, int]] = {}
