@@ -169,7 +169,7 @@ def _general(
     """
     growing = sorted(growth.rules())
     generic, halved = generic_sizes(most)
-    sizes = (*generic, *halved) if any(divisor > 1 for *_, divisor in growing) else generic
+    sizes = (*generic, *(halved if any(divisor > 1 for *_, divisor in growing) else halved[:1]))
     models = [Compilation.of(imported_at(s), program.target).lowered().joined_at(program.joined) for s in sizes]
     config_of = {
         name: _config(program.config_of[name], [each.task_of[name] for each in models], program.target)

@@ -128,8 +128,9 @@ def test_classes_are_right_on_all_devices(net: str, device: str, opencl_device: 
 
 
 @exhaustive
-def test_each_width_is_right(opencl_device: tvm.runtime.Device) -> None:
-    assert wrong_sizes(made("width", 260), "width", list(range(260, 0, -1))) == []
+@pytest.mark.parametrize("net", ["width", "batch", "encoder"])
+def test_each_size_is_right(net: str, opencl_device: tvm.runtime.Device) -> None:
+    assert wrong_sizes(made(net, 260), net, list(range(260, 0, -1))) == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,10 @@ def test_the_last_position_is_no_position_behind_tiles() -> None:
     """At odd sizes it is also three before the end of tiles of two."""
     sizes, _ = generic_sizes(512)
     rules = Rules(sizes=sizes, most=512)
-    for integer in (lambda n: 4 * -(-n // 2), lambda n: 2 * n - 1):
+    # At sizes of remainder 1, three groups of eight have as many tiles as the positions before the last.
+    for integer in (lambda n: 4 * -(-n // 2), lambda n: 2 * n - 1, lambda n: 12 * n, lambda n: 3 * n - 1):
+        rules.of(tuple(map(integer, sizes)))
+    for integer in (lambda n: 2 * n - 1, lambda n: -(-12 * n // 32)):
         rule = rules.of(tuple(map(integer, sizes)))
         assert [rule(size) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
 

@@ -104,7 +104,13 @@ class Rules:
         """Return the rule of a number of tiles of elements, which are a multiple of an extent or of a product."""
         common = math.gcd(*values)
         factors = [factor for factor in range(common, 0, -1) if common % factor == 0]
-        known = list(self._found.items())
+        extents = [(self.sizes, _itself), *self.extents.items()]
+        # Last positions are no numbers of elements, but have as many tiles at most sizes.
+        known = [
+            found
+            for found in self._found.items()
+            if found in extents or all(_last(found[0], *each) is None for each in extents)
+        ]
         for factor, tile, row in itertools.product(factors, _POWERS, range(1, _LARGEST_ROW + 1)):
             for extent, rule in known:
                 if all(factor * -(-row * e // tile) == v for e, v in zip(extent, values, strict=True)):
@@ -174,8 +180,8 @@ def generic_sizes(most: int) -> tuple[_Values, _Values]:
     One is near half of the largest size, so that numbers of tiles differ. Remainders of powers of two differ, so that
     each integer has one rule. Small bounds get sizes above them.
 
-    Also return sizes for dimensions that strides halve: an odd size with an even half, and an even one with an odd
-    half. A tile may divide these.
+    Also return an odd size with another remainder of eight, whose half is even, and an even one with an odd half, for
+    dimensions that strides halve. A tile may divide these.
     """
     last, second, *more = _generic(most, 1)
     others = [size for size in more if size != second]
