@@ -13,6 +13,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "--layer 3 --batch 4 --target 'opencl -device=adreno640' --time opencl --shrink 8 --trials 1 --pairs 1",
         r"(?s)all combinations +│ +564,350,976 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% .*CHWN takes \d+\.\d+ times .*e[-+]",
     ),
+    "bench_check": (
+        "--device adreno660 --device malig76",
+        r"adreno660(.|\n)*small +│ +\d+\.\d \(\d+\.\d to \d+\.\d\) │ +- │(.|\n)*malig76(.|\n)*small +│ +\d+\.\d │ +- │",
+    ),
     "bench_compare": (
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
         rf"{CONV}, 10% more work: \d\.\d+ times as long",
