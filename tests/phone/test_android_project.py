@@ -19,6 +19,7 @@ from romou.base.errors import UsageError
 from romou.cli import main
 from romou.runtime.deploy import write_project
 from support.models.classifier import check_classes, classifier, picture
+from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
 
@@ -125,6 +126,38 @@ def kotlin(folder: Path, config: pytest.Config, *sources: Path) -> Path:
     return folder / "classes.jar"
 
 
+def build_jni(host_runtime: Path, folder: Path) -> None:
+    """Build the native functions of the Kotlin class for this machine."""
+    java = Path(str(shutil.which("javac"))).resolve().parents[1] / "include"
+    command = ["g++", "-std=c++20", "-Wall", "-fPIC", "-shared", f"-I{APP}", f"-I{java}", f"-I{java}/{sys.platform}"]
+    command += [str(APP / "jni.cc"), f"-L{host_runtime}", "-lromou", f"-Wl,-rpath,{host_runtime}"]
+    subprocess.run([*command, "-o", str(folder / "libromou_jni.so")], check=True)
+
+
+@exhaustive
+def test_kotlin_runs_several_shapes_as_python(host_runtime: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    g = NetworkBuilder({"x": ("rows", 8)})
+    network = g.model(g.add("Relu", g.add("MatMul", "x", g.weight(8, 12))))
+    options = {"dims": {"rows": (3, 5)}, "pad": {"x": 0}}
+    model = romou.compile(network, target="opencl -device=host", verify=False, **options)
+    exported = model.export_android(tmp_path / "model", host=HERE)
+    own = Path(__file__).with_name("Shapes.kt")
+    classes = kotlin(tmp_path, pytestconfig, TEMPLATE / "romou" / SOURCES / "Model.kt", own)
+    build_jni(host_runtime, tmp_path)
+    command = ["java", f"-Djava.library.path={tmp_path}", "-cp", str(classes), "ShapesKt", str(exported)]
+    done = subprocess.run([*command, "3", "5", "4", "6", "3"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("run ", "error "))]
+    assert [line.split("[")[0] for line in lines[:3]] == ["run 3 ", "run 5 ", "run 4 "]
+    assert lines[3].startswith("error 1 no shape of the model takes x 6x8; it was compiled for x 3x8; x 5x8")
+    for rows, line in zip((3, 5, 4, 3), [*lines[:3], lines[4]], strict=True):
+        x = (np.arange(rows * 8, dtype="float32") * 0.25 - rows).reshape(rows, 8)
+        (expected,) = model.run({"x": x})
+        assert f"[{rows}, 8] [{rows}, 12] " in line
+        numbers = np.array(line.split("] ")[-1].split(), "float32").reshape(rows, 12)
+        np.testing.assert_array_equal(numbers, expected)
+
+
 @exhaustive
 def test_kotlin_gives_pythons_classes(
     saved: list[Path], host_runtime: Path, tmp_path: Path, pytestconfig: pytest.Config
@@ -132,10 +165,7 @@ def test_kotlin_gives_pythons_classes(
     """The class and the sample's code run on this machine's JVM, on PoCL."""
     sample, own = TEMPLATE / "app" / SOURCES / "sample/Picture.kt", Path(__file__).with_name("Classify.kt")
     classes = kotlin(tmp_path, pytestconfig, TEMPLATE / "romou" / SOURCES / "Model.kt", sample, own)
-    java = Path(str(shutil.which("javac"))).resolve().parents[1] / "include"
-    command = ["g++", "-std=c++20", "-Wall", "-fPIC", "-shared", f"-I{APP}", f"-I{java}", f"-I{java}/{sys.platform}"]
-    command += [str(APP / "jni.cc"), f"-L{host_runtime}", "-lromou", f"-Wl,-rpath,{host_runtime}"]
-    subprocess.run([*command, "-o", str(tmp_path / "libromou_jni.so")], check=True)
+    build_jni(host_runtime, tmp_path)
     first, *others = map(romou.load, saved)
     exported = first.export_android(tmp_path / "model", others=others, host=HERE)
     values, file = picture(tmp_path)

@@ -3,6 +3,9 @@
 // romou.h for Java and Kotlin: the native functions of dev.romou.Model. Tensors are direct byte buffers, so that nothing is copied on the way.
 #include <jni.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "romou.h"
 
 namespace {
@@ -92,6 +95,14 @@ JNIEXPORT jlongArray JNICALL Java_dev_romou_Model_sizes(JNIEnv* env, jclass, jlo
 JNIEXPORT void JNICALL Java_dev_romou_Model_set(JNIEnv* env, jclass, jlong handle, jstring input, jobject buffer) {
   const Text name(env, input);
   check(env, romou_set(model_of(handle), name, env->GetDirectBufferAddress(buffer), static_cast<size_t>(env->GetDirectBufferCapacity(buffer))));
+}
+
+JNIEXPORT void JNICALL Java_dev_romou_Model_reshape(JNIEnv* env, jclass, jlong handle, jstring input, jlongArray shape) {
+  const Text name(env, input);
+  std::vector<jlong> sides(static_cast<size_t>(env->GetArrayLength(shape)));
+  env->GetLongArrayRegion(shape, 0, static_cast<jsize>(sides.size()), sides.data());
+  const std::vector<int64_t> given(sides.begin(), sides.end());
+  check(env, romou_reshape(model_of(handle), name, given.data(), given.size()));
 }
 
 JNIEXPORT void JNICALL Java_dev_romou_Model_run(JNIEnv* env, jclass, jlong handle) { check(env, romou_run(model_of(handle))); }

@@ -14,15 +14,28 @@ class Tensor(val name: String, val dtype: String, val shape: List<Long>, val byt
 /** A model that `romou export` wrote. Its first start in a folder takes long: the driver compiles the kernels, and the folder keeps them. */
 class Model(folder: File, variant: String? = null) : Closeable {
     private var handle = open(folder.path, variant, null)
-    val inputs = tensors(true)
-    val outputs = tensors(false)
+    private var isReshaped = false
+    var inputs = tensors(true)
+        private set
+    /** After `reshape`, the outputs of the last run. */
+    var outputs = tensors(false)
+        private set
     /** The variant and device that run, and the milliseconds of each step of the start, as JSON. */
     val about: String get() = about(handle)
 
     /** Copy a direct buffer in the device's byte order to the device. */
     fun set(input: String, buffer: ByteBuffer) = set(handle, input, buffer)
     fun set(input: String, numbers: FloatArray) = set(input, buffer(4 * numbers.size).also { it.asFloatBuffer().put(numbers) })
-    fun run() = run(handle)
+    /** Give an input of a model of several shapes a shape: one of them, or a smaller one if the model pads. The input has to be set again. */
+    fun reshape(input: String, vararg shape: Long) {
+        reshape(handle, input, shape)
+        isReshaped = true
+        inputs = tensors(true)
+    }
+    fun run() {
+        run(handle)
+        if (isReshaped) outputs = tensors(false)
+    }
     fun get(output: String, buffer: ByteBuffer) = get(handle, output, buffer)
     fun floats(output: String): FloatArray {
         val buffer = buffer(outputs.firstOrNull { it.name == output }?.bytes ?: 0)
@@ -46,6 +59,7 @@ class Model(folder: File, variant: String? = null) : Closeable {
         @JvmStatic private external fun names(handle: Long, isInput: Boolean, index: Int): Array<String>
         @JvmStatic private external fun sizes(handle: Long, isInput: Boolean, index: Int): LongArray
         @JvmStatic private external fun set(handle: Long, input: String, buffer: ByteBuffer)
+        @JvmStatic private external fun reshape(handle: Long, input: String, shape: LongArray)
         @JvmStatic private external fun run(handle: Long)
         @JvmStatic private external fun get(handle: Long, output: String, buffer: ByteBuffer)
         @JvmStatic private external fun about(handle: Long): String
