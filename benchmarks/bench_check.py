@@ -57,12 +57,12 @@ def cells(report: CheckReport, recorded: dict[str, float]) -> list[str]:
 @click.argument("names", nargs=-1)
 @click.option("--device", "devices", multiple=True, default=DEVICES, show_default=True)
 def main(names: tuple[str, ...], devices: tuple[str, ...]) -> None:
-    """Print a table for each device: default kernels, fp32."""
+    """Print a table for each device: default kernels, fp32, milliseconds. The recorded layers are estimated again."""
     for device in devices:
         recorded = recorded_ms(device)
         table = table_of_numbers(
             "network",
-            ("estimate (quartiles), ms", "layers recorded", "estimated, ms", "recorded, ms", "check takes, s"),
+            ("ms (quartiles)", "recorded", "estimated", "measured", "takes, s"),
             title=f"romou check --device {device}",
         )
         for name in names or models.names():

@@ -23,6 +23,7 @@ import romou
 from romou import models
 from romou.compiler.graph.memory.memory import PlannedTensor
 from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents
+from romou.driver.options import PrecisionName
 from romou.tools.report.table import mib, print_table, table_of_numbers
 
 TARGETS = ("opencl -device=host", "opencl -device=adreno640")
@@ -61,7 +62,7 @@ def image_bytes(tensors: Sequence[PlannedTensor], *, is_larger: bool) -> int:
     return best or 0
 
 
-def print_larger(names: Sequence[str], target: str, precision: str) -> None:
+def print_larger(names: Sequence[str], target: str, precision: PrecisionName) -> None:
     table = table_of_numbers(
         "network",
         ("equal width and height", "any", "live at once"),
@@ -92,7 +93,7 @@ def print_larger(names: Sequence[str], target: str, precision: str) -> None:
     is_flag=True,
     help="What images would take if one served tensors of any smaller width and height as well.",
 )
-def main(names: tuple[str, ...], targets: tuple[str, ...], precision: str, larger_images: bool) -> None:
+def main(names: tuple[str, ...], targets: tuple[str, ...], precision: PrecisionName, larger_images: bool) -> None:
     """Print a table for each target, with default configs, in MiB."""
     for target in targets:
         if larger_images:

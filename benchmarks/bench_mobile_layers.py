@@ -37,6 +37,7 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
 from romou.devices.targets import Target
+from romou.driver.options import PrecisionName
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.analysis.executed import Executed, executed_instructions, trip_loops
@@ -169,7 +170,7 @@ def counts_of(
     return [count_of(kernels, statistics, needed) for kernels, statistics in fine], len(built) - len(fine)
 
 
-def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
+def print_network(name: str, gpu: str, precision: PrecisionName, out: Console) -> None:
     """Print the instructions of each distinct kernel of a bundled network, in descending order.
 
     They are counted for all work-items of a kernel.
@@ -220,7 +221,7 @@ def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
 def main(
     gpus: tuple[str, ...],
     device: str | None,
-    precisions: tuple[str, ...],
+    precisions: tuple[PrecisionName, ...],
     candidates: int,
     only: str,
     shows_configs: bool,

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from unittest.mock import patch
 
 import click
@@ -63,7 +63,7 @@ MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(
 class Timed(Protocol):
     """A side that can be timed in the same way as a tuned model."""
 
-    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device") -> list[float]:
         """Return the milliseconds of `repeat` runs."""
 
 
@@ -153,7 +153,7 @@ class TorchModel:
     def __init__(self, run: Callable[[], Any], peer: Torch) -> None:
         self._run, self._peer = run, peer
 
-    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device") -> list[float]:
         """Return the same times as `TunedModel.times`, after one warm-up."""
         self._run()
         self._peer.torch.cuda.synchronize()
@@ -254,7 +254,7 @@ class Plain:
 
     model: TunedModel
 
-    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device") -> list[float]:
         """Return the same times as `TunedModel.times`."""
         return self.model.times(repeat, seed, clock=clock, capture=False)
 
@@ -313,7 +313,9 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], effort
             row["peers"][peer] = {"preparing_s": time.monotonic() - started}
         except (RomouError, RuntimeError) as error:
             row["peers"][peer] = {"failure": last_line(error)}
-    times: dict[str, dict[str, list[float]]] = {side: {"device": [], "wall": []} for side in sides}
+    times: dict[str, dict[Literal["device", "wall"], list[float]]] = {
+        side: {"device": [], "wall": []} for side in sides
+    }
     for _ in range(pairs):
         for side, model in sides.items():
             for clock, clock_times in times[side].items():

@@ -22,6 +22,7 @@ from tvm import relax, s_tir, te, tirx
 
 from romou.api.tune import tune
 from romou.base.errors import UsageError, first_line
+from romou.base.variants import VariantName
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.operators.contraction_family import OPAQUE
 from romou.compiler.operators.families import family_of
@@ -203,7 +204,7 @@ def tune_operator(
     work_dir: str | Path | Literal[False] | None = None,
     seed: int = 0,
     progress: bool = False,
-    variant: str | None = None,
+    variant: VariantName | None = None,
 ) -> TunedModel:
     """Tune a single operator. `summary()` of the returned model has its time and config.
 

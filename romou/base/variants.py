@@ -11,8 +11,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal, TypeAlias
 
 from romou.base.knob import Choice
+
+# Keys of `VARIANTS`.
+VariantName: TypeAlias = Literal[
+    "conv",
+    "conv_simd",
+    "conv_simd_buffered",
+    "tconv",
+    "k1conv",
+    "k1conv_simd",
+    "SGEMM",
+    "SGEMM_buffered",
+    "texture",
+    "texture_tconv",
+]
 
 
 class Windows(str, Enum):

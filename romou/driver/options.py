@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
 from romou.base.arguments import instance_of, whole_of
 from romou.base.errors import UsageError, unknown_name
 from romou.base.options import CheckedOptions, number, option, whole
-from romou.base.variants import VARIANTS
+from romou.base.variants import VARIANTS, VariantName
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 
 AnyModel: TypeAlias = "onnx.ModelProto | str | Path | ImportedModel"
+PrecisionName: TypeAlias = Literal["float32", "float16", "mixed"]
+IoPrecisionName: TypeAlias = Literal["float32", "float16"]
+L1Rule: TypeAlias = Literal["reread", "paper"]
+ExplorerName: TypeAlias = Literal["evolution", "annealing", "ranking", "random", "exhaustive"]
 # Keys of L1_RULES in romou.tuner.pruning.criteria
-L1_CHOICES = ("reread", "paper")
-PRECISIONS = ("float32", "float16", "mixed")
+L1_CHOICES: tuple[L1Rule, ...] = get_args(L1Rule)
+PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 _PRECISION = (
     "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own types."
 )
@@ -43,8 +47,8 @@ class ImportKeywords(TypedDict, total=False):
     shapes: Shapes | Sequence[Shapes] | None
     dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None
     constants: Mapping[str, object] | None
-    precision: str
-    io_precision: str | None
+    precision: PrecisionName
+    io_precision: IoPrecisionName | None
     calibration: Sequence[Mapping[str, np.ndarray]] | None
 
 
@@ -84,11 +88,11 @@ class TuneKeywords(ModelKeywords, total=False):
     seed: int
     progress: bool | None
     prune: bool
-    l1: str
+    l1: L1Rule
     database: bool
     allow_tf32: bool
-    variant: str | None
-    explorer: str
+    variant: VariantName | None
+    explorer: ExplorerName
     rpc: str | None
     builders: str | None
     trust_builders: bool
@@ -127,8 +131,8 @@ class ReportKeywords(TypedDict, total=False):
     shapes: Shapes | Sequence[Shapes] | None
     dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None
     constants: Mapping[str, object] | None
-    precision: str | None
-    io_precision: str | None
+    precision: PrecisionName | None
+    io_precision: IoPrecisionName | None
     calibration: Sequence[Mapping[str, np.ndarray]] | None
 
 
@@ -194,7 +198,7 @@ class ImportOptions(CheckedOptions):
         """,
         help_text="Make an input a constant of the model, which then lacks it: sr=16000, axes=[1,2]. May be repeated.",
     )
-    precision: str = option(
+    precision: PrecisionName = option(
         "float32",
         """
         What the model computes with: "float32" leaves its types as they are. "float16" converts an fp32 model to fp16.
@@ -204,11 +208,11 @@ class ImportOptions(CheckedOptions):
         help_text=_PRECISION,
         choices=PRECISIONS,
     )
-    io_precision: str | None = option(
+    io_precision: IoPrecisionName | None = option(
         None,
         '"float16": float inputs and outputs are fp16, too. None: as the model has them.',
         help_text="float16: inputs and outputs, too. [default: the model's types]",
-        choices=("float32", "float16"),
+        choices=get_args(IoPrecisionName),
     )
     calibration: Sequence[Mapping[str, np.ndarray]] | None = option(
         None,
@@ -492,7 +496,7 @@ class TuneOptions(DeviceOptions):
         """,
         help_text="Leave out configs that the device's facts make senseless (see romou space).",
     )
-    l1: str = option(
+    l1: L1Rule = option(
         L1_CHOICES[0],
         """
         How pruning counts the bytes of one loop iteration against the first-level cache: "reread" counts data that a
@@ -512,7 +516,7 @@ class TuneOptions(DeviceOptions):
         """,
         help_text="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.",
     )
-    variant: str | None = option(
+    variant: VariantName | None = option(
         None,
         """
         One of Boda's variants: "conv", "conv_simd", "conv_simd_buffered", "tconv", "k1conv", "k1conv_simd", "SGEMM",
@@ -524,7 +528,7 @@ class TuneOptions(DeviceOptions):
         choices=tuple(VARIANTS),
         default_text="all",
     )
-    explorer: str = option(
+    explorer: ExplorerName = option(
         "evolution",
         """
         How configs are chosen: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by
@@ -781,7 +785,7 @@ class ReportOptions(ImportOptions):
         "What it was tuned for. None: what the sources say.",
         help_text="What it was tuned for. [default: what SOURCES say]",
     )
-    precision: str | None = option(  # type: ignore[assignment]
+    precision: PrecisionName | None = option(  # type: ignore[assignment]
         None,
         """
         What the model was tuned with, as in `tune`. Kernels are others in fp16. None: the precision of the saved model

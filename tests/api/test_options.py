@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import onnx
 import pytest
@@ -11,10 +11,14 @@ from click.testing import CliRunner
 
 import romou
 from romou.base.errors import UsageError
+from romou.base.variants import VARIANTS, VariantName
 from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
+from romou.driver import options
 from romou.driver.records import open_records
+from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.records import FILE_NAME, RecordStore
+from romou.tuner.search.strategies import EXPLORERS
 from support.models.small_networks import NetworkBuilder
 
 # Nothing here has to do with kernels.
@@ -162,3 +166,11 @@ def test_the_command_line_says_where_records_are_and_names_outputs(cache: Path, 
     name = model.graph.output[0].name
     shown = CliRunner().invoke(main, ["run", saved])
     assert f"output 0 {name}: float32" in shown.output
+
+
+def test_type_checkers_know_the_words() -> None:
+    """Each table of words has the words of its type, in order."""
+    assert get_args(options.PrecisionName) == options.PRECISIONS
+    assert get_args(options.L1Rule) == options.L1_CHOICES == tuple(L1_RULES)
+    assert get_args(options.ExplorerName) == tuple(EXPLORERS)
+    assert get_args(VariantName) == tuple(VARIANTS)

@@ -19,6 +19,7 @@ import romou
 from romou import models
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.driver.options import PrecisionName
 from romou.runtime.module import random_inputs
 
 PLACES = {"buffers": "-device=host", "images": "-device=adreno640"}
@@ -40,7 +41,7 @@ LIMITS = {"float32": 1e-4, "float16": TOLERANCE, "mixed": TOLERANCE}
     "--place", "places", multiple=True, type=click.Choice(list(PLACES)), default=list(PLACES), show_default=True
 )
 @click.option("--kind", default="opencl", show_default=True, help="Of a target.")
-def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str, ...], kind: str) -> None:
+def main(names: tuple[str, ...], precisions: tuple[PrecisionName, ...], places: tuple[str, ...], kind: str) -> None:
     """Print a line for each network, precision and place. The exit code is 1 if one is wrong."""
     wrong = 0
     for name in names or models.names():

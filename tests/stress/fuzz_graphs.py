@@ -33,6 +33,7 @@ from graph_cases import Case, UnfitError, by_definition, reference, together
 from random_graphs import case
 from romou.base.errors import RomouError
 from romou.devices.backends import backend
+from romou.driver.options import PrecisionName
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.tuner.measure import ChildBugError
 
@@ -43,7 +44,7 @@ WALL_LIMIT_S = 240.0
 SEVERAL = 4
 # name -> (target, precision, whether inputs are special, element types)
 _ALL = ("float32", "float32", "float32", "float16", "float64")
-WAYS: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
+WAYS: dict[str, tuple[str, PrecisionName, bool, tuple[str, ...]]] = {
     "buffers": ("opencl -device=host", "float32", True, _ALL),
     "images": ("opencl -device=adreno640", "float32", True, _ALL),
     "fp16": ("opencl -device=adreno640", "float16", False, ("float32",)),

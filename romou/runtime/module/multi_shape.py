@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -154,7 +154,9 @@ class MultiShapeModel(TunedModel):
             )
         return model
 
-    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
+    def times(
+        self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device", capture: bool = True
+    ) -> list[float]:
         """Return the times of `repeat` runs of the largest shape in milliseconds, as `TunedModel.times`.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -151,7 +151,13 @@ class RunTimeRowsModel(TunedModel):
         return {name: (self.rows.shape(name, shape, rows), dtype) for name, (shape, dtype) in self.inputs.items()}
 
     def times(
-        self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True, rows: int | None = None
+        self,
+        repeat: int = 10,
+        seed: int = 0,
+        *,
+        clock: Literal["device", "wall"] = "device",
+        capture: bool = True,
+        rows: int | None = None,
     ) -> list[float]:
         """Return the times of `repeat` runs in milliseconds, as `TunedModel.times`.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tvm
@@ -466,7 +466,9 @@ class TunedModel:
         """
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 
-    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
+    def times(
+        self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device", capture: bool = True
+    ) -> list[float]:
         """Return the times of `repeat` runs in milliseconds after one warm-up, on random inputs on the device.
 
         Parameters
