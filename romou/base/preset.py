@@ -52,7 +52,7 @@ class Occupancy:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithms:
-    """Instruction slots, for the choice between direct sums and Winograd's algorithm.
+    """Instruction slots of all cores, for the choice between direct sums, tensor cores and Winograd's algorithm.
 
     product: a multiply-add.
     long_fp16_product: a multiply-add if the sum over a texel's window is in fp16.
@@ -94,6 +94,8 @@ class TensorCores:
     staged_latency: an iteration with staged operands until its first product.
     l2_bytes: bytes per cycle that the second-level cache delivers to a core.
     max_warps: warps in flight on a core.
+    split_product, split_window_product: a product of floats that are split, in instruction slots of all cores
+        (`Algorithms`), without and with a window.
     """
 
     mma: int
@@ -104,6 +106,8 @@ class TensorCores:
     staged_latency: int
     l2_bytes: int
     max_warps: int
+    split_product: float
+    split_window_product: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,12 +239,11 @@ class Preset:
     """Fitted numbers for a kind of device.
 
     registers: None if default tiles are not fitted to the registers.
-    algorithms: None if sums are direct by default.
     """
 
     name: str
     registers: Registers | None = None
-    algorithms: Algorithms | None = None
+    algorithms: Algorithms
     occupancy: Occupancy
     estimate: Estimate
     mixed_sums: MixedSums

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from romou.base.space import Config
+from romou.compiler.operators.algorithms import TF32X3
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.families.conv3d import Conv3d
@@ -213,6 +214,13 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
     configs = [c for c in task.space(target).sample(np.random.default_rng(3), 600) if c["multiply_add"] != "fma"]
     ahead = [c for c in configs if c["local"]]
     closed_form_and_tir_agree(target, task, [c for c in configs if not c["local"]][:2] + ahead[:2], devices=())
+
+
+def test_closed_form_and_tir_agree_on_split_floats() -> None:
+    target, task = target_of("cuda"), task_of(Dense(m=33, k=256, n=130, dtype="float32"))
+    drawn = [task.space(target).sample(np.random.default_rng(3), 40, where={"algorithm": TF32X3, "local": s}) for s in (0, 8)]
+    assert all(drawn)
+    closed_form_and_tir_agree(target, task, [config for configs in drawn for config in configs[:2]], devices=())
 
 
 @pytest.mark.parametrize(

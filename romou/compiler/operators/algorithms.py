@@ -1,4 +1,4 @@
-"""The algorithms of a contraction: direct sums, Winograd's transforms, or a long sum in pieces.
+"""The algorithms of a contraction: direct sums, tensor cores, Winograd's transforms, or a long sum in pieces.
 
 Each has a knob space, decent configs and a schedule.
 """
@@ -40,15 +40,15 @@ from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.scheduling.rewrites import as_module, replace_stage
 from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_parameter
 
-# The choice of the knob `algorithm` that every operator has.
-DIRECT = "direct"
+# The choice of the knob `algorithm` that every operator has, and that of products of floats on tensor cores.
+DIRECT, TF32X3 = "direct", tensor_core.TF32X3
 ALGORITHM = Knob(
     name="algorithm",
-    choices=(DIRECT, *TILES, *PIECES),
+    choices=(DIRECT, *TILES, *PIECES, TF32X3),
     default=DIRECT,
     help=(
-        "sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; or a long sum in pieces, which a"
-        " second kernel adds up in their order"
+        "sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; a long sum in pieces, which a"
+        " second kernel adds up in their order; or products of floats on tensor cores, each three products of TF32"
     ),
 )
 
@@ -153,11 +153,13 @@ class Algorithm(ABC):
         Each kernel computes or waits for the memory, whichever takes longer.
         """
         tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
+        numbers = sum(math.prod(int(d) for d in shape) for shape in tensors)
+        return self._kernel_slots(limits, costs, self._product_slots(limits, costs) * self.work.flops / 2, numbers)
+
+    def _product_slots(self, limits: Limits, costs: Algorithms) -> float:
         _, *step = self.contraction(flat=True).reduce.values()
         is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
-        product = costs.long_fp16_product if is_long else costs.product
-        numbers = sum(math.prod(int(d) for d in shape) for shape in tensors)
-        return self._kernel_slots(limits, costs, product * self.work.flops / 2, numbers)
+        return costs.long_fp16_product if is_long else costs.product
 
     def _kernel_slots(self, limits: Limits, costs: Algorithms, instructions: float, numbers: int) -> float:
         per_byte = limits.instructions_per_byte or costs.per_byte
@@ -201,14 +203,18 @@ class DirectAlgorithm(Algorithm):
             return None
         return self._whole_space(limits, variant.choices.get("store", ())).narrowed(variant.choices)
 
-    def _whole_space(self, limits: Limits, stores: Sequence[Choice] = ()) -> Space:
-        """Return the space. stores: choices of the knob `store`, which only some variants have."""
+    def _whole_space(self, limits: Limits, stores: Sequence[Choice] = (), *, splits_floats: bool = False) -> Space:
+        """Return the space.
+
+        stores: choices of the knob `store`, which only some variants have.
+        splits_floats: whether tensor cores may multiply floats that are split.
+        """
         count = self.contracted.operator.pixel_rows(self.work)
         pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
         flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
         sums = sums_of(flat, self.work.dtype, limits)
         own = {**self._own_choices(limits), "pixels": pixels, "accumulate": sums, "store": stores}
-        space = space_of(flat, rows, limits, self.work.dtype, own)
+        space = space_of(flat, rows, limits, self.work.dtype, own, splits_floats=splits_floats)
         if stores:
             space.add_constraint(lambda config: store_constraints(config, self.contracted.operator.stores_rows))
         if len(pixels) > 1:
@@ -236,7 +242,9 @@ class DirectAlgorithm(Algorithm):
 
     def starts(self, limits: Limits) -> list[Config]:
         """Return the default config, and one with staged operands if there are tensor cores."""
-        space = self.space(limits)
+        return self._starts_in(self.space(limits), limits)
+
+    def _starts_in(self, space: Space, limits: Limits) -> list[Config]:
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         direct = direct if limits.variant is None else space.nearest_valid(direct)
         contraction = self.contraction(flat=_is_flat(direct))
@@ -267,6 +275,33 @@ class DirectAlgorithm(Algorithm):
         contracted = self.contracted
         buffers = (contracted.data, contracted.weight, contracted.func.params[-1])
         return describe(self.contraction(flat=_is_flat(config)), config, buffers)
+
+
+class SplitAlgorithm(DirectAlgorithm):
+    """Products of floats on tensor cores, in the precision of fp32: each float is the sum of two numbers of TF32."""
+
+    def fits(self, limits: Limits) -> bool:
+        has_choice = tensor_core.instruction(self.work.dtype, limits) == TF32X3
+        return has_choice and tensor_core.can_use(self.contraction(flat=True))
+
+    def space(self, limits: Limits) -> Space:
+        part = self._whole_space(limits, splits_floats=True).narrowed({"multiply_add": (TF32X3,)})
+        assert part is not None, "the operator can use tensor cores"
+        return part
+
+    def starts(self, limits: Limits) -> list[Config]:
+        starts = self._starts_in(self._whole_space(limits, splits_floats=True), limits)
+        # Without a split, too few warps wait for the loads of each tap.
+        return starts[::-1] if self._has_taps and starts[0]["split_k"] == 1 else starts
+
+    @property
+    def _has_taps(self) -> bool:
+        _texel, *window, _lane = self.contraction(flat=True).reduce.values()
+        return math.prod(window) > 1
+
+    def _product_slots(self, limits: Limits, costs: Algorithms) -> float:
+        preset = limits.preset.tensor_cores
+        return preset.split_window_product if self._has_taps else preset.split_product
 
 
 class WinogradAlgorithm(Algorithm):

@@ -16,10 +16,12 @@ from romou.base.space import Config, Space
 from romou.compiler.operators.algorithms import (
     ALGORITHM,
     DIRECT,
+    TF32X3,
     Algorithm,
     Contracted,
     DirectAlgorithm,
     PiecesAlgorithm,
+    SplitAlgorithm,
     WinogradAlgorithm,
 )
 from romou.compiler.operators.base import Template
@@ -165,7 +167,8 @@ class ContractionTemplate(Template):
             for name, count in PIECES.items()
             if count in counts
         }
-        return {DIRECT: DirectAlgorithm(self.contracted, self.placement), **others, **pieces}
+        sums = {DIRECT: DirectAlgorithm, TF32X3: SplitAlgorithm}
+        return {name: kind(self.contracted, self.placement) for name, kind in sums.items()} | others | pieces
 
     def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
         """Return the operator as a contraction, with its pixels in one row (flat) or row by row.
@@ -214,8 +217,8 @@ class ContractionTemplate(Template):
     def starts(self, limits: Limits) -> list[Config]:
         """Return a decent config of each algorithm, and one with staged operands if there are tensor cores.
 
-        The first config sums directly. If that leaves the device idle, it has the fewest pieces that do not. On phones
-        it has the algorithm with the least work among the algorithms that lose few digits.
+        The first config has the algorithm with the least work among the algorithms that lose few digits. If that sums
+        directly and leaves the device idle, it has the fewest pieces that do not.
         """
         usable, has_choice = self._usable(limits)
         if not has_choice:
@@ -228,11 +231,12 @@ class ContractionTemplate(Template):
         def is_busy(name: str) -> bool:
             return work_items(usable[name].contraction(flat=True), starts[name][0]) >= limits.busy_work_items
 
+        # If all wait for the memory, tensor cores wait least.
+        by_preference = sorted(usable, key=lambda name: name != TF32X3)
+        first = min(by_preference, key=lambda name: usable[name].slots(limits, limits.preset.algorithms))
         sums = [name for name in usable if name == DIRECT or name in PIECES]
-        first = next(filter(is_busy, sums), sums[-1])
-        if (costs := limits.preset.algorithms) is not None:
-            least = min(usable, key=lambda name: usable[name].slots(limits, costs))
-            first = first if least in sums else least
+        if first in sums:
+            first = next(filter(is_busy, sums), sums[-1])
         others = [config for name, configs in starts.items() if name != first for config in configs]
         return [*starts[first], *others]
 

@@ -22,12 +22,12 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_visi
 from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import extern_name, is_conditional, is_pure, is_texel_load, op_name
 from romou.compiler.tir.expressions import conjuncts
-from romou.compiler.tir.primitives import DOUBLE_BUFFER, TENSOR_CORES
+from romou.compiler.tir.primitives import DOUBLE_BUFFER, TENSOR_CORE_MARKS
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import SUB_GROUP_CALL
 
 # Marks of statements that need several work-items together.
-_TOGETHER = (TENSOR_CORES, DOUBLE_BUFFER)
+_TOGETHER = (*TENSOR_CORE_MARKS, DOUBLE_BUFFER)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

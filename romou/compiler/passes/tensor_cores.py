@@ -27,7 +27,8 @@ In a language whose tensor cores take whole matrices, `cooperative_matrices.py` 
 
 fp32 takes two of `mma.sync.m16n8k8` instead of one instruction of fp16, each with two lanes of the input texel.
 Work-item (t, g) brings depths t and t + 4 in A and B, and gets the same C. fp32 is rounded to TF32 once,
-when it is loaded.
+when it is loaded. Under the mark `SPLIT_TENSOR_CORES` it is split instead, and products take three times as many
+instructions (`tensor_core_fma_tf32x3` in `devices/backends/cuda/dialect.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.cooperative_matrices import multiply_in_local_memory
 from romou.compiler.passes.warp_nest import FLOATS, PAIR, WarpNest
 from romou.compiler.tir.calls import is_fp16_conversion
-from romou.compiler.tir.primitives import LANES, TENSOR_CORES
+from romou.compiler.tir.primitives import LANES, SPLIT_TENSOR_CORES, TENSOR_CORE_MARKS
 from romou.devices.backends.dialect import dialect_of, load_texel_pair, tensor_core_fma, tf32_of_fp32
 
 
@@ -65,7 +66,9 @@ def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
         return WarpNest(stmt.body, threads, dialect.fp16_texel)
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
-        return _warp_sums(nest_of(stmt)) if stmt.attr_key == TENSOR_CORES else mutator.default_mutate(stmt)
+        if stmt.attr_key not in TENSOR_CORE_MARKS:
+            return mutator.default_mutate(stmt)
+        return _warp_sums(nest_of(stmt), splits_floats=stmt.attr_key == SPLIT_TENSOR_CORES)
 
     structural_walk(func.body, (tirx.AttrStmt, thread))
     if dialect.has_cooperative_matrices:
@@ -73,14 +76,14 @@ def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
-def _warp_sums(nest: WarpNest) -> tirx.Stmt:
+def _warp_sums(nest: WarpNest, *, splits_floats: bool) -> tirx.Stmt:
     statements = nest.before
 
     def bind(name: str, factor: tirx.Expr) -> tirx.Var:
         texel = nest.texel_of(factor)
         is_fp16 = str(texel.ty.dtype) == nest.fp16_texel
         variable = tirx.Var(name, nest.fp16_texel if is_fp16 else FLOATS)
-        statements.append(tirx.Bind(variable, texel if is_fp16 else tf32_of_fp32(texel)))
+        statements.append(tirx.Bind(variable, texel if is_fp16 or splits_floats else tf32_of_fp32(texel)))
         return variable
 
     weights: list[list[tirx.Expr]] = [[] for _ in range(nest.texels)]
@@ -105,7 +108,9 @@ def _warp_sums(nest: WarpNest) -> tirx.Stmt:
                 raise BuildError(
                     f"tensor cores add to pixels that lie side by side in registers; these do not: {nest.store}"
                 )
-            statements.append(tensor_core_fma(nest.store.buffer, first, factors, column))
+            statements.append(
+                tensor_core_fma(nest.store.buffer, first, factors, column, splits_floats=splits_floats)
+            )
     return tirx.SeqStmt(statements)
 
 

@@ -38,8 +38,8 @@ AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = (
     "pragma_romou_half_arithmetic",
 )
 
-# On a loop, which `passes/tensor_cores.py` carries out.
-TENSOR_CORES = "pragma_romou_tensor_cores"
+# On a loop, which `passes/tensor_cores.py` carries out. With the second mark, products of floats keep fp32's precision.
+TENSOR_CORE_MARKS = TENSOR_CORES, SPLIT_TENSOR_CORES = "pragma_romou_tensor_cores", "pragma_romou_split_tensor_cores"
 
 # On a loop, which `passes/double_buffers.py` carries out.
 DOUBLE_BUFFER = "pragma_romou_double_buffer"
@@ -180,14 +180,17 @@ def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None
     sch.annotate(block, FP16_ARITHMETIC, 1)
 
 
-def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 1) -> None:
+def tensor_cores(
+    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 1, *, splits_floats: bool = False
+) -> None:
     """Sum up the products of the nest of `loop` with tensor cores.
 
     `compiler/operators/contraction/tensor_core.py` shows the nest.
 
     steps: most nests in a row that stage their operands together.
+    splits_floats: whether each float is the sum of two numbers of TF32, instead of rounded to one.
     """
-    sch.annotate(loop, TENSOR_CORES, steps)
+    sch.annotate(loop, SPLIT_TENSOR_CORES if splits_floats else TENSOR_CORES, steps)
 
 
 def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:

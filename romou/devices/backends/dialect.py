@@ -161,15 +161,20 @@ def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:
     return tirx.call_pure_extern(str(value.ty), "tf32_of_float", value)
 
 
-def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
+def tensor_core_fma(
+    acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr, *, splits_floats: bool = False
+) -> tirx.Stmt:
     """Add the products of a warp's texels to acc[first + 4 * pixel + lane] on tensor cores.
 
     There are two pixels and four lanes.
 
     weight: four output channels for each of four input channels.
     data: four input channels. Both are bits of fp16, or fp32 rounded to TF32.
+    splits_floats: whether both are fp32 as it is, which is multiplied in fp32's precision.
     """
-    name = "tensor_core_fma_tf32" if "float32" in str(data.ty) else "tensor_core_fma"
+    name = "tensor_core_fma" + (
+        "" if "float32" not in str(data.ty) else "_tf32x3" if splits_floats else "_tf32"
+    )
     return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
 
 

@@ -35,7 +35,8 @@ class KernelUsage:
         not counted in `iterations`.
     images: "data", "weight", "output" -> whether it is stored in an image
     has_copies: whether scalars are copied into vectors before they are multiplied
-    on_tensor_cores: whether tensor cores compute the sums
+    on_tensor_cores, matrix_instructions: whether tensor cores compute the sums, and their instructions for each product
+        of the size of fp16's
     multiplies_fp16: whether ALUs multiply in fp16
     transform_bytes, transform_registers: bytes that the kernels before and after this one read and write, and the
         registers that one of their work-items needs at least
@@ -64,6 +65,7 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     on_tensor_cores: Any = False
+    matrix_instructions: Any = 1
     multiplies_fp16: Any = False
     iterations_ahead: Any = 0
     element_bytes: int = 4

@@ -21,7 +21,7 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
-from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.algorithms import DIRECT, DirectAlgorithm
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
 from romou.compiler.operators.template import ContractionTemplate
@@ -53,7 +53,9 @@ class ClosedForm(Form):
     def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
         # Formulas of the contractions inside other algorithms.
         self._others = {
-            name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name
+            name: ClosedForm(template, limits, name)
+            for name, other in template.algorithms.items()
+            if algorithm == DIRECT and not isinstance(other, DirectAlgorithm)
         }
         self._is_direct = algorithm == DIRECT
         self._transforms = (
@@ -111,13 +113,10 @@ class ClosedForm(Form):
         return lines
 
     def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
-        """Return algorithm -> formulas, for the algorithms in the columns."""
-        forms = {DIRECT: self, **self._others}
-        return (
-            {str(name): forms[str(name)] for name in np.unique(columns["algorithm"])}
-            if "algorithm" in columns
-            else {DIRECT: self}
-        )
+        """Return algorithm -> formulas, for the algorithms in the columns. Direct ones share theirs, which come first."""
+        names = {str(name) for name in np.unique(columns["algorithm"])} if "algorithm" in columns else {DIRECT}
+        others = {name: form for name, form in self._others.items() if name in names}
+        return others if names == set(others) else {DIRECT: self, **others}
 
     def _inside(self, columns: Columns) -> Columns:
         """Return the knobs of the contraction, which other algorithms run between transforms."""
@@ -217,6 +216,7 @@ class ClosedForm(Form):
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=work_groups * group_o * group_h * group_w / (o * h * w) - 1,
             on_tensor_cores=phases.on_tensor_cores,
+            matrix_instructions=tensor_core.instructions(columns),
             multiplies_fp16=columns["accumulate"] != FP32,
             iterations_ahead=phases.ahead,
             element_bytes=self._element_bytes,

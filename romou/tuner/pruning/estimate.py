@@ -123,7 +123,11 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
         usage.unshared_image_bytes / texel,
         usage.local_loads / local_bytes,
     )
-    rate = np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, np.where(usage.multiplies_fp16, spec.fp16_rate or 1, 1))
+    rate = np.where(
+        usage.on_tensor_cores,
+        _TENSOR_CORE_RATE / usage.matrix_instructions,
+        np.where(usage.multiplies_fp16, spec.fp16_rate or 1, 1),
+    )
     iteration = usage.multiply_adds / rate + costs.load_issue * (from_buffers + from_images + from_local)
     item_iterations = groups * items * usage.iterations
     issuing = item_iterations * iteration / alus

@@ -81,7 +81,7 @@ class TaskSearch:
         self.default = task.default_config(target)
         # The pretrained model was trained on contractions without tensor cores.
         spellings = {*self.space.knobs.get("multiply_add", ())}
-        is_known = bool(spellings) and spellings.isdisjoint(tensor_core.CHOICES)
+        is_known = bool(spellings) and spellings.isdisjoint({*tensor_core.CHOICES} - {tensor_core.TF32X3})
         self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)
         rng = np.random.default_rng([options.seed, index])
         self.explorer = Explorer(

@@ -18,6 +18,7 @@ from romou.compiler.tir.calls import (
     is_fp16_store,
     is_matrix_product,
     is_tensor_core_fma,
+    tensor_core_instructions,
     is_texel_load,
     op_name,
     texel_bytes,
@@ -60,6 +61,7 @@ class KernelStructure:
         self.is_staged = False
         self.has_copies = False
         self.on_tensor_cores = False
+        self.matrix_instructions = 1
         self.iterations_ahead = 0
         self.local_memory_bytes = 0
         self._operands = operands
@@ -200,6 +202,7 @@ class KernelStructure:
             self._sums[parameter_name(call.args[1]), ""] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
         if is_tensor_core_fma(call):
             self.on_tensor_cores = True
+            self.matrix_instructions = tensor_core_instructions(call)
             # A number, counted from the first one, for each pixel and lane.
             self._sums[parameter_name(call.args[2]), str(call.args[1])] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
 

@@ -89,6 +89,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         / outputs
         - 1,
         on_tensor_cores=kernel.on_tensor_cores,
+        matrix_instructions=kernel.matrix_instructions,
         multiplies_fp16=kernel.multiplies_fp16,
         iterations_ahead=kernel.iterations_ahead,
         element_bytes=template.element_bytes,

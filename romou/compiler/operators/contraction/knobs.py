@@ -145,13 +145,13 @@ KNOBS = (
     AUTOBROADCAST,
     Knob(
         name="multiply_add",
-        choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT),
+        choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT, tensor_core.TF32X3),
         default="mad",
         help=(
-            "how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats, coopmat: fp16"
-            " as matrices)"
+            "how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats rounded to TF32,"
+            " coopmat: fp16 as matrices, tf32x3: floats in their own precision)"
         ),
-        devices="mad, plain: OpenCL; mma, tf32, coopmat: tensor cores",
+        devices="mad, plain: OpenCL; mma, tf32, coopmat, tf32x3: tensor cores",
         is_spelling=True,
     ),
     Knob(
@@ -160,7 +160,8 @@ KNOBS = (
         default=1,
         help="steps of the reduction loaded before the first is multiplied",
         devices="tensor cores",
-        exists_on=lambda limits: limits.has_tensor_cores or limits.allows_tf32 or limits.has_cooperative_matrices,
+        exists_on=lambda limits: limits.has_tensor_cores or limits.has_cooperative_matrices,
+        absent=1,
     ),
     Knob(
         name="local_buffers",
@@ -181,7 +182,13 @@ KNOBS = (
 
 
 def space_of(
-    flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]
+    flat: Contraction,
+    rows: Contraction,
+    limits: Limits,
+    dtype: str,
+    own: Mapping[str, Sequence[Choice]],
+    *,
+    splits_floats: bool = False,
 ) -> Space:
     """Return the space of a contraction: the choices of each knob, and the constraints between knobs.
 
@@ -189,9 +196,11 @@ def space_of(
     dtype: type of numbers in memory.
     own: choices that do not follow from the extents: memory of operands, pixels and sums. Without choices of `store`,
         the space lacks that knob.
+    splits_floats: whether tensor cores may multiply floats that are split, if that is their choice.
     """
     instruction = tensor_core.instruction(dtype, limits)
-    has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
+    has_mma = instruction is not None and (instruction != tensor_core.TF32X3 or splits_floats)
+    has_mma = has_mma and tensor_core.can_use(flat)
     matrix_product = instruction if has_mma else None
     steps = () if instruction is None else tensor_core.STEPS if has_mma else (1,)
     choices: dict[str, Sequence[Choice]] = {

@@ -1,7 +1,8 @@
 """Contractions on tensor cores: constraints between knobs, and the nest that a warp computes together.
 
 fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits of mantissa, as fp16 has, and fp32's range) if the user
-allows it.
+allows it. Else a float is split into two numbers of TF32, and three products of these have fp32's precision. That is an
+algorithm (`operators/algorithms.py`), known as 3xTF32 from CUTLASS.
 
 A warp is 4 work-items along the pixels (x) times 8 along the output channels (y). The warps of a work group follow
 along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` replaces this
@@ -14,6 +15,7 @@ nest by instructions, with the operands that each work-item holds:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -26,8 +28,11 @@ from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.passes.cooperative_matrices import local_memory_bytes
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
-# Choices of the knob `multiply_add`: PTX's instruction mma for fp16 and for TF32, GLSL's cooperative matrices.
-CHOICES = MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
+# Choices of the knob `multiply_add`: PTX's instruction mma for fp16, for TF32 and for floats split into two numbers of
+# TF32, GLSL's cooperative matrices.
+CHOICES = MMA, TF32, TF32X3, COOPMAT = "mma", "tf32", "tf32x3", "coopmat"
+# Choice -> matrix instructions for a product of the size of fp16's.
+INSTRUCTIONS = {MMA: 1, TF32: 2, TF32X3: 6, COOPMAT: 1}
 # Choice of the knob `unroll`: all channels of a tap are summed up before the next tap, so that the innermost loop has
 # no conditions. Nothing more is unrolled.
 TAPS = "taps"
@@ -45,13 +50,13 @@ def instruction(dtype: str, limits: Limits) -> str | None:
     """Return the choice of `multiply_add` for numbers of this type on tensor cores, or None."""
     if dtype == "float16":
         return MMA if limits.has_tensor_cores else COOPMAT if limits.has_cooperative_matrices else None
-    return TF32 if dtype == "float32" and limits.allows_tf32 else None
+    return None if dtype != "float32" or not limits.has_tensor_cores else TF32 if limits.allows_tf32 else TF32X3
 
 
 def can_use(c: Contraction) -> bool:
     """Return whether both sides are summed over texels, and all output channels read the same data."""
     *axes, last = c.reduce.values()
-    return c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
+    return not c.is_batched and c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
@@ -93,13 +98,20 @@ def is_mma(config: Columns) -> Any:
 
     It is a plain False if none does, so that nothing depends on the knob.
     """
-    has_mma = takes_fp16(config) | (config["multiply_add"] == TF32)
+    has_mma = takes_fp16(config) | (config["multiply_add"] == TF32) | (config["multiply_add"] == TF32X3)
     return has_mma if np.any(has_mma) else False
 
 
 def takes_fp16(config: Columns) -> Any:
     """Return whether a config, or which of many, multiplies fp16 without a conversion."""
     return (config["multiply_add"] == MMA) | is_coopmat(config)
+
+
+def instructions(config: Columns) -> Any:
+    """Return the matrix instructions of a config, or of many, for each product of the size of fp16's. 1 without any."""
+    return functools.reduce(
+        lambda count, choice: count + (config["multiply_add"] == choice) * (INSTRUCTIONS[choice] - 1), INSTRUCTIONS, 1
+    )
 
 
 def is_coopmat(config: Columns) -> Any:

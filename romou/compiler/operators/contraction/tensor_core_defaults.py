@@ -12,9 +12,8 @@ from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.occupancy import candidates, work_groups
 from romou.compiler.tir.primitives import LANES
 
-# Partitions of a core that issue matrix instructions independently, and bytes of an fp16 number. The instruction set
-# fixes both.
-_PARTITIONS, _FP16_BYTES = 4, 2
+# Partitions of a core that issue matrix instructions independently. The instruction set fixes them.
+_PARTITIONS = 4
 
 
 def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
@@ -30,7 +29,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
         "split_k": space.knobs["split_k"],
         "steps": (1, 2),
     }
-    warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    warp = _of_warps(config, choice, local=0)
     costs, cores = limits.preset.tensor_cores, limits.cores
     return min(
         candidates(space, warp, sides), key=lambda candidate: _cycles(c, candidate, costs, cores), default=config
@@ -50,7 +49,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
         "local": (8, 4, 16),
         "steps": (4, 2),
     }
-    warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")
+    warp = _of_warps(config, choice, split_k=1)
     costs, cores = limits.preset.tensor_cores, limits.cores
     return min(
         candidates(space, warp, sides), key=lambda candidate: _staged_cycles(c, candidate, costs, cores), default=None
@@ -84,9 +83,10 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
     texels, *window, _ = c.reduce.values()
     groups, warps, instructions = -(-work_groups(c, config) // cores), _warps(config), _instructions(config)
     products = instructions * local // tensor_core.GROUP * tile_o * tile_w
-    loads = 2 * instructions * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
+    number = tensor_core.number_bytes(config)
+    loads = number * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
     staged_texels = config["wg_w"] * tile_w + LANES * config["wg_o"] * tile_o
-    copied = instructions * local * staged_texels * _FP16_BYTES * LANES
+    copied = local * staged_texels * number * LANES
     iteration = max(
         costs.staged_latency + costs.partition_mma * products * -(-groups * warps // _PARTITIONS),
         groups * (warps * loads + copied / tensor_core.LINE_BYTES),
@@ -96,8 +96,14 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
 
 
 def _instructions(config: Config) -> int:
-    """Return the matrix instructions for a product of fp16's size. fp32 doubles instructions and bytes."""
-    return 2 if config["multiply_add"] == tensor_core.TF32 else 1
+    return int(tensor_core.instructions(config))
+
+
+def _of_warps(config: Config, choice: str, **knobs: int) -> Config:
+    """Return the config with tensor cores, of knobs that are the same for all configs with tensor cores."""
+    return config.replace(
+        multiply_add=choice, tile_h=1, vector_width=LANES, unroll="lanes", arrangement="blocked", local_buffers=1, **knobs
+    )
 
 
 def _choice_of(space: Space) -> str | None:

@@ -14,6 +14,7 @@ from romou.compiler.operators.contraction.tensor_core import (
     LINE_BYTES,
     PAIR,
     TAPS,
+    TF32X3,
     WARP_O,
     WARP_W,
     number_bytes,
@@ -60,7 +61,7 @@ def schedule_stages(
     *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
     *_, group, _ilane = reduction
     outer = _stage_operands(sch, reduction, config) if config["local"] else _order_taps(sch, reduction, config)
-    tensor_cores(sch, group, config["steps"])
+    tensor_cores(sch, group, config["steps"], splits_floats=config["multiply_add"] == TF32X3)
     init = sch.decompose_reduction(sums, outer)
     unroll_tile(sch, sch.get_loops(init)[-4:])
     if not is_split:

@@ -157,9 +157,46 @@ __device__ __forceinline__ int tensor_core_fma_tf32(int first, float* acc, float
 }
 """  # noqa: E501
     ),
+    # A float is `high`, rounded to TF32, plus `low`, the rest, whose last bits tensor cores do not read. Products of two
+    # rests are below 2^-22 of the whole product and left out. The small products are added first. Tensor cores round sums
+    # towards zero, which adds up in long sums. So each call sums up from zero.
+    "tensor_core_fma_tf32x3": (
+        """
+__device__ __forceinline__ float4 rounded(float4 v) {
+  return make_float4(tf32_of_float(v.x), tf32_of_float(v.y), tf32_of_float(v.z), tf32_of_float(v.w));
+}
+
+__device__ __forceinline__ float4 rest_of(float4 v, float4 high) {
+  return make_float4(v.x - high.x, v.y - high.y, v.z - high.z, v.w - high.w);
+}
+
+// The rest of an infinite number is not a number. Without it, and without products with the weight's rest, the sum is infinite.
+__device__ __forceinline__ void drop_infinite(float& high, float& low) {
+  bool is_finite = low == low;
+  high = is_finite ? high : 0.0f;
+  low = is_finite ? low : 0.0f;
+}
+
+__device__ __forceinline__ int tensor_core_fma_tf32x3(int first, float* acc, float4 w0, float4 w1, float4 w2, float4 w3, float4 data) {
+  float4 h0 = rounded(w0), h1 = rounded(w1), h2 = rounded(w2), h3 = rounded(w3), high = rounded(data);
+  float4 l0 = rest_of(w0, h0), l1 = rest_of(w1, h1), l2 = rest_of(w2, h2), l3 = rest_of(w3, h3), low = rest_of(data, high);
+  float4 finite = high;
+  float sums[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+  drop_infinite(finite.x, low.x), drop_infinite(finite.y, low.y), drop_infinite(finite.z, low.z), drop_infinite(finite.w, low.w);
+  tensor_core_fma_tf32(0, sums, l0, l1, l2, l3, finite);
+  tensor_core_fma_tf32(0, sums, h0, h1, h2, h3, low);
+  tensor_core_fma_tf32(0, sums, h0, h1, h2, h3, high);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) acc[first + i] += sums[i];
+  return 0;
+}
+"""  # noqa: E501
+    ),
 }
 
 
 def complete(source: str) -> str:
-    """Return CUDA text behind the functions above that it calls."""
-    return "".join(text for name, text in _FUNCTIONS.items() if f"{name}(" in source) + source
+    """Return CUDA text behind the functions above that it calls, and that these call. They call earlier ones only."""
+    for name, text in reversed(_FUNCTIONS.items()):
+        source = text + source if f"{name}(" in source else source
+    return source
