@@ -81,7 +81,7 @@ def test_knobs_of_one_backend_alone_take_their_default_on_another(task: TunableT
     carried = [(config, cross_backends.carried(config, task, cuda)) for config in drawn]
     kept = [(config, there) for config, there in carried if not isinstance(there, str)]
     assert kept
-    default = task.default_config(cuda)
+    default = task.space(cuda).default()
     for config, there in kept:
         assert set(there) == set(default)
         assert all(there[name] == config.get(name, default[name]) for name in there)

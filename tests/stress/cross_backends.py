@@ -118,8 +118,8 @@ def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Con
 
     If the target has no such config, return the missing choice as text.
     """
-    space, default = task.space(target), task.default_config(target)
-    choices = {name: config.get(name, default[name]) for name in space.knobs}
+    space = task.space(target)
+    choices = {name: config.get(name, default) for name, default in space.default().items()}
     # Only the size differs between devices. The kernel's text is the same.
     if choices.get(SUB_GROUP, 1) != 1:
         choices[SUB_GROUP] = max(space.knobs[SUB_GROUP])

@@ -281,8 +281,9 @@ class SplitAlgorithm(DirectAlgorithm):
     """Products of floats on tensor cores, in the precision of fp32: each float is the sum of two numbers of TF32."""
 
     def fits(self, limits: Limits) -> bool:
+        form = self.contraction(flat=True)
         has_choice = tensor_core.instruction(self.work.dtype, limits) == TF32X3
-        return has_choice and tensor_core.can_use(self.contraction(flat=True))
+        return has_choice and tensor_core.can_use(form) and form.extents[-1] >= tensor_core.PAIR
 
     def space(self, limits: Limits) -> Space:
         part = self._whole_space(limits, splits_floats=True).narrowed({"multiply_add": (TF32X3,)})

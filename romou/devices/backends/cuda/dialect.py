@@ -186,8 +186,9 @@ __device__ __forceinline__ int tensor_core_fma_tf32x3(int first, float* acc, flo
   tensor_core_fma_tf32(0, sums, l0, l1, l2, l3, finite);
   tensor_core_fma_tf32(0, sums, h0, h1, h2, h3, low);
   tensor_core_fma_tf32(0, sums, h0, h1, h2, h3, high);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) acc[first + i] += sums[i];
+  float* c = acc + first;
+  c[0] += sums[0], c[1] += sums[1], c[2] += sums[2], c[3] += sums[3];
+  c[4] += sums[4], c[5] += sums[5], c[6] += sums[6], c[7] += sums[7];
   return 0;
 }
 """  # noqa: E501
