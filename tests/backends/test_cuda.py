@@ -143,7 +143,7 @@ def test_what_opencl_spells_otherwise_is_not_left() -> None:
             "weight": ("buffer",),
             "output": ("buffer",),
             "autobroadcast": (False,),
-            "multiply_add": ("fma", "mma") if dtype == "float16" else ("fma",),
+            "multiply_add": ("fma", "mma" if dtype == "float16" else "tf32x3"),
             "accumulate": ("float32",),
         }
         source = build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()

@@ -17,6 +17,7 @@ from support.kernels.operators import (
     assert_agrees,
     conv,
     conv_transpose,
+    direct_config,
     each_kind,
     error_of,
     has_device,
@@ -105,7 +106,7 @@ def test_each_way_to_share_work(knobs: dict[str, int | str], target: Target) -> 
     task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    config = task.default_config(target).replace(**{"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4, **knobs})
+    config = direct_config(task, target).replace(**{"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4, **knobs})
     assert task.space(target).is_valid(config)
     assert_agrees(target, task, config, arrays, expected, 1e-5)
 
@@ -124,7 +125,7 @@ def test_each_way_to_share_a_product(way: tuple[int, int, int, int], target: Tar
     task, rng = task_of(MATMULS[place]), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    config = task.default_config(target).replace(
+    config = direct_config(task, target).replace(
         split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=4
     )
     assert task.space(target).is_valid(config)
@@ -173,10 +174,10 @@ def test_half_precision_arithmetic_is_for_devices_that_have_it() -> None:
     assert task.space(phone).knobs["accumulate"] == ("float32", "float16", "mixed")
     assert task_of(SHAPES[2]).space(phone).knobs["accumulate"] == ("float32",)
     source = (
-        build_task(task, task.default_config(phone).replace(accumulate="float16"), phone).imports[0].inspect_source()
+        build_task(task, direct_config(task, phone).replace(accumulate="float16"), phone).imports[0].inspect_source()
     )
     assert "half4 acc" in source
     assert "float4 acc" not in source
-    source = build_task(task, task.default_config(phone).replace(accumulate="mixed"), phone).imports[0].inspect_source()
+    source = build_task(task, direct_config(task, phone).replace(accumulate="mixed"), phone).imports[0].inspect_source()
     assert "float4 acc" in source
     assert "half4 block" in source

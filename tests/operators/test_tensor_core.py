@@ -15,7 +15,7 @@ from tvm import tirx
 from romou.base.errors import BuildError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
-from romou.compiler.operators.contraction.tensor_core import MMA, TF32
+from romou.compiler.operators.contraction.tensor_core import MMA, TF32, TF32X3
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.passes.async_copies import copy_asynchronously
@@ -44,6 +44,8 @@ from support.suite.exhaustive import few
 
 # It changes nothing for fp16.
 TARGET = target_of("cuda").with_options(tf32="allow")
+# Without leave to round floats.
+SPLIT = target_of("cuda")
 SEED = 20
 # Of kernels with float factors: two rounded factors are off by 2.8e-4 of a product in the root mean square.
 LIMITS = {"float16": 1e-3, "float32": 5e-4}
@@ -166,6 +168,52 @@ def test_only_whole_texels_are_copied_ahead() -> None:
         copy_asynchronously(tvm.IRModule({"main": tirx.PrimFunc([], body)}))
 
 
+def split_config(task: TunableTask, **knobs: int | str) -> Config:
+    """Return a valid config with floats that are split."""
+    (config, *_) = (c for c in task.starts(SPLIT) if c["algorithm"] == TF32X3)
+    config = config.replace(**knobs)
+    assert task.space(SPLIT).is_valid(config)
+    return config
+
+
+def split_error(task: TunableTask, config: Config, arrays: list[np.ndarray]) -> float:
+    return error_of(run_on_cpu(task, config, arrays, SPLIT), reference(task, arrays))
+
+
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    few(
+        [
+            (FLOAT_SHAPES[0], {"local": 8, "tile_w": 4, "steps": 4, "pixels": "rows"}),
+            (FLOAT_SHAPES[1], {"unroll": "taps", "steps": 2, "tile_w": 8}),
+            (FLOAT_SHAPES[2], {"split_k": 4, "tile_o": 4, "tile_w": 2}),
+            (FLOAT_SHAPES[4], {"steps": 4, "tile_o": 2, "split_k": 4}),
+            (FLOAT_SHAPES[5], {"tile_w": 8, "split_k": 2, "steps": 2}),
+            (FLOAT_SHAPES[7], {"tile_w": 4, "tile_o": 2}),
+        ],
+        1,
+        3,
+    ),
+    ids=str,
+)
+def test_split_floats_keep_their_precision(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
+    task = task_of(work)
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    assert split_error(task, split_config(task, **{"local": 0, **knobs}), arrays) < 1e-6
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e30, 1e-30])
+def test_split_floats_may_be_infinite_or_far_from_one(value: float) -> None:
+    """An infinite number of the data gives the sums that IEEE 754 gives, also where a weight is a number of TF32."""
+    task = task_of(FLOAT_SHAPES[4])
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    arrays[0][3, 5] = value
+    arrays[1].flat[::3] = 0.5
+    outputs, expected = run_on_cpu(task, config := split_config(task), arrays, SPLIT), reference(task, arrays)
+    assert config["multiply_add"] == TF32X3
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the rounding, their last bits would be truncated: twice the error."""
     task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
@@ -238,11 +286,13 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
     config = tensor_core_config(floats)
     assert floats.precision(config) == floats.precision(floats.default_config(allowed)) == TF32
     assert floats.precision(config.replace(multiply_add="fma")) is None
-    for target in (Target("cuda -arch=sm_80"), Target("cuda -arch=sm_75 -tf32=allow")):
-        assert floats.space(target).knobs["multiply_add"] == ("fma",)
+    without, split = Target("cuda -arch=sm_75 -tf32=allow"), Target("cuda -arch=sm_80")
+    assert floats.space(without).knobs["multiply_add"] == ("fma",)
+    assert floats.space(split).knobs["multiply_add"] == ("fma", TF32X3)
+    # A record or a config of another target: one clear error.
+    for target, problem in ((without, "unknown knob 'steps'"), (split, "knob 'multiply_add' has no choice 'tf32'")):
         assert not floats.space(target).knows(config)
-        # A record or a config of another target: one clear error.
-        with pytest.raises(UsageError, match="unknown knob 'steps'"):
+        with pytest.raises(UsageError, match=problem):
             build_task(floats, config, target)
 
 

@@ -113,7 +113,7 @@ def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target, d
     task, rng = residual_task(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    _, *starts = task.starts(target)
+    starts = [c for c in task.starts(target) if str(c["algorithm"]).startswith("winograd")]
     assert {c["algorithm"] for c in starts} >= {"winograd2", "winograd4"}
     for start in starts:
         # Long kernels are run by tests/operators/test_other_compilers.py.

@@ -218,7 +218,8 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
 
 def test_closed_form_and_tir_agree_on_split_floats() -> None:
     target, task = target_of("cuda"), task_of(Dense(m=33, k=256, n=130, dtype="float32"))
-    drawn = [task.space(target).sample(np.random.default_rng(3), 40, where={"algorithm": TF32X3, "local": s}) for s in (0, 8)]
+    space, rng = task.space(target), np.random.default_rng(3)
+    drawn = [space.sample(rng, 40, where={"algorithm": TF32X3, "local": local}) for local in (0, 8)]
     assert all(drawn)
     closed_form_and_tir_agree(target, task, [config for configs in drawn for config in configs[:2]], devices=())
 

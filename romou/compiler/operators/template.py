@@ -167,8 +167,12 @@ class ContractionTemplate(Template):
             for name, count in PIECES.items()
             if count in counts
         }
-        sums = {DIRECT: DirectAlgorithm, TF32X3: SplitAlgorithm}
-        return {name: kind(self.contracted, self.placement) for name, kind in sums.items()} | others | pieces
+        return {
+            DIRECT: DirectAlgorithm(self.contracted, self.placement),
+            TF32X3: SplitAlgorithm(self.contracted, self.placement),
+            **others,
+            **pieces,
+        }
 
     def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
         """Return the operator as a contraction, with its pixels in one row (flat) or row by row.
@@ -231,10 +235,10 @@ class ContractionTemplate(Template):
         def is_busy(name: str) -> bool:
             return work_items(usable[name].contraction(flat=True), starts[name][0]) >= limits.busy_work_items
 
-        # If all wait for the memory, tensor cores wait least.
-        by_preference = sorted(usable, key=lambda name: name != TF32X3)
-        first = min(by_preference, key=lambda name: usable[name].slots(limits, limits.preset.algorithms))
         sums = [name for name in usable if name == DIRECT or name in PIECES]
+        # Sums on tensor cores are not cut into pieces. If all algorithms wait for the memory, tensor cores come first.
+        whole = [name for name in usable if name not in sums and (name != TF32X3 or len(sums) == 1)]
+        first = min((*whole, *sums), key=lambda name: usable[name].slots(limits, limits.preset.algorithms))
         if first in sums:
             first = next(filter(is_busy, sums), sums[-1])
         others = [config for name, configs in starts.items() if name != first for config in configs]

@@ -108,9 +108,7 @@ def _warp_sums(nest: WarpNest, *, splits_floats: bool) -> tirx.Stmt:
                 raise BuildError(
                     f"tensor cores add to pixels that lie side by side in registers; these do not: {nest.store}"
                 )
-            statements.append(
-                tensor_core_fma(nest.store.buffer, first, factors, column, splits_floats=splits_floats)
-            )
+            statements.append(tensor_core_fma(nest.store.buffer, first, factors, column, splits_floats=splits_floats))
     return tirx.SeqStmt(statements)
 
 

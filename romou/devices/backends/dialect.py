@@ -172,9 +172,7 @@ def tensor_core_fma(
     data: four input channels. Both are bits of fp16, or fp32 rounded to TF32.
     splits_floats: whether both are fp32 as it is, which is multiplied in fp32's precision.
     """
-    name = "tensor_core_fma" + (
-        "" if "float32" not in str(data.ty) else "_tf32x3" if splits_floats else "_tf32"
-    )
+    name = "tensor_core_fma" + ("" if "float32" not in str(data.ty) else "_tf32x3" if splits_floats else "_tf32")
     return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
 
 

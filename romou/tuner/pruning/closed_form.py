@@ -113,7 +113,7 @@ class ClosedForm(Form):
         return lines
 
     def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
-        """Return algorithm -> formulas, for the algorithms in the columns. Direct ones share theirs, which come first."""
+        """Return algorithm -> formulas, for the algorithms in the columns. Direct ones share the first formulas."""
         names = {str(name) for name in np.unique(columns["algorithm"])} if "algorithm" in columns else {DIRECT}
         others = {name: form for name, form in self._others.items() if name in names}
         return others if names == set(others) else {DIRECT: self, **others}

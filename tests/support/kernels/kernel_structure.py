@@ -18,9 +18,9 @@ from romou.compiler.tir.calls import (
     is_fp16_store,
     is_matrix_product,
     is_tensor_core_fma,
-    tensor_core_instructions,
     is_texel_load,
     op_name,
+    tensor_core_instructions,
     texel_bytes,
     texels_for_tensor_cores,
 )

@@ -189,6 +189,11 @@ def pair_of(
     return task
 
 
+def direct_config(task: TunableTask, target: Target) -> Config:
+    """Return the first config that sums directly."""
+    return next(config for config in task.starts(target) if config.get("algorithm", "direct") == "direct")
+
+
 def target_of(kind: str) -> Target:
     """Return the attached device of a kind. For CUDA without a device, it is a GPU that kernels can be compiled for."""
     return Target(kind) if kind != "cuda" or backend(kind).list_devices() else Target("cuda -device=nvidia_h200")

@@ -148,8 +148,8 @@ KNOBS = (
         choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT, tensor_core.TF32X3),
         default="mad",
         help=(
-            "how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats rounded to TF32,"
-            " coopmat: fp16 as matrices, tf32x3: floats in their own precision)"
+            "how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats rounded to"
+            " TF32, coopmat: fp16 as matrices, tf32x3: floats in their own precision)"
         ),
         devices="mad, plain: OpenCL; mma, tf32, coopmat, tf32x3: tensor cores",
         is_spelling=True,

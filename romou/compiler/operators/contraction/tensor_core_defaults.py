@@ -102,7 +102,13 @@ def _instructions(config: Config) -> int:
 def _of_warps(config: Config, choice: str, **knobs: int) -> Config:
     """Return the config with tensor cores, of knobs that are the same for all configs with tensor cores."""
     return config.replace(
-        multiply_add=choice, tile_h=1, vector_width=LANES, unroll="lanes", arrangement="blocked", local_buffers=1, **knobs
+        multiply_add=choice,
+        tile_h=1,
+        vector_width=LANES,
+        unroll="lanes",
+        arrangement="blocked",
+        local_buffers=1,
+        **knobs,
     )
 
 

@@ -157,9 +157,9 @@ __device__ __forceinline__ int tensor_core_fma_tf32(int first, float* acc, float
 }
 """  # noqa: E501
     ),
-    # A float is `high`, rounded to TF32, plus `low`, the rest, whose last bits tensor cores do not read. Products of two
-    # rests are below 2^-22 of the whole product and left out. The small products are added first. Tensor cores round sums
-    # towards zero, which adds up in long sums. So each call sums up from zero.
+    # A float is `high`, rounded to TF32, plus `low`, the rest, whose last bits tensor cores do not read. Products of
+    # two rests are below 2^-22 of the whole product and left out. The small products are added first. Tensor cores
+    # round sums towards zero, which adds up in long sums. So each call sums up from zero.
     "tensor_core_fma_tf32x3": (
         """
 __device__ __forceinline__ float4 rounded(float4 v) {
