@@ -167,7 +167,7 @@ class TorchModel:
 
 
 # Networks of torch_networks.py. PyTorch is imported only if one of them is requested.
-EXPORTED = ("detector", "esrgan", "denoiser", "swin")
+EXPORTED = ("detector", "esrgan", "denoiser", "swin", "vit", "speech", "decoder_2layer")
 
 
 @functools.cache

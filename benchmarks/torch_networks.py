@@ -321,6 +321,120 @@ class Swin(nn.Module):
         return self.head(self.last(x).mean((1, 2)))
 
 
+class Attention(nn.Module):
+    """Attention between all rows. Several heads may share keys and values, and queries and keys may be rotated."""
+
+    def __init__(self, channels: int, heads: int, groups: int, *, is_causal: bool, has_bias: bool) -> None:
+        super().__init__()
+        self.heads, self.groups, self.is_causal, self.size = heads, groups, is_causal, channels // heads
+        self.q = nn.Linear(channels, channels, bias=has_bias)
+        self.k, self.v = (nn.Linear(channels, groups * self.size, bias=has_bias) for _ in range(2))
+        self.out = nn.Linear(channels, channels, bias=has_bias)
+
+    def forward(self, x: torch.Tensor, angles: torch.Tensor | None = None) -> torch.Tensor:
+        n, rows, channels = x.shape
+        q = self.q(x).view(n, rows, self.heads, self.size).transpose(1, 2)
+        k, v = (part(x).view(n, rows, self.groups, self.size).transpose(1, 2) for part in (self.k, self.v))
+        if angles is not None:
+            q, k = (_rotated(part, angles) for part in (q, k))
+        shared = self.heads // self.groups
+        if shared > 1:
+            k, v = (part.repeat_interleave(shared, 1) for part in (k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        return self.out(mixed.transpose(1, 2).reshape(n, rows, channels))
+
+
+def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+
+class EncoderLayer(nn.Module):
+    """Layer norm and attention, layer norm and a perceptron, each beside a residual."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.attention = Attention(channels, heads, heads, is_causal=False, has_bias=True)
+        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class VisionTransformer(nn.Module):
+    """ViT-S/16 for pictures of 224x224: twelve layers of 197 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 384, 16, 16)
+        self.first, self.places = (nn.Parameter(torch.randn(1, rows, 384) * 0.02) for rows in (1, 197))
+        self.layers = nn.Sequential(*(EncoderLayer(384, 6) for _ in range(12)))
+        self.norm, self.head = nn.LayerNorm(384), nn.Linear(384, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.patches(x).flatten(2).transpose(1, 2)
+        rows = self.layers(torch.cat([self.first, rows], 1) + self.places)
+        return self.head(self.norm(rows[:, 0]))
+
+
+class SpeechEncoder(nn.Module):
+    """The encoder of Whisper tiny: two convolutions over 30 s of sound, four layers of 1,500 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(80, 384, 3, padding=1), nn.Conv1d(384, 384, 3, stride=2, padding=1)
+        self.places = nn.Parameter(torch.randn(1, 1500, 384) * 0.02)
+        self.layers, self.norm = nn.Sequential(*(EncoderLayer(384, 6) for _ in range(4))), nn.LayerNorm(384)
+
+    def forward(self, sound: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(self.second(F.gelu(self.first(sound)))).transpose(1, 2)
+        return self.norm(self.layers(x + self.places))
+
+
+class RmsNorm(nn.Module):
+    """A row over its root mean square."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.scale
+
+
+class DecoderLayer(nn.Module):
+    """A layer of a language model: rotated queries and keys, shared keys and values, a gated perceptron."""
+
+    def __init__(self, channels: int, heads: int, groups: int, inner: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = RmsNorm(channels), RmsNorm(channels)
+        self.attention = Attention(channels, heads, groups, is_causal=True, has_bias=False)
+        self.gate, self.up = (nn.Linear(channels, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, channels, bias=False)
+
+    def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x), angles)
+        rows = self.norm2(x)
+        return x + self.down(F.silu(self.gate(rows)) * self.up(rows))
+
+
+class DecoderLayers(nn.Module):
+    """Two layers of a decoder of half a billion parameters over 128 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.norm = nn.ModuleList(DecoderLayer(896, 14, 2, 4864) for _ in range(2)), RmsNorm(896)
+        angles = torch.arange(128)[:, None] * 10000 ** (-torch.arange(32) / 32)
+        self.register_buffer("angles", torch.cat([angles, angles], -1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, self.angles)
+        return self.norm(x)
+
+
 def _pictures(size: int) -> dict[str, tuple[int, ...]]:
     return {"image": (1, 3, size, size)}
 
@@ -331,6 +445,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] 
     "esrgan": (Esrgan, _pictures(48)),
     "denoiser": (Denoiser, {**_pictures(32), "time": (1,)}),
     "swin": (Swin, _pictures(224)),
+    "vit": (VisionTransformer, _pictures(224)),
+    "speech": (SpeechEncoder, {"sound": (1, 80, 3000)}),
+    "decoder_2layer": (DecoderLayers, {"rows": (1, 128, 896)}),
 }
 
 
