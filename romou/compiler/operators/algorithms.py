@@ -46,6 +46,7 @@ ALGORITHM = Knob(
     name="algorithm",
     choices=(DIRECT, *TILES, *PIECES, TF32X3),
     default=DIRECT,
+    absent=DIRECT,
     help=(
         "sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; a long sum in pieces, which a"
         " second kernel adds up in their order; or products of floats on tensor cores, each three products of TF32"
