@@ -318,6 +318,11 @@ class Space:
             return False
         return True
 
+    def completed(self, config: Mapping[str, Choice]) -> Config:
+        """Return the config with the values of knobs that it lacks (`Knob.absent`), and without unknown knobs."""
+        values = {name: config.get(name, self.declared[name].absent) for name in self.knobs}
+        return Config({name: value for name, value in values.items() if value is not None})
+
     def is_valid(self, config: Config) -> bool:
         """Return whether every constraint admits the config."""
         if not all(map(bool, self._conditions(config))):
@@ -325,7 +330,7 @@ class Space:
         return (
             self.divided_by is None
             or not self._spaces
-            or bool(self._spaces[config[self.divided_by]]._admits(config, self.knobs))
+            or bool(self._spaces[self.completed(config)[self.divided_by]]._admits(config, self.knobs))
         )
 
     def __iter__(self) -> Iterator[Config]:

@@ -116,8 +116,8 @@ class TunableTask(Task):
         return {}
 
     def direct_config(self, target: Target) -> Config:
-        """Return the default config, with an algorithm that has neither workspaces nor larger weights."""
-        return self.template.direct(self.default_config(target))
+        """Return the first config whose algorithm has neither workspaces nor larger weights."""
+        return next(config for config in self.starts(target) if self.template.is_lean(config))
 
     def with_fp32_sums(self, config: Config, target: Target) -> Config | None:
         """Return `config` with sums in fp32. None if the space on `target` has no such config."""

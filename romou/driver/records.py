@@ -95,7 +95,7 @@ def recorded_configs(
     for key, measured in records.items():
         best = fastest(measured)
         if best is not None and best.time_s is not None:
-            configs[key], seconds[key] = Config(best.config), best.time_s
+            configs[key], seconds[key] = spaces[key].completed(best.config), best.time_s
     return seconds, configs
 
 
@@ -106,8 +106,9 @@ def valid_configs(
     valid: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:
-            if task.space(target).knows(configs[task.key]):
-                valid[task.key] = configs[task.key]
+            space = task.space(target)
+            if space.knows(configs[task.key]):
+                valid[task.key] = space.completed(configs[task.key])
             else:
                 text = "%s: the baseline's config is none of its space any more; the default is taken"
                 logger.warning(text, task.name)

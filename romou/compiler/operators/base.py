@@ -91,9 +91,9 @@ class Template(ABC):
         """Return a decent config of each algorithm, the default config first."""
         return [self.default_config(limits)]
 
-    def direct(self, config: Config) -> Config:
-        """Return `config` with the algorithm that has neither workspaces nor larger weights."""
-        return config
+    def is_lean(self, config: Config) -> bool:
+        """Return whether the config's algorithm has neither workspaces nor larger weights."""
+        return True
 
     def with_fp32_sums(self, config: Config) -> Config:
         """Return `config` with sums in fp32. It may then be outside of the template's space."""

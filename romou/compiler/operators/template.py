@@ -193,8 +193,8 @@ class ContractionTemplate(Template):
         }
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
 
-    def direct(self, config: Config) -> Config:
-        return config.replace(algorithm=DIRECT) if "algorithm" in config else config
+    def is_lean(self, config: Config) -> bool:
+        return isinstance(self._algorithm(config), DirectAlgorithm)
 
     def with_fp32_sums(self, config: Config) -> Config:
         return config.replace(accumulate=FP32) if "accumulate" in config else config

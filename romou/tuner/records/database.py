@@ -125,7 +125,8 @@ class ScheduleDatabase:
         chosen = (by_time or _most_similar(of_device, task))[:_MOST_STARTS]
         foreign = [s for s in self._near(gpu) if s.is_foreign] if gpu else []
         chosen += [s for s in foreign if s.is_of(task)][:1] or _most_similar(foreign, task)
-        return list(dict.fromkeys(_fitted(s.record.config, space, default) for s in chosen))
+        configs = (s.record.config if s.is_foreign else space.completed(s.record.config) for s in chosen)
+        return list(dict.fromkeys(_fitted(config, space, default) for config in configs))
 
     def _near(self, gpu: str) -> Sequence[TunedSchedule]:
         """Return the schedules of a GPU, or of the nearest one by its number: adreno750 -> adreno_740.jsonl."""

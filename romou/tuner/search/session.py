@@ -188,6 +188,7 @@ class TuningSession:
             config = Config(record.config)
             # The space may have changed since, or belong to a target with other limits.
             is_known = state.space.knows(config)
+            config = state.space.completed(config) if is_known else config
             if reason is None and not is_known:
                 reason = "made for other knobs than this version and target have"
             if reason is not None:
