@@ -64,12 +64,10 @@ def slower(function: str, share: float) -> Iterator[None]:
     """Add a share of extra work to one function of everything compiled inside the block (`with_extra_work`)."""
 
     def rewrite(source: str, _target: tvm.target.Target) -> str:
-        # The text before the first kernel holds declarations.
+        # The text before the first kernel holds declarations. Transforms of a function have no sums.
         kernels = re.split(r"^(?=__kernel void )", source, flags=re.MULTILINE)
-        return "".join(
-            with_extra_work(k, share) if re.match(rf"__kernel void {function}_kernel\([^;]*{{\n", k) else k
-            for k in kernels
-        )
+        is_sum = re.compile(rf"__kernel void {function}_kernel(_\d+)?\([^;]*{{\n")
+        return "".join(with_extra_work(k, share) if is_sum.match(k) and LOOP.search(k) else k for k in kernels)
 
     before = tvm.get_global_func(POSTPROC, allow_missing=True)
     tvm.register_global_func(POSTPROC, rewrite, override=True)

@@ -153,7 +153,7 @@ def test_default_algorithms_with_workspaces_give_way_too() -> None:
 def test_the_command_shows_it() -> None:
     asked = CliRunner().invoke(main, ["inspect", "bundled:squeezenet1_0", "--memory", "--target", HOST])
     assert asked.exit_code == 0, asked.output
-    assert re.search(r"weights\s.*4\.\d\d", asked.output), asked.output
+    assert re.search(r"weights\s.*\d\d\.\d", asked.output), asked.output
     assert re.search(r"written by", asked.output)
 
 

@@ -24,13 +24,14 @@ from support.models.small_networks import NetworkBuilder
 from support.servers import forked
 from support.servers.rpc_servers import serving
 
-CONV = "conv2d_1x32x20x20_32_3x3_s1"
+# Dilated, so its sums are direct: one kernel.
+CONV = "conv2d_1x32x20x20_32_3x3_s1_d2"
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     g = NetworkBuilder({"image": (1, 32, 20, 20)})
-    x = g.add("Relu", g.conv("image", 32, 32, pads=[1, 1, 1, 1]))
+    x = g.add("Relu", g.conv("image", 32, 32, pads=[2, 2, 2, 2], dilations=[2, 2]))
     x = g.add("Relu", g.conv(x, 32, 48, (1, 1)))
     path = tmp_path_factory.mktemp("model") / "small.onnx"
     onnx.save(g.model(g.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])), path)
