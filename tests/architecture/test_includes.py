@@ -22,7 +22,7 @@ LAYERS = {
         owned
         device
         memory program recorder timer queries
-        command_buffer mapping
+        command_buffer mapping profile
         device_api module source_kernel
     """,
     "vulkan_runtime": """

@@ -221,8 +221,8 @@ class ContractionTemplate(Template):
     def starts(self, limits: Limits) -> list[Config]:
         """Return a decent config of each algorithm, and one with staged operands if there are tensor cores.
 
-        The first config has the algorithm with the least work among the algorithms that lose few digits. If that sums
-        directly and leaves the device idle, it has the fewest pieces that do not.
+        The first config has the algorithm with the least work among the algorithms that lose few digits. Long sums that
+        may be cut into pieces have the fewest pieces that keep the device busy.
         """
         usable, has_choice = self._usable(limits)
         if not has_choice:
@@ -236,11 +236,13 @@ class ContractionTemplate(Template):
             return work_items(usable[name].contraction(flat=True), starts[name][0]) >= limits.busy_work_items
 
         sums = [name for name in usable if name == DIRECT or name in PIECES]
-        # Sums on tensor cores are not cut into pieces. If all algorithms wait for the memory, tensor cores come first.
-        whole = [name for name in usable if name not in sums and (name != TF32X3 or len(sums) == 1)]
-        first = min((*whole, *sums), key=lambda name: usable[name].slots(limits, limits.preset.algorithms))
-        if first in sums:
-            first = next(filter(is_busy, sums), sums[-1])
+        # If all algorithms wait for the memory, tensor cores come first.
+        in_turn = sorted(usable, key=lambda name: name != TF32X3)
+        first = (
+            next(filter(is_busy, sums), sums[-1])
+            if len(sums) > 1
+            else min(in_turn, key=lambda name: usable[name].slots(limits, limits.preset.algorithms))
+        )
         others = [config for name, configs in starts.items() if name != first for config in configs]
         return [*starts[first], *others]
 
