@@ -166,6 +166,15 @@ def test_the_last_position_is_no_position_behind_tiles() -> None:
         assert [rule(size) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
 
 
+def test_the_last_vector_is_no_vector_of_a_tile() -> None:
+    """The number of vectors is odd at all sizes, so it is also one less than the vectors of all tiles of two."""
+    sizes = sum(generic_sizes(8), ())[:5]
+    rules = Rules(sizes=sizes, most=8)
+    for integer in (lambda n: 4 * -(-n // 8), lambda n: 2 * -(-n // 8), lambda n: -(-n // 4), lambda n: -(-n // 4) - 1):
+        rule = rules.of(tuple(map(integer, sizes)))
+        assert [rule(size) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
+
+
 def test_an_integer_without_a_rule_is_refused() -> None:
     sizes, _ = generic_sizes(512)
     with pytest.raises(NotOneKernelError, match="an integer is"):

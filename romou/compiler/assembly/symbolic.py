@@ -73,13 +73,12 @@ class Rules:
         """Return the rule of an integer, the likeliest first. Raise NotOneKernelError if there is none."""
         if values not in self._found:
             extents = [(self.sizes, _itself), *self.extents.items()]
-            found = [*extents, *self._found.items()]
             attempts = (
                 *(partial(_moved, values, *each) for each in extents),
                 *(partial(_multiple, values, *each) for each in extents),
                 *(partial(_last, values, *each) for each in extents),
-                *(partial(_moved, values, *each) for each in found),
                 *(partial(_tiles, values, *each, _POWERS) for each in extents),
+                partial(self._near, values),
                 partial(self._product, values),
                 partial(self._tiles_of_elements, values),
                 *(partial(_linear, values, *each) for each in extents),
@@ -90,6 +89,14 @@ class Rules:
                 raise NotOneKernelError(f"an integer is {values} at the sizes {self.sizes}")
             self._found[values] = rule
         return self._found[values]
+
+    def _near(self, values: _Values) -> _Rule | None:
+        """Return the rule of an integer that is one with a rule, moved. The nearest is the likeliest."""
+        offsets = {extent: values[0] - extent[0] for extent in self._found}
+        for extent in sorted(offsets, key=lambda extent: abs(offsets[extent])):
+            if (rule := _moved(values, extent, self._found[extent])) is not None:
+                return rule
+        return None
 
     def _product(self, values: _Values) -> _Rule | None:
         for factor, rule in [*self._found.items(), *self._counts()]:
