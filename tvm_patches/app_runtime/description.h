@@ -77,19 +77,33 @@ inline std::vector<TensorInfo> tensor_infos(const json::Object& object, const ch
 
 inline ShapeSet shape_set(const json::Object& about) {
   ShapeSet set;
-  for (const ffi::Any& each : field(about, "shapes").cast<json::Array>()) {
-    const json::Object shape = each.cast<json::Object>();
-    set.shapes.push_back({text(shape, "entry"), tensor_infos(shape, "inputs"), tensor_infos(shape, "outputs")});
-  }
-  for (const auto& [name, bytes] : field(about, "padding").cast<json::Object>()) {
-    std::string& value = set.padding[name.cast<ffi::String>()];
-    for (const ffi::Any& byte : bytes.cast<json::Array>()) value.push_back(static_cast<char>(byte.cast<int64_t>()));
-  }
   const auto numbers = [](const ffi::Any& row) {
     std::vector<int64_t> found;
     for (const ffi::Any& number : row.cast<json::Array>()) found.push_back(number.cast<int64_t>());
     return found;
   };
+  const auto free_axes = [&](const json::Object& rows, const char* name) {
+    std::vector<FreeAxis> axes;
+    for (const ffi::Any& row : field(rows, name).cast<json::Array>()) {
+      const std::vector<int64_t> axis = numbers(row);
+      axes.push_back({size_t(axis.at(0)), size_t(axis.at(1)), {axis.at(2), axis.at(3), axis.at(4)}});
+    }
+    return axes;
+  };
+  for (const ffi::Any& each : field(about, "shapes").cast<json::Array>()) {
+    const json::Object shape = each.cast<json::Object>();
+    set.shapes.push_back({text(shape, "entry"), tensor_infos(shape, "inputs"), tensor_infos(shape, "outputs"), 0, {}, {}});
+    if (shape.count(ffi::String("rows")) != 0) {
+      const json::Object rows = field(shape, "rows").cast<json::Object>();
+      set.shapes.back().most = field(rows, "most").cast<int64_t>();
+      set.shapes.back().free_inputs = free_axes(rows, "inputs");
+      set.shapes.back().free_outputs = free_axes(rows, "outputs");
+    }
+  }
+  for (const auto& [name, bytes] : field(about, "padding").cast<json::Object>()) {
+    std::string& value = set.padding[name.cast<ffi::String>()];
+    for (const ffi::Any& byte : bytes.cast<json::Array>()) value.push_back(static_cast<char>(byte.cast<int64_t>()));
+  }
   for (const ffi::Any& row : field(about, "groups").cast<json::Array>()) {
     const std::vector<int64_t> axes = numbers(row);
     set.groups.emplace_back();
@@ -97,7 +111,7 @@ inline ShapeSet shape_set(const json::Object& about) {
   }
   for (const ffi::Any& row : field(about, "cuts").cast<json::Array>()) {
     const std::vector<int64_t> cut = numbers(row);
-    set.cuts.push_back({size_t(cut.at(0)), size_t(cut.at(1)), size_t(cut.at(2)), size_t(cut.at(3)), cut.at(4), cut.at(5), cut.at(6)});
+    set.cuts.push_back({size_t(cut.at(0)), size_t(cut.at(1)), size_t(cut.at(2)), size_t(cut.at(3)), {cut.at(4), cut.at(5), cut.at(6)}});
   }
   return set;
 }

@@ -77,7 +77,7 @@ ROMOU_API size_t romou_output_count(const romou_model* model);
 ROMOU_API romou_status romou_input(const romou_model* model, size_t index, romou_tensor* tensor);
 ROMOU_API romou_status romou_output(const romou_model* model, size_t index, romou_tensor* tensor);
 
-/* Give an input of a model of several shapes a shape: one of them, or a smaller one if the model pads. romou_input then describes it, and it has to be
+/* Give an input of a model of several shapes a shape: one of them, a smaller one if the model pads, or any size up to the bound of a size at run time. romou_input then describes it, and it has to be
  * set again. The run chooses the shape, and romou_output describes the outputs behind romou_start or romou_run. A model of several shapes maps nothing. */
 ROMOU_API romou_status romou_reshape(romou_model* model, const char* input, const int64_t* shape, size_t rank);
 /* Copy an input to the device. It stays for later runs. */

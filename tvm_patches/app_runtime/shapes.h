@@ -35,16 +35,57 @@ struct TensorInfo {
   }
 };
 
-/// A function of the model, for one shape.
+/// The extent of an axis that follows from a size: floor((factor * size + offset) / divisor).
+struct Extent {
+  int64_t factor, offset, divisor;
+
+  int64_t of(int64_t size) const {
+    const int64_t scaled = factor * size + offset;
+    return scaled / divisor - (scaled % divisor < 0 ? 1 : 0);
+  }
+};
+
+/// An axis of an input or output that follows from the size at run time.
+struct FreeAxis {
+  size_t tensor, axis;
+  Extent extent;
+};
+
+/// A function of the model, for one shape or for all sizes at run time up to its shape.
 struct Shape {
   std::string entry;
   std::vector<TensorInfo> inputs, outputs;
+  int64_t most = 0;  ///< the bound of a size at run time, or 0
+  std::vector<FreeAxis> free_inputs, free_outputs;
+
+  /// Return the size at run time of these inputs. 0: there is none, or the inputs have other shapes.
+  int64_t size_in(const std::vector<TensorInfo>& given) const {
+    if (free_inputs.empty()) return 0;
+    const std::vector<int64_t>& sides = given[free_inputs[0].tensor].shape;
+    const int64_t size = free_inputs[0].axis < sides.size() ? sides[free_inputs[0].axis] : 0;
+    if (size < 1 || size > most) return 0;
+    const std::vector<TensorInfo> wanted = at(inputs, free_inputs, size);
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (given[i].shape != wanted[i].shape) return 0;
+    }
+    return size;
+  }
+
+  /// Return tensors at a size at run time.
+  static std::vector<TensorInfo> at(std::vector<TensorInfo> tensors, const std::vector<FreeAxis>& axes, int64_t size) {
+    for (const FreeAxis& each : axes) {
+      std::vector<int64_t> sides = tensors[each.tensor].shape;
+      sides[each.axis] = each.extent.of(size);
+      tensors[each.tensor] = tensors[each.tensor].with_shape(std::move(sides));
+    }
+    return tensors;
+  }
 };
 
-/// The extent of an output's axis: floor((factor * extent of an input's axis + offset) / divisor).
+/// An output's axis that follows from an input's axis.
 struct Cut {
   size_t output, axis, input, input_axis;
-  int64_t factor, offset, divisor;
+  Extent extent;
 };
 
 struct ShapeSet {
@@ -53,7 +94,7 @@ struct ShapeSet {
   std::vector<std::vector<std::pair<size_t, size_t>>> groups;  ///< inputs and axes that have one size
   std::vector<Cut> cuts;
 
-  /// Return the shape of these inputs, or the next larger one. Raises ROMOU_INVALID if there is none.
+  /// Return the shape of these inputs, the least bound of their size, or the next larger shape. Raises ROMOU_INVALID if there is none.
   const Shape& choose(const std::vector<TensorInfo>& given) const {
     const Shape* found = nullptr;
     size_t least = 0;
@@ -69,6 +110,7 @@ struct ShapeSet {
         for (size_t axis = 0; holds && axis < mine.size(); ++axis) holds = mine[axis] > 0 && mine[axis] <= whole[axis];
       }
       if (is_equal) return shape;
+      holds = holds || shape.size_in(given) != 0;
       if (holds && (found == nullptr || elements < least)) found = &shape, least = elements;
     }
     for (const auto& group : groups) {
@@ -86,11 +128,10 @@ struct ShapeSet {
 
   /// Return the outputs of a run of `shape` for these inputs.
   std::vector<TensorInfo> outputs_of(const Shape& shape, const std::vector<TensorInfo>& given) const {
-    std::vector<TensorInfo> outputs = shape.outputs;
+    std::vector<TensorInfo> outputs = Shape::at(shape.outputs, shape.free_outputs, shape.size_in(given));
     for (const Cut& cut : cuts) {
       std::vector<int64_t> sides = outputs[cut.output].shape;
-      const int64_t scaled = cut.factor * given[cut.input].shape[cut.input_axis] + cut.offset;
-      sides[cut.axis] = scaled / cut.divisor - (scaled % cut.divisor < 0 ? 1 : 0);
+      sides[cut.axis] = cut.extent.of(given[cut.input].shape[cut.input_axis]);
       outputs[cut.output] = outputs[cut.output].with_shape(sides);
     }
     return outputs;

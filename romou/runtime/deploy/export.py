@@ -14,7 +14,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,11 +48,13 @@ class ShapeEntry:
     """A function of the program, for one shape.
 
     inputs, outputs: name -> (shape, numpy dtype name), in call order.
+    rows: what model.json says of a size at run time, up to this shape. Empty for one size.
     """
 
     entry: str
     inputs: Tensors
     outputs: Tensors
+    rows: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,12 @@ class Variant:
         types = {name: STORAGE.get(dtype, dtype) for name, (_, dtype) in self.inputs.items()}
         return {
             "shapes": [
-                {"entry": each.entry, "inputs": _tensors(each.inputs), "outputs": _tensors(each.outputs)}
+                {
+                    "entry": each.entry,
+                    "inputs": _tensors(each.inputs),
+                    "outputs": _tensors(each.outputs),
+                    **({"rows": each.rows} if each.rows else {}),
+                }
                 for each in self.shapes
             ],
             "padding": {name: list(np.array(value, types[name]).tobytes()) for name, value in values.items()},

@@ -13,7 +13,7 @@ from romou.base.errors import UsageError
 from romou.base.inputs import checked_inputs, converted
 from romou.compiler.frontend.padding import Padding
 from romou.compiler.graph.memory.memory import MemoryUse
-from romou.runtime.deploy import ShapeEntry, Variant
+from romou.runtime.deploy import Variant
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.machine import Machine
 from romou.runtime.module.outputs import Outputs
@@ -249,10 +249,8 @@ class MultiShapeModel(TunedModel):
             model._refuse_host_nodes("the model cannot be exported")
 
     def _variant(self, host: str) -> Variant:
-        entries = (
-            ShapeEntry(entry=model.entry, inputs=model.inputs, outputs=model._stored_outputs) for model in self.models
-        )
-        return dataclasses.replace(super()._variant(host), shapes=tuple(entries), padding=self._padding)
+        entries = tuple(model._shape_entry() for model in self.models)
+        return dataclasses.replace(super()._variant(host), shapes=entries, padding=self._padding)
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from romou.base.arguments import whole_of
 from romou.base.errors import UsageError
 from romou.base.inputs import checked_inputs, random_inputs
-from romou.runtime.deploy import Variant
+from romou.runtime.deploy import ShapeEntry, Variant
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
@@ -215,8 +215,16 @@ class RunTimeRowsModel(TunedModel):
             raise UsageError(f"rows={rows}: {self.rows.name} is at most {self.rows.most}")
         return number
 
+    def _shape_entry(self) -> ShapeEntry:
+        def axes(tensors: Iterable[str], rules: Mapping[str, Sequence[Sequence[int]]]) -> list[list[int]]:
+            return [[place, *rule] for place, name in enumerate(tensors) for rule in rules.get(name, ())]
+
+        inputs, outputs = axes(self.inputs, self.rows.inputs), axes(self.outputs, self.rows.outputs)
+        rows = {"most": self.rows.most, "inputs": inputs, "outputs": outputs}
+        return dataclasses.replace(super()._shape_entry(), rows=rows)
+
     def _variant(self, host: str) -> Variant:
-        raise UsageError("a model with a size at run time cannot be exported", hint="Compile it for one size.")
+        return dataclasses.replace(super()._variant(host), shapes=(self._shape_entry(),))
 
     def _meta(self) -> dict[str, Any]:
         return {**super()._meta(), "rows": dataclasses.asdict(self.rows)}

@@ -29,7 +29,7 @@ from romou.compiler.frontend.declared import Settled, check_settled
 from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
 from romou.devices.targets import Target
-from romou.runtime.deploy import Variant, check_exportable, check_project, export_models, write_project
+from romou.runtime.deploy import ShapeEntry, Variant, check_exportable, check_project, export_models, write_project
 from romou.runtime.module.binding import BoundModel, bound_arrays
 from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
 from romou.runtime.module.host_memory import HostMemory
@@ -679,6 +679,10 @@ class TunedModel:
             outputs=self._stored_outputs,
             values=self.settled,
         )
+
+    def _shape_entry(self) -> ShapeEntry:
+        """Return the function of the library that computes the model, for an export of several shapes."""
+        return ShapeEntry(entry=self.entry, inputs=self.inputs, outputs=self._stored_outputs)
 
     def _write_host_code(self, path: Path) -> None:
         if self._host_code is not None:
