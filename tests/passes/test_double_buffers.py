@@ -21,7 +21,7 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from support.kernels import cuda_on_cpu
 from support.kernels.cuda_on_cpu import run_on_cpu
-from support.kernels.operators import conv, error_of, matmul, random_arrays, reference, task_of
+from support.kernels.operators import conv, direct_config, error_of, matmul, random_arrays, reference, task_of
 from support.suite.exhaustive import few
 
 TARGET = Target("cuda -arch=sm_90a")
@@ -31,7 +31,7 @@ DENSE = Dense(m=21, k=48, n=37, dtype="float32")
 def config_of(task: TunableTask, **knobs: int | str) -> Config:
     """Return a config of 2 x 4 work-items with tiles that divide no extent."""
     knobs = {"tile_o": 2, "tile_w": 3, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "split_k": 1, **knobs}
-    config = task.default_config(TARGET).replace(**knobs)
+    config = direct_config(task, TARGET).replace(**knobs)
     assert task.space(TARGET).is_valid(config), config
     return config
 
@@ -114,7 +114,7 @@ def test_a_turn_is_written_out_by_the_compiler(name: str, loops: int) -> None:
     knobs = {**places, "pixels": "flat", "local": 1, "tile_w": 1, "wg_o": 2, "wg_w": 4, "split_k": 1, "vector_width": 4}
     texts = []
     for unroll in ("lanes", "turn"):
-        config = task.default_config(target).replace(**knobs, unroll=unroll)
+        config = direct_config(task, target).replace(**knobs, unroll=unroll)
         assert task.space(target).is_valid(config), config
         (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
         texts.append(kernel.source)

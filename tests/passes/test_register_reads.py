@@ -11,7 +11,7 @@ from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from support.kernels.operators import conv, task_of
+from support.kernels.operators import conv, direct_config, task_of
 
 CUDA = Target("cuda -arch=sm_90a")
 WORKS: list[Conv2d | Dense] = [
@@ -63,7 +63,7 @@ def test_without_the_pass_something_is() -> None:
     """If this fails, TVM no longer compares vectors by their text, and the pass can be dropped."""
     task = task_of(WORKS[0])
     (kernel,) = inspect_function(
-        task.schedule(task.default_config(CUDA), CUDA)["main"], CUDA, without=["name_register_reads"]
+        task.schedule(direct_config(task, CUDA), CUDA)["main"], CUDA, without=["name_register_reads"]
     )
     assert stale_reads(kernel.source)
 
