@@ -14,11 +14,11 @@ class Registers:
     """A model of register allocation in contractions, for register tiles that do not spill.
 
     max_fill: fraction of the registers that a default config may fill.
-    addresses: registers for addresses and other scalars.
-    prefetched: registers for the loads that the compiler issues ahead.
-    max_unrolled_products: most multiply-adds of a work-item if the compiler unrolls the rows of a window.
-    max_unrolled_constant_products: the same limit if all columns are constants.
-    live_fraction: fraction of an unrolled sum's loads with overlapping live ranges.
+    addresses: registers for addresses and other scalars of a few loads.
+    loaded_ahead, load_ahead: registers for loads that the compiler issues ahead, and for each load of a basic block.
+    max_unrolled_operations: most products, loads and operations of counters in a loop that the compiler unrolls.
+    max_unrolled_products: most multiply-adds of a work-item if the compiler unrolls the rows of a depthwise window.
+    max_unrolled_constant_products: the same limit for any window if all columns are constants.
     min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
@@ -29,10 +29,11 @@ class Registers:
 
     max_fill: float
     addresses: int
-    prefetched: int
+    loaded_ahead: int
+    load_ahead: float
+    max_unrolled_operations: int
     max_unrolled_products: int
     max_unrolled_constant_products: int
-    live_fraction: float
     min_rolled_texels: int | None = None
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None

@@ -19,7 +19,7 @@ from romou.devices.targets import Target
 
 
 def test_every_preset_loads_and_every_number_says_what_it_was_fitted_to() -> None:
-    assert {"adreno", "cpu", "gpu", "mali_bifrost", "mali_valhall", "mobile"} == {*known_presets()}
+    assert {"adreno", "adreno_7xx", "cpu", "gpu", "mali_bifrost", "mali_valhall", "mobile"} == {*known_presets()}
     for name in known_presets():
         preset = load_preset(name)
         assert preset.name == name
@@ -32,7 +32,7 @@ def test_every_preset_loads_and_every_number_says_what_it_was_fitted_to() -> Non
 @pytest.mark.parametrize("name", known_devices())
 def test_a_device_has_the_preset_of_its_family(name: str) -> None:
     limits = Target(f"opencl -device={name}").limits
-    expected = {"adreno": "adreno", "mali_b": "mali_bifrost", "mali_v": "mali_valhall"}
+    expected = {"adreno_7": "adreno_7xx", "adreno": "adreno", "mali_b": "mali_bifrost", "mali_v": "mali_valhall"}
     family = next((preset for prefix, preset in expected.items() if (limits.family or "").startswith(prefix)), None)
     assert limits.preset.name == (family or ("cpu" if name == "host" else "gpu"))
     assert limits.is_mobile == (family is not None) == (limits.preset.registers is not None)

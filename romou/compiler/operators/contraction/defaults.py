@@ -20,8 +20,8 @@ from romou.compiler.operators.contraction.occupancy import (
     work_items,
 )
 from romou.compiler.operators.contraction.tensor_core_defaults import tensor_core_config
-from romou.compiler.operators.contraction.tiles import fit_tile
-from romou.compiler.tir.primitives import MemoryKind
+from romou.compiler.operators.contraction.tiles import fit_tile, fits
+from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
 _MIN_FP16_PRODUCTS = 32
@@ -45,10 +45,12 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     config = fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
     config = split_sums(space, contraction, config, limits)
-    for tile_w in (2, 1):
+    # A single pixel of short vectors takes more loads than products.
+    has_short_vectors = contraction.is_batched and list(contraction.reduce.values())[-1] < LANES
+    for tile_w in (2,) if has_short_vectors else (2, 1):
         candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
         is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
-        if is_idle and is_allowed(space, candidate, limits):
+        if is_idle and is_allowed(space, candidate, limits) and fits(space, contraction, config, candidate, limits):
             config = candidate
     config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)

@@ -7,25 +7,56 @@ import math
 from romou.base.preset import Registers
 from romou.base.space import Config
 from romou.compiler.operators.contraction.form import Contraction
-from romou.compiler.operators.contraction.knobs import FP32
 from romou.compiler.tir.primitives import LANES
+
+# Operations of a load with its address, and of an iteration, if a product of two numbers is one. Compilers count them
+# before they unroll a loop.
+_LOAD_COST, _ITERATION_COST = 8, 20
 
 
 def estimated_registers(contraction: Contraction, tile: Config, model: Registers) -> int:
-    """Return the 32-bit registers of a work-item for its sums, its loads and addresses."""
-    sums, tile_w = tile["tile_o"] * tile["tile_w"], tile["tile_w"]
+    """Return the 32-bit registers of a work-item for its sums, its loads and addresses.
+
+    A compiler moves loads and their addresses ahead inside of a basic block. The first few loads take all of their
+    registers, the others wait for free ones.
+    """
+    loads = _loads_of_block(contraction, tile, model)
+    ahead = min(LANES * loads + model.addresses, model.loaded_ahead + model.load_ahead * loads)
+    # Each pixel of a depthwise tile has its own input.
+    pixels = 2 * tile["tile_w"] * (contraction.lhs_varies == "by lane")
+    return int(LANES * tile["tile_o"] * tile["tile_w"] + ahead + pixels)
+
+
+def _loads_of_block(contraction: Contraction, tile: Config, model: Registers) -> int:
+    """Return the loads of an iteration that the compiler keeps as a loop. It unrolls the inner loops."""
+    tile_o, tile_w = tile["tile_o"], tile["tile_w"]
     texels, *window, lanes = contraction.reduce.values()
+    products = LANES * tile_o * tile_w * math.prod(window) * lanes
+    is_whole_row = 1 < contraction.extents[2] <= tile_w
     if contraction.lhs_varies == "by lane":
-        loaded = window_row(contraction, tile_w)
-        products = LANES * sums * math.prod(contraction.reduce.values())
-        prefetched = float(products <= model.max_unrolled_products)
-    elif math.prod(window) == 1 and LANES * sums * lanes * texels <= model.max_unrolled_constant_products:
-        # The whole sum is unrolled.
-        loads = texels * (tile_w + lanes * tile["tile_o"])
-        return int(model.live_fraction * LANES * (sums + loads))
-    else:
-        loaded, prefetched = tile_w + LANES, _prefetched(contraction, tile, model)
-    return int(LANES * (sums + loaded) + model.addresses + model.prefetched * prefetched)
+        # A depthwise window: its rows are `texels` and `window`, its columns `lanes`.
+        rows, products = texels * math.prod(window), products * texels
+        limit = model.max_unrolled_constant_products if is_whole_row else model.max_unrolled_products
+        return window_row(contraction, tile_w) * (rows if products <= limit else 1)
+    taps, columns = math.prod(window), window[-1] if window else 1
+    weights = lanes * tile_o * (LANES if contraction.rhs_vector == "none" else 1)
+    rows = taps // columns
+    # Neighbouring windows share their input.
+    inputs = tile_w if is_whole_row else (tile_w - 1) * contraction.stride + columns if columns > 1 else tile_w
+    row = (inputs if contraction.lhs_vector else lanes * inputs) + columns * weights
+    if taps > 1 and (texels == 1 or is_whole_row):
+        # The only texel of three channels has constant addresses, and so have the columns of a whole row.
+        if products <= model.max_unrolled_constant_products:
+            return rows * row
+        # A whole row keeps its pixels, and loads the weights of one texel of channels at a time.
+        return tile_w + columns * lanes if is_whole_row else columns * (tile_w + weights)
+    # Work-items that share a sum have a part of the loop each.
+    texels = -(-texels // tile["split_k"])
+    operations = products + _LOAD_COST * rows * row + _ITERATION_COST * taps
+    if texels * operations <= model.max_unrolled_operations:
+        # Loads of images pass those of a buffer, which keep their order.
+        return texels * rows * row * (1 + (tile["data"] != tile["weight"]))
+    return (rows if operations <= model.max_unrolled_operations else 1) * row
 
 
 def rolled_registers(contraction: Contraction, tile: Config) -> int:
@@ -40,28 +71,3 @@ def rolled_registers(contraction: Contraction, tile: Config) -> int:
 def window_row(contraction: Contraction, tile_w: int) -> int:
     """Return the texels of one row of a depthwise window: weights, and the input span of a tile."""
     return 2 * list(contraction.reduce.values())[-1] + (tile_w - 1) * contraction.stride
-
-
-def _prefetched(contraction: Contraction, tile: Config, model: Registers) -> float:
-    """Return the loads that the compiler issues ahead, as a multiple of `model.prefetched`.
-
-    It loads ahead for several taps of a window, and more if it unrolls all rows of the window.
-    """
-    *_, width = contraction.extents
-    tile_w = tile["tile_w"]
-    texels, *window, lanes = contraction.reduce.values()
-    if math.prod(window) == 1:
-        return 0
-    is_whole_row = 1 < width <= tile_w
-    # A sum over three channels has a single texel, so all weights are at constant addresses.
-    is_constant = is_whole_row or (texels == 1 and contraction.inputs[0].dtype == FP32)
-    products = LANES * tile["tile_o"] * tile_w * lanes * math.prod(window)
-    is_unrolled = products <= (model.max_unrolled_constant_products if is_constant else model.max_unrolled_products)
-    # The taps of a whole row read the same pixels, so only weights are loaded ahead.
-    share = float((1 if is_unrolled or not is_whole_row else 1 / 2) + is_unrolled)
-    if texels > 1:
-        return share
-    # With three channels, a whole row of the window is loaded at once.
-    columns = window[-1]
-    row = columns + (tile_w - 1) * contraction.stride + columns * lanes * tile["tile_o"]
-    return max(share, float(LANES * (row - (tile_w + LANES)) / model.prefetched))

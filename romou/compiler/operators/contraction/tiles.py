@@ -34,20 +34,37 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
     Devices without a register model keep the tile of `config`.
     """
     model = limits.preset.registers
-    if model is None or limits.registers is None or contraction.lhs_varies == "by texel":
+    if model is None or limits.registers is None:
         return config
     rules = _TileRules(space, contraction, limits, model)
     config = next(candidates(space, config, rules.sides_of_strided_windows(config)), config)
-    most = model.max_fill * limits.registers
-    tiles = candidates(space, config, rules.sides)
-    fitting = [tile for tile in tiles if rules.registers(tile) <= most and rules.is_busy(tile)]
-    costs = {tile: rules.instructions(tile) for tile in (config, *fitting)}
+    tiles = list(candidates(space, config, rules.sides))
+    fitting = [tile for tile in tiles if rules.fits(tile) and rules.is_busy(tile)]
+    if rules.fits(config) or not rules.loads_ahead:
+        fitting = [config, *fitting]
+    if not fitting:
+        narrow = list(candidates(space, config, rules.narrow_sides))
+        least = min(narrow, key=rules.registers, default=config)
+        fitting = [tile for tile in (*tiles, *narrow) if rules.fits(tile) and rules.is_busy_if_split(tile)] or [least]
+    costs = {tile: rules.instructions(tile) for tile in fitting}
     best = min(costs, key=lambda tile: costs[tile])
     larger = [
         tile for tile in costs if sums_of(tile) >= _LARGER * sums_of(best) and costs[tile] <= _TOLERANCE * costs[best]
     ]
     best = min(larger, key=lambda tile: costs[tile], default=best)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
+
+
+def fits(space: Space, contraction: Contraction, config: Config, narrower: Config, limits: Limits) -> bool:
+    """Return whether `narrower` does not spill, or needs no more registers than `config`.
+
+    A narrower tile may need more: a compiler unrolls its loop, and loads ahead for all of it.
+    """
+    model = limits.preset.registers
+    if model is None or limits.registers is None or limits.registers_of_all is None:
+        return True
+    rules = _TileRules(space, contraction, limits, model)
+    return rules.registers(narrower) <= max(rules.most_registers, rules.registers(config))
 
 
 def sums_of(tile: Config) -> int:
@@ -80,6 +97,25 @@ class _TileRules:
         width, texels = self.contraction.extents[2], next(iter(self.contraction.reduce.values()))
         is_long = width == 1 < self.limits.busy_work_items and LANES * texels > self.model.max_unrolled_products
         return {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if width > 1 else (1,)}
+
+    @property
+    def narrow_sides(self) -> dict[str, tuple[int, ...]]:
+        """The tiles to compare if none of `sides` fits."""
+        return {"tile_o": (1, 2), "tile_w": (2, 1) if self.contraction.extents[2] == 1 else (2,)}
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Return whether the compiler loads ahead as far as the registers allow. Mali's keep the order of the text."""
+        return self.limits.registers_of_all is not None
+
+    def fits(self, tile: Config) -> bool:
+        """Return whether a tile with its work group does not spill."""
+        return self.registers(self.grouped(tile)) <= self.most_registers
+
+    @property
+    def most_registers(self) -> float:
+        assert self.limits.registers is not None, "callers have looked"
+        return self.model.max_fill * self.limits.registers
 
     def registers(self, tile: Config) -> int:
         texels, *window, _ = self.contraction.reduce.values()
@@ -126,9 +162,16 @@ class _TileRules:
         once for all taps of a row.
         """
         width = self.contraction.extents[2]
-        tile = self.grouped(tile) if 1 < width <= tile["tile_w"] else tile
-        is_filled = work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
-        return width == 1 or is_filled
+        if 1 < width <= tile["tile_w"]:
+            return self.is_busy_if_split(tile)
+        return width == 1 or self._fills(tile)
+
+    def is_busy_if_split(self, tile: Config) -> bool:
+        """Return whether the tile leaves enough work-items with its sums split among them."""
+        return self._fills(self.grouped(tile))
+
+    def _fills(self, tile: Config) -> bool:
+        return work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
 
     def sides_of_strided_windows(self, config: Config) -> dict[str, tuple[int, ...]]:
         """Return smaller sides for windows at a stride if the default tile spills.
@@ -145,11 +188,13 @@ class _TileRules:
             return {"tile_w": (2,)} if most is not None and taps > most else {}
         if math.prod(window) == 1 or not self.is_float:
             return {}
+        if self.contraction.lhs_varies == "by texel":
+            return {"tile_w": (2,)}
         square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
+        is_cut = stride == 2 and self.contraction.is_padded and w % config["tile_w"] > 0
         if texels > 1:
-            is_cut = stride == 2 and self.contraction.is_padded and w % config["tile_w"] > 0
             return square if spilling == "all" or is_cut else {}
         if spilling == "all":
-            return square if stride > 2 else {}
+            return square if stride > 2 or is_cut else {}
         products = LANES * config["tile_o"] * config["tile_w"] * lanes * math.prod(window)
         return {"tile_w": (2,)} if stride == 2 and products <= self.model.max_unrolled_products else {}
