@@ -47,7 +47,7 @@ LAYERS = [
     ("mali_g76", volume((3, 1, 1), "float16", padding=(1, 0, 0, 1, 0, 0)), None),
     ("mali_g76", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
     # Windows that share little, a short loop that a split sum leaves, and groups of channels.
-    ("adreno640", conv(96, (14, 14), 96, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=96), (1, 2)),
+    ("adreno640", conv(672, (14, 14), 672, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=672), (1, 2)),
     ("adreno690", conv(128, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2)), (2, 4)),
     ("adreno690", conv(160, (7, 7), 960, (1, 1)), None),
     ("adreno690", conv(32, (35, 35), 48, (1, 3), padding=(0, 1, 0, 1)), (1, 2)),

@@ -136,8 +136,8 @@ def test_long_sums_of_a_dense_layer_have_large_tiles(device: str, k: int, expect
 
 
 def test_windows_apart_have_larger_tiles_with_split_sums_where_four_pixels_would_spill() -> None:
-    """Mesa's compiler unrolls a window in a tile of 1x4, loads ahead for all its rows, and spills at stride 2. Adreno 690
-    has eight cores to fill, so the sums of a larger tile are split.
+    """Mesa's compiler unrolls a window in a tile of 1x4, loads ahead for all its rows, and spills at stride 2. On
+    Adreno 690, which has eight cores to fill, the sums of a larger tile are split.
     """
     assert [tile_of(STRIDED, device) for device in ("adreno660", "adreno690")] == [(2, 4, 1), (2, 4, 4)]
 
