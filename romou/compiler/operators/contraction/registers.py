@@ -29,7 +29,7 @@ def estimated_registers(contraction: Contraction, tile: Config, model: Registers
 
 def _loads_of_block(contraction: Contraction, tile: Config, model: Registers) -> int:
     """Return the loads of an iteration that the compiler keeps as a loop. It unrolls the inner loops."""
-    tile_o, tile_w = tile["tile_o"], tile["tile_w"]
+    tile_o, tile_w = int(tile["tile_o"]), int(tile["tile_w"])
     texels, *window, lanes = contraction.reduce.values()
     products = LANES * tile_o * tile_w * math.prod(window) * lanes
     is_whole_row = 1 < contraction.extents[2] <= tile_w
@@ -51,11 +51,11 @@ def _loads_of_block(contraction: Contraction, tile: Config, model: Registers) ->
         # A whole row keeps its pixels, and loads the weights of one texel of channels at a time.
         return tile_w + columns * lanes if is_whole_row else columns * (tile_w + weights)
     # Work-items that share a sum have a part of the loop each.
-    texels = -(-texels // tile["split_k"])
+    texels = -(-texels // int(tile["split_k"]))
     operations = products + _LOAD_COST * rows * row + _ITERATION_COST * taps
     if texels * operations <= model.max_unrolled_operations:
         # Loads of images pass those of a buffer, which keep their order.
-        return texels * rows * row * (1 + (tile["data"] != tile["weight"]))
+        return texels * rows * row * (1 + int(tile["data"] != tile["weight"]))
     return (rows if operations <= model.max_unrolled_operations else 1) * row
 
 
