@@ -6,9 +6,11 @@ It imports them as opaque kernels (Clip), as a reduction (Max, Sum), or only for
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import tvm
 from tvm import relax
 
 from tvm_patches.onnx_converters.node import Node, converter
@@ -16,11 +18,25 @@ from tvm_patches.onnx_converters.node import Node, converter
 op = relax.op
 
 
+def _maximum(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return _of_constants(np.maximum, a, b) or op.maximum(a, b)
+
+
+def _minimum(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return _of_constants(np.minimum, a, b) or op.minimum(a, b)
+
+
+def _of_constants(function: Callable[..., np.ndarray], a: relax.Expr, b: relax.Expr) -> relax.Expr | None:
+    """Return the function of two constants, else None. TVM's own folding drops NaN from maxima and minima."""
+    both = isinstance(a, tvm.ir.GenericConst) and isinstance(b, tvm.ir.GenericConst)
+    return relax.const(np.asarray(function(a.value.numpy(), b.value.numpy()))) if both else None
+
+
 @converter("Clip")
 def clip(node: Node) -> relax.Expr:
     """Convert Clip(x, lo, hi) to minimum(maximum(x, lo), hi)."""
     value = node.input(0)
-    for index, name, bounded in ((1, "min", op.maximum), (2, "max", op.minimum)):
+    for index, name, bounded in ((1, "min", _maximum), (2, "max", _minimum)):
         limit = node.constant(index)
         if name in node.attributes:
             value = bounded(value, relax.const(node.attributes[name], node.dtype()))
@@ -37,8 +53,13 @@ def combination(node: Node) -> relax.Expr:
 
     The wheel stacks the operands and reduces the stack.
     """
-    combine = {"Max": op.maximum, "Min": op.minimum}.get(node.operator, op.add)
-    combined = functools.reduce(lambda a, b: node.emit(combine(a, b)), (node.input(i) for i in range(len(node.inputs))))
+    combine = {"Max": _maximum, "Min": _minimum}.get(node.operator, op.add)
+
+    def both(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+        value = combine(a, b)
+        return value if isinstance(value, tvm.ir.GenericConst) else node.emit(value)
+
+    combined = functools.reduce(both, (node.input(i) for i in range(len(node.inputs))))
     return op.divide(combined, relax.const(len(node.inputs), node.dtype())) if node.operator == "Mean" else combined
 
 
