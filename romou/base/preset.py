@@ -23,8 +23,8 @@ class Registers:
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
         the window is unrolled), or "all".
-    most_strided_taps: most taps of a depthwise window at a stride of which four outputs are held in registers. None for
-        no limit.
+    most_strided_taps: most taps of a depthwise window at a stride, if four of its outputs fit into the registers. None
+        for no limit.
     """
 
     max_fill: float

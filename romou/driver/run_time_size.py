@@ -165,7 +165,7 @@ def _general(
 ) -> dict[str, tirx.PrimFunc]:
     """Return kernels for any size, of the functions in `reasons`. ModelError if one has none.
 
-    whole: functions by rows that launch all groups. Those that have such a kernel get it.
+    whole: functions by rows that launch all groups. They keep their kernel if there is none for any size.
     """
     growing = sorted(growth.rules())
     generic, halved = generic_sizes(most)

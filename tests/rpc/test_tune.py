@@ -151,7 +151,7 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
 
 
 def test_a_run_at_a_server_is_profiled(tmp_path: Path, server: Server) -> None:
-    """The same calls as here, each timed there. Runs after it are right."""
+    """The server times the calls that a run has here. Runs after the profile are right."""
     path = romou.compile(short_net(), target="opencl -device=adreno640", device=0).save(tmp_path / "m.romou")
     there, here = romou.load(path, rpc=server.address), romou.load(path)
     inputs = random_inputs(short_net(), seed=1)

@@ -144,7 +144,7 @@ def by_rows(
 ) -> tuple[dict[Hashable, Lowered], tuple[str, ...]]:
     """Return lowered functions that launch groups for the number of rows in their last argument.
 
-    Also return those that launch all groups for any number.
+    Also return the names of functions that launch all groups for any number.
 
     rows: the number that the model was compiled for, the most that a run may have.
     others: functions that are not by rows.

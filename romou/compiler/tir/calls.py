@@ -102,15 +102,7 @@ def is_tensor_core_fma(expr: Any) -> bool:
 
     Arguments: (name, first sum, pointer to the sums, ...).
     """
-    return tensor_core_instructions(expr) > 0
-
-
-def tensor_core_instructions(expr: Any) -> int:
-    """Return the matrix instructions of a call that adds products of tensor cores, as a multiple of fp16's.
-
-    0 for other expressions.
-    """
-    return _TENSOR_CORE_INSTRUCTIONS.get(_called(expr) or "", 0)
+    return _called(expr) in ("tensor_core_fma", "tensor_core_fma_tf32", "tensor_core_fma_tf32x3")
 
 
 def is_matrix_product(expr: Any) -> bool:
@@ -122,7 +114,6 @@ def is_matrix_product(expr: Any) -> bool:
 
 
 _ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
-_TENSOR_CORE_INSTRUCTIONS = {"tensor_core_fma": 1, "tensor_core_fma_tf32": 2, "tensor_core_fma_tf32x3": 6}
 
 
 def _called(expr: Any) -> str | None:

@@ -266,7 +266,7 @@ def _shapes_of(model: TunedModel) -> dict[str, tuple[int, ...]]:
 
 
 def _takes(model: TunedModel, shapes: _Shapes) -> bool:
-    """Return whether a model runs inputs of which some have these shapes."""
+    """Return whether a model runs inputs with these shapes. Inputs without an entry may have any shape."""
     try:
         signature = model.signature_for(shapes)
     except UsageError:

@@ -20,7 +20,6 @@ from romou.compiler.tir.calls import (
     is_tensor_core_fma,
     is_texel_load,
     op_name,
-    tensor_core_instructions,
     texel_bytes,
     texels_for_tensor_cores,
 )
@@ -41,6 +40,10 @@ from romou.tuner.analysis.expressions import (
 
 # TVM's mark of a wait for copies. Its value is the number of groups of copies that may still be in flight.
 _UNDER_WAY = "async_wait_inflight_count"
+
+
+# Function of tensor cores -> its instructions as a multiple of fp16's.
+_MATRIX_INSTRUCTIONS = {"tensor_core_fma": 1, "tensor_core_fma_tf32": 2, "tensor_core_fma_tf32x3": 6}
 
 
 class KernelStructure:
@@ -202,7 +205,7 @@ class KernelStructure:
             self._sums[parameter_name(call.args[1]), ""] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
         if is_tensor_core_fma(call):
             self.on_tensor_cores = True
-            self.matrix_instructions = tensor_core_instructions(call)
+            self.matrix_instructions = _MATRIX_INSTRUCTIONS[str(call.args[0].value)]
             # A number, counted from the first one, for each pixel and lane.
             self._sums[parameter_name(call.args[2]), str(call.args[1])] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
 

@@ -15,7 +15,6 @@ nest by instructions, with the operands that each work-item holds:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -109,9 +108,7 @@ def takes_fp16(config: Columns) -> Any:
 
 def instructions(config: Columns) -> Any:
     """Return the matrix instructions of a config, or of many, for each product of the size of fp16's. 1 without any."""
-    return functools.reduce(
-        lambda count, choice: count + (config["multiply_add"] == choice) * (INSTRUCTIONS[choice] - 1), INSTRUCTIONS, 1
-    )
+    return 1 + sum((config["multiply_add"] == choice) * (count - 1) for choice, count in INSTRUCTIONS.items())
 
 
 def is_coopmat(config: Columns) -> Any:

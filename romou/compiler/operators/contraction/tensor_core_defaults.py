@@ -67,7 +67,7 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     groups, warps = work_groups(c, config), _warps(config) * split
     steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split) * math.prod(window)
     loads = costs.l1_line * (LANES * tile_o + tile_w // tensor_core.PAIR)
-    products = costs.mma * _instructions(config) * tile_o * tile_w
+    products = costs.mma * tensor_core.instructions(config) * tile_o * tile_w
     busy = -(-groups // cores) * warps * steps * (loads + products)
     rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
     return float(busy + rounds * (costs.start + steps / config["steps"] * costs.load_latency))
@@ -81,7 +81,7 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
     """
     tile_o, tile_w, local = config["tile_o"], config["tile_w"], config["local"]
     texels, *window, _ = c.reduce.values()
-    groups, warps, instructions = -(-work_groups(c, config) // cores), _warps(config), _instructions(config)
+    groups, warps, instructions = -(-work_groups(c, config) // cores), _warps(config), tensor_core.instructions(config)
     products = instructions * local // tensor_core.GROUP * tile_o * tile_w
     number = tensor_core.number_bytes(config)
     loads = number * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
@@ -93,10 +93,6 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
         groups * copied / costs.l2_bytes,
     )
     return float(texels // local * math.prod(window) * iteration)
-
-
-def _instructions(config: Config) -> int:
-    return int(tensor_core.instructions(config))
 
 
 def _of_warps(config: Config, choice: str, **knobs: int) -> Config:
