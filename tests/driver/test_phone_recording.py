@@ -255,8 +255,9 @@ def test_the_reference_kernel_keeps_the_device_busy(server: Server) -> None:
     with contextlib.closing(connection):
         kernel = PHONE.backend.reference_kernel(connection.session, 0, connection.devices[0])
         start = time.monotonic()
-        kernel.hold(0.3)
-        assert kernel.time_s() < 0.15 < time.monotonic() - start
+        # Launches that others slowed down make it shorter than asked for: a tenth of it is still not nothing.
+        kernel.hold(1.0)
+        assert kernel.time_s() < 0.1 < time.monotonic() - start
 
 
 def test_the_servers_sensors(tmp_path: Path, server: Server) -> None:
