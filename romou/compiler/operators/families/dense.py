@@ -1,13 +1,16 @@
 """Dense layer: activations times a constant matrix with columns packed by four.
 
 data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
+
+Rows of the data may be read in another order (`romou/compiler/operators/row_order.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -16,20 +19,47 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.workload import Workload, stored_as
+from romou.compiler.operators.row_order import CUT, RowOrder, order_of, steps_back
+from romou.compiler.operators.workload import Expr, Workload, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
+from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.primitives import LANES
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dense(Workload):
-    """A matrix product with a constant right side: (m, k) x (k, n)."""
+    """A matrix product with a constant right side: (m, k) x (k, n).
+
+    rows, tiles, axes, shift: the fields of the `RowOrder` in which rows of the data are read. Empty without one.
+    """
+
+    OPTIONAL = frozenset({"rows", "tiles", "axes", "shift"})
 
     m: int
     k: int
     n: int
+    rows: str = ""
+    tiles: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    shift: tuple[int, ...] = ()
     dtype: str = "float32"
+
+    def with_order(self, order: RowOrder) -> Dense:
+        """Return the same product with rows read in an order."""
+        return replace(self, rows=order.kind, tiles=order.tiles, axes=order.axes, shift=order.shift)
+
+    @property
+    def order(self) -> RowOrder | None:
+        """The order in which rows of the data are read. None if it is their own."""
+        if not self.rows:
+            return None
+        return RowOrder(kind=self.rows, tiles=self.tiles, axes=self.axes, shift=self.shift)
+
+    def row(self, row: Expr) -> Expr:
+        """Return the row of the data that is read for a row of the output."""
+        source: Expr = row if self.order is None else self.order.source(row)
+        return source
 
     @property
     def out_texels(self) -> int:
@@ -42,7 +72,7 @@ class Dense(Workload):
 
     @property
     def name(self) -> str:
-        return f"{self.m}x{self.k}_{self.n}"
+        return f"{self.m}x{self.k}_{self.n}" + (f"_{self.rows}" if self.rows else "")
 
 
 class DenseFamily(ContractionFamily[Dense]):
@@ -50,9 +80,13 @@ class DenseFamily(ContractionFamily[Dense]):
 
     name = "dense"
     workload = Dense
-    operators = frozenset({"relax.matmul"})
+    operators = frozenset({"relax.matmul", "relax.reshape", "relax.concat"})
     stores_rows = True
-    typical = (Dense(m=13, k=31, n=37), Dense(m=1, k=64, n=40))
+    typical = (
+        Dense(m=13, k=31, n=37),
+        Dense(m=1, k=64, n=40),
+        Dense(m=36, k=12, n=10, rows=CUT, tiles=(2, 3, 3, 2), axes=(0, 2, 1, 3), shift=(2, 1)),
+    )
 
     def match(self, call: relax.Call) -> Dense | None:
         """Match a product with a constant matrix on the right. Leading dimensions of the left side become rows."""
@@ -65,7 +99,12 @@ class DenseFamily(ContractionFamily[Dense]):
         return Dense(m=math.prod(left[:-1]), k=left[-1], n=right[1], dtype=dtype_of(data))
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """Return the plain definition on a matrix. Rows of packed channels are read without unpacking."""
+        """Return the plain definition on a matrix. Rows of packed channels are read without unpacking.
+
+        Operators before the product that only move its rows become part of its reads, and so do operators behind it.
+        """
+        if op_name(call) != "relax.matmul":
+            return self._with_moved_rows(call, graph)
         work = self.match(call)
         if work is None:
             return None
@@ -76,11 +115,40 @@ class DenseFamily(ContractionFamily[Dense]):
             _, c, h, w = static_shape(packed)
             order = weight.reshape(c // LANES, LANES, h, w, -1).transpose(0, 2, 3, 1, 4).reshape(weight.shape)
             return self.emit(graph, work, graph.bb.emit(relax.op.reshape(graph.packed_expr(packed), left)), order)
-        plain = graph.plain_expr(data)
-        if len(left) == 2:
-            return self.emit(graph, work, plain, weight)
-        flat = graph.bb.emit(relax.op.reshape(plain, (work.m, work.k)))
-        return graph.bb.emit(relax.op.reshape(self.emit(graph, work, flat, weight), (*left[:-1], work.n)))
+        steps = list(steps_back(graph.bound.get(data), graph.bound))
+        for count in range(len(steps), 0, -1):
+            if (moved := order_of(steps[:count])) is not None:
+                data, work = steps[count - 1].source, work.with_order(moved)
+                break
+        return self._in_shape((*left[:-1], work.n), self._of_rows(data, work, weight, graph), graph)
+
+    def _with_moved_rows(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """Return a product, and a bias, with the order of rows that `call` gives them."""
+        steps = list(steps_back(call, graph.bound))
+        if not steps or any(len(graph.users.get(step.source, ())) != step.readers for step in steps):
+            return None
+        product: Any = graph.bound.get(steps[-1].source)
+        bias = None
+        if op_name(product) == "relax.add" and is_constant(product.args[1]):
+            (source, bias), columns = product.args, static_shape(product)[-1:]
+            if static_shape(bias) != columns or len(graph.users.get(source, ())) != 1:
+                return None
+            product = graph.bound.get(source)
+        work = self.match(product) if op_name(product) == "relax.matmul" else None
+        if work is None or graph.flattened_source(product.args[0]) is not None or (order := order_of(steps)) is None:
+            return None
+        data, weight = product.args
+        total = self._of_rows(data, work.with_order(order), weight.value.numpy(), graph)
+        if bias is not None:
+            total = graph.bb.emit(relax.op.add(total, bias))
+        return self._in_shape(static_shape(call), total, graph)
+
+    def _of_rows(self, data: relax.Expr, work: Dense, weight: np.ndarray, graph: Graph) -> relax.Expr:
+        return self.emit(graph, work, self._in_shape((work.m, work.k), graph.plain_expr(data), graph), weight)
+
+    @staticmethod
+    def _in_shape(shape: Shape, value: relax.Expr, graph: Graph) -> relax.Expr:
+        return value if static_shape(value) == shape else graph.bb.emit(relax.op.reshape(value, shape))
 
     def operands(self, w: Dense) -> Mapping[str, Shape]:
         return {"data": (w.m, w.k), "weight": (w.k, w.out_texels, LANES)}
@@ -99,7 +167,7 @@ class DenseFamily(ContractionFamily[Dense]):
         total = te.compute(
             (w.m, w.n),
             lambda m, n: te.sum(
-                data[m, k].astype("float32") * weight[k, n // LANES, n % LANES].astype("float32"), axis=k
+                data[w.row(m), k].astype("float32") * weight[k, n // LANES, n % LANES].astype("float32"), axis=k
             ),
             name="dense",
             attrs=w.block_attrs(self.name),
@@ -115,7 +183,7 @@ class DenseFamily(ContractionFamily[Dense]):
             inputs=[data, weight],
             extents=(w.out_texels, 1, w.m),
             reduce={"k": w.k // step, "kstep": step},
-            lhs=lambda _o, _h, m, _lane, k, s: data[m, k * step + s],
+            lhs=lambda _o, _h, m, _lane, k, s: data[w.row(m), k * step + s],
             rhs=lambda o, lane, k, s: weight[k * step + s, o, lane],
             output=lambda m, n: (n // LANES, 0, m, n % LANES),
             output_shape=(w.m, w.n),
@@ -142,7 +210,14 @@ class DenseFamily(ContractionFamily[Dense]):
         return sch, (o, sch.add_unit_loop(m), m, lane)
 
     def case(self, w: Dense) -> Case:
-        return Case(name=w.name, inputs=[(w.m, w.k)], weights=[(w.k, w.n)], build=relax.op.matmul, compute=np.matmul)
+        order = w.order
+        return Case(
+            name=w.name,
+            inputs=[(w.m, w.k)],
+            weights=[(w.k, w.n)],
+            build=lambda x, weight: relax.op.matmul(x if order is None else order.moved(x), weight),
+            compute=lambda x, weight: (x if order is None else x[order.source(np.arange(w.m))]) @ weight,
+        )
 
 
 FAMILY = DenseFamily()
