@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from tvm import relax, te, tirx, topi
 from tvm.tirx import op as tir_op
 
+from romou.compiler.graph.legalize_resize import resize2d
+
 
 def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Normalize the groups of a tensor (N, G * c, ...).
@@ -86,4 +88,7 @@ def _load(tensor: te.Tensor, at: Sequence[tirx.Expr]) -> tirx.Expr:
 
 
 # The table of overrides for `relax.transform.LegalizeOps`.
-LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {"relax.nn.group_norm": _group_norm}
+LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
+    "relax.nn.group_norm": _group_norm,
+    "relax.image.resize2d": resize2d,
+}

@@ -1,0 +1,91 @@
+"""Lower resizes with positions in whole numbers.
+
+    half_pixel       position = ((2 i + 1) * extent + count) / (2 * count) - 1
+    align_corners    position = i * (extent - 1) / (count - 1)
+    asymmetric       position = i * extent / count
+
+TVM computes positions in fp32. 34.5 * (1 / 3) - 0.5 is then below 11, so element 34 is not the input's element 11 but
+takes 1e-6 of element 10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tvm import relax, te, tirx
+
+# Roundings of a / b, a >= 0. The simplifier splits floordiv, so that rows are computed twice, but keeps truncdiv.
+_ROUNDED: dict[str, Callable[[tirx.Expr, int], tirx.Expr]] = {
+    "floor": lambda a, b: tirx.truncdiv(a, b),
+    "ceil": lambda a, b: tirx.truncdiv(a + (b - 1), b),
+    "round_prefer_floor": lambda a, b: tirx.truncdiv(a * 2 + (b - 1), b * 2),
+    "round_prefer_ceil": lambda a, b: tirx.truncdiv(a * 2 + b, b * 2),
+}
+
+
+def resize2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Resize NCHW or NCHWc, to the nearest elements or by linear interpolation."""
+    data, size = call.args
+    counts = [int(count) for count in size.values]
+    transform, rounding = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
+
+    def resize(x: te.Tensor) -> te.Tensor:
+        extents = [int(extent) for extent in x.shape[2:4]]
+
+        def read(i: Sequence[tirx.Expr], row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+            return x[(*i[:2], row, column, *i[4:])]
+
+        def nearest(*i: tirx.Var) -> tirx.Expr:
+            places = []
+            for step, extent, count in zip(i[2:4], extents, counts, strict=True):
+                numerator, divisor, offset = _position(step, extent, count, transform)
+                places.append(_clamped(_ROUNDED[rounding](numerator, divisor) - offset, extent))
+            return read(i, *places)
+
+        def linear(*i: tirx.Var) -> tirx.Expr:
+            def wide(row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+                return read(i, row, column).astype("float32")
+
+            between_rows, between_columns = (
+                _between(*_position(step, extent, count, transform), extent)
+                for step, extent, count in zip(i[2:4], extents, counts, strict=True)
+            )
+            return between_rows(lambda row: between_columns(partial(wide, row))).astype(str(x.dtype))
+
+        element = nearest if call.attrs.method == "nearest_neighbor" else linear
+        return te.compute([*x.shape[:2], *counts, *x.shape[4:]], element, name="resize")
+
+    return bb.call_te(resize, data)
+
+
+def _position(step: tirx.Expr, extent: int, count: int, transform: str) -> tuple[tirx.Expr, int, int]:
+    """Return (a >= 0, b, c) for the position a / b - c of an element."""
+    if transform == "align_corners":
+        extent, count = extent - 1, max(count - 1, 1)
+    common = math.gcd(extent, count)
+    extent, count = extent // common, count // common
+    if transform == "half_pixel":
+        both = extent + count
+        return (step * extent + both // 2, count, 1) if both % 2 == 0 else (step * (2 * extent) + both, count * 2, 1)
+    return step * extent, count, 0
+
+
+def _clamped(index: tirx.Expr, extent: int) -> tirx.Expr:
+    return tirx.max(tirx.min(index, extent - 1), 0)
+
+
+def _between(
+    numerator: tirx.Expr, divisor: int, offset: int, extent: int
+) -> Callable[[Callable[[tirx.Expr], tirx.Expr]], tirx.Expr]:
+    """Return a function that interpolates values at the indices before and behind a position."""
+    before = tirx.truncdiv(numerator, divisor) - offset
+    if divisor == 1:
+        return lambda value: value(before)
+    share = tirx.truncmod(numerator, divisor).astype("float32") * tirx.const(1 / divisor, "float32")
+
+    def interpolated(value: Callable[[tirx.Expr], tirx.Expr]) -> tirx.Expr:
+        return value(_clamped(before, extent)) * (1 - share) + value(_clamped(before + 1, extent)) * share
+
+    return interpolated
