@@ -134,7 +134,7 @@ def command(
     # Times are of the shape that runs.
     if isinstance(model, MultiShapeModel):
         model = model.model_for(there)
-    options: dict[str, Any] = {"rows": model.rows_in(there)} if isinstance(model, RunTimeRowsModel) else {}
+    options: dict[str, Any] = {"sizes": model.sizes_in(there)} if isinstance(model, RunTimeRowsModel) else {}
     time_ms = float(np.median(model.times(repeat=repeat, **options)))
     whole = values if options or signature == model.inputs else None
     profiled = model.profile(whole, repeat=repeat) if profile or trace is not None else None

@@ -182,12 +182,13 @@ class ImportOptions(CheckedOptions):
         None,
         """
         Size by name, for dimensions that the model names, such as "batch". `tune` and `compile` take several sizes of
-        one, too: {"tokens": (32, 128)}, or a size at run time: {"tokens": range(1, 513)}, with kernels for each class
-        of sizes if it is a list of such ranges. `shapes` precedes.
+        one, too: {"tokens": (32, 128)}, or a size at run time, also of several dimensions: {"tokens": range(1, 513)},
+        with kernels for each class of sizes if it is a list of such ranges. `shapes` precedes.
         """,
         help_text=(
             "Fix a named dimension: batch=1, or (tune, compile, bench) several sizes: batch=1,4,8, or (tune, compile) a"
-            " size at run time: tokens=1..512, or in classes: tokens=1..32,33..512. May be repeated."
+            " size at run time: tokens=1..512, or in classes: tokens=1..32,33..512. May be repeated, for other"
+            " dimensions."
         ),
     )
     constants: Mapping[str, object] | None = option(
@@ -234,32 +235,24 @@ class ImportOptions(CheckedOptions):
         return Precision.checked(self.precision, self.io_precision, self.calibration)
 
     @property
-    def run_time_dim(self) -> tuple[str, tuple[range, ...]] | None:
-        """The dimension with a size at run time, and its classes. UsageError if there are several, or one is wrong."""
-        classes = {name: ranges for name, sizes in (self.dims or {}).items() if (ranges := _ranges(sizes))}
-        if not classes:
-            return None
-        (name, ranges), *others = classes.items()
-        if others:
-            raise UsageError(
-                f"{name} and {others[0][0]} have sizes at run time; kernels take one size",
-                hint=f"Give the sizes of one of them: --dim {name}=1,2,4. Each gets kernels of its own.",
-            )
-        starts = [1, *(sizes.stop for sizes in ranges[:-1])]
-        wanted = [range(start, max(sizes.stop, start + 1, 3)) for start, sizes in zip(starts, ranges, strict=True)]
-        if wanted != list(ranges):
-            raise UsageError(
-                f"dims[{name!r}]={(self.dims or {})[name]!r}: a size at run time is from 1 to a bound above 1; classes"
-                " follow one another",
-                hint="For example {'tokens': range(1, 513)}, --dim tokens=1..512, --dim tokens=1..32,33..512.",
-            )
-        return str(name), ranges
+    def listed_dims(self) -> Mapping[str, Sequence[int] | Sequence[range]]:
+        """Sizes of each dimension in `dims`, checked: numbers, or classes of sizes at run time."""
+        from romou.compiler.frontend import listed_sizes
+
+        dims = self.dims if isinstance(self.dims, Mapping) else {}
+        return {str(name): listed_sizes(str(name), sizes) for name, sizes in dims.items()}
+
+    @property
+    def run_time_dims(self) -> dict[str, list[range]]:
+        """The dimensions with a size at run time, and their classes."""
+        dims = {name: [each for each in sizes if isinstance(each, range)] for name, sizes in self.listed_dims.items()}
+        return {name: classes for name, classes in dims.items() if classes}
 
     def shape_sets(self, model: AnyModel) -> tuple[AnyModel, list[Shapes]]:
         """Return the model with its constants, and each shape that it is compiled for."""
         from romou.compiler.frontend import ImportedModel, load_onnx, shape_sets, with_constants
 
-        if self.run_time_dim is not None:
+        if self.run_time_dims:
             raise UsageError("a size at run time is for tune and compile", hint="Give one size here.")
         if isinstance(model, ImportedModel):
             if self.shapes or self.dims or self.constants:
@@ -903,13 +896,6 @@ class CompareOptions(ImportOptions):
         super().__post_init__()
         if not self.times and not self.measures:
             raise UsageError("neither times nor measures are left to compare")
-
-
-def _ranges(sizes: object) -> tuple[range, ...]:
-    """Return the classes of a size at run time. Empty for fixed sizes."""
-    several = sizes if isinstance(sizes, list | tuple) else [sizes]
-    ranges = tuple(each for each in several if isinstance(each, range))
-    return ranges if len(ranges) == len(several) else ()
 
 
 def _check_memory(options: CheckedOptions, max_memory: object) -> None:

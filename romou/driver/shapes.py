@@ -14,7 +14,7 @@ from romou.compiler.frontend import ImportedModel, Shapes
 from romou.compiler.frontend.padding import Padding, padding_of
 from romou.driver.link import linked
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
-from romou.driver.run_time_size import with_run_time_size
+from romou.driver.run_time_sizes import with_run_time_sizes
 from romou.runtime.module import MultiShapeModel, RunTimeRowsModel, TunedModel
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ Maker: TypeAlias = "Callable[[Callable[[], ImportedModel], Any], TunedModel]"
 
 def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedModel:
     """Return the model that `make` makes of the imported one, or a model of several shapes if several are given."""
-    if options.run_time_dim is not None:
-        return _for_each_class(model, options, make, *options.run_time_dim)
+    if options.run_time_dims:
+        return _for_each_class(model, options, make, options.run_time_dims)
     model, sets = options.shape_sets(model)
     if len(sets) == 1 and options.pad is not None:
         raise UsageError(
@@ -45,17 +45,19 @@ def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedMode
     return MultiShapeModel(program.models, memory=program.memory, padding=padding)
 
 
-def _for_each_class(model: AnyModel, options: _Options, make: Maker, name: str, classes: Sequence[range]) -> TunedModel:
-    """Return a model with a size at run time, or of several such: for each class of sizes, and each other dimension."""
+def _for_each_class(
+    model: AnyModel, options: _Options, make: Maker, classes: Mapping[str, Sequence[range]]
+) -> TunedModel:
+    """Return a model with sizes at run time, or of several such: for each class of sizes, and each other dimension."""
     if options.pad is not None:
         raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
     models: list[RunTimeRowsModel] = []
-    others = {other: sizes for other, sizes in (options.dims or {}).items() if other != name}
-    fixed = [dict(zip(others, each, strict=True)) for each in itertools.product(*map(_listed, others.values()))]
-    for dims, sizes in itertools.product(fixed, classes):
+    others = {name: sizes for name, sizes in options.listed_dims.items() if name not in classes}
+    for fixed, ranges in itertools.product(itertools.product(*others.values()), itertools.product(*classes.values())):
         suffix = f"_{len(models) + 1}" if models else ""
-        changed: Any = {"dims": dims}
-        models.append(with_run_time_size(model, replace(options, **changed), make, name, sizes, suffix=suffix))
+        changed: Any = {"dims": dict(zip(others, fixed, strict=True))}
+        free = dict(zip(classes, ranges, strict=True))
+        models.append(with_run_time_sizes(model, replace(options, **changed), make, free, suffix=suffix))
         models[-1].release()
         options = _with_records_of(models[-1], options)
     if len(models) == 1:
@@ -63,10 +65,6 @@ def _for_each_class(model: AnyModel, options: _Options, make: Maker, name: str, 
         return models[0]
     program = linked(models, capture=False)
     return MultiShapeModel(program.models, memory=program.memory)
-
-
-def _listed(sizes: object) -> Sequence[object]:
-    return sizes if isinstance(sizes, Sequence) else [sizes]
 
 
 def made_of(

@@ -147,7 +147,7 @@ def test_the_smallest_class_runs(classes: romou.MultiShapeModel) -> None:
     for rows, most in ((1, 16), (16, 16), (17, MOST), (MOST, MOST)):
         taken = classes.model_for({name: array.shape for name, array in inputs_of(rows).items()})
         assert isinstance(taken, romou.RunTimeRowsModel)
-        assert taken.rows.most == most
+        assert taken.sizes.dims["rows"][1] == most
         called = {call.function for call in classes.profile(inputs_of(rows), repeat=1).calls}
         assert called <= {call.function for call in taken.summary().calls}
     assert classes.time(repeat=1) > 0
@@ -175,14 +175,23 @@ def test_what_takes_no_size_is_named() -> None:
     with pytest.raises(ModelError, match=r"the kernel \w+ takes no size at run time: (?s:.*)Give sizes instead"):
         romou.compile(means, dims={"rows": range(1, 9)}, target=HOST, verify=False)
     gap, empty = [range(1, 5), range(6, 9)], [range(1, 5), range(5, 5)]
-    for wrong in (range(2, 9), range(1, 2), range(1, 9, 2), gap, empty):
-        with pytest.raises(UsageError, match="a size at run time is from 1 to a bound above 1; classes follow"):
+    for wrong in (range(9), range(1, 2), range(1, 9, 2), gap, empty):
+        with pytest.raises(UsageError, match="a size at run time is from 1 or more to a bound above 1; classes follow"):
             romou.compile(means, dims={"rows": wrong}, target=HOST)
-    two = {"rows": range(1, 9), "columns": range(1, 5)}
-    with pytest.raises(UsageError, match="rows and columns have sizes at run time; kernels take one size"):
-        romou.compile(means, dims=two, target=HOST)
     with pytest.raises(UsageError, match="a size at run time is for tune and compile"):
         romou.memory_plan(means, dims={"rows": range(1, 9)}, target=HOST)
+
+
+def test_a_kernel_without_the_size_launches_all_groups(opencl_device: tvm.runtime.Device) -> None:
+    """Its tensor has as many rows as the bound."""
+    g = NetworkBuilder({"x": ("rows", 8), "y": (64, 8)})
+    model = romou.compile(
+        g.model(g.add("Relu", "x"), g.add("Exp", "y")), dims={"rows": range(1, 65)}, target=HOST, verify=False
+    )
+    assert model.summary().run_time == "rows is 1 to 64 at run time, in every kernel."
+    x, y = (np.random.default_rng(0).standard_normal((rows, 8)).astype("float32") for rows in (2, 64))
+    model.run({"x": np.zeros((64, 8), "float32"), "y": y * 0})
+    np.testing.assert_allclose(model.run({"x": x, "y": y})[1], np.exp(y), rtol=1e-5)
 
 
 @pytest.mark.parametrize("is_share", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -133,6 +133,10 @@ def test_each_size_is_right(net: str, opencl_device: tvm.runtime.Device) -> None
     assert wrong_sizes(made(net, 260), net, list(range(260, 0, -1))) == []
 
 
+def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
+    return Rules(points=[(size,) for size in sizes], most=(most,), extents=extents)
+
+
 @pytest.mark.parametrize(
     "integer",
     [
@@ -149,33 +153,32 @@ def test_each_size_is_right(net: str, opencl_device: tvm.runtime.Device) -> None
 @pytest.mark.parametrize("most", [96, 512, 2048])
 def test_rules_hold_at_all_sizes(integer: Callable[[int], int], most: int) -> None:
     sizes = sum(generic_sizes(most), ())
-    halves = {tuple((size + 1) // 2 for size in sizes): lambda size: (size + 1) // 2}
-    rule = Rules(sizes=sizes, most=most, extents=halves).of(tuple(map(integer, sizes)))
-    assert [rule(size) for size in range(1, most + 1)] == [integer(size) for size in range(1, most + 1)]
+    rule = rules_at(sizes, most, (0, 1, 1, 2)).of(tuple(map(integer, sizes)))
+    assert [rule([size]) for size in range(1, most + 1)] == [integer(size) for size in range(1, most + 1)]
 
 
 def test_the_last_position_is_no_position_behind_tiles() -> None:
     """At odd sizes it is also three before the end of tiles of two."""
     sizes, _ = generic_sizes(512)
-    rules = Rules(sizes=sizes, most=512)
+    rules = rules_at(sizes, 512)
     # At sizes of remainder 1, three groups of eight have as many tiles as the positions before the last.
     for integer in (lambda n: 4 * -(-n // 2), lambda n: 2 * n - 1, lambda n: 12 * n, lambda n: 3 * n - 1):
         rules.of(tuple(map(integer, sizes)))
     for integer in (lambda n: 2 * n - 1, lambda n: -(-12 * n // 32)):
         rule = rules.of(tuple(map(integer, sizes)))
-        assert [rule(size) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
+        assert [rule([size]) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
 
 
 def test_the_last_vector_is_no_vector_of_a_tile() -> None:
     """The number of vectors is odd at all sizes, so it is also one less than the vectors of all tiles of two."""
     sizes = sum(generic_sizes(8), ())[:5]
-    rules = Rules(sizes=sizes, most=8)
+    rules = rules_at(sizes, 8)
     for integer in (lambda n: 4 * -(-n // 8), lambda n: 2 * -(-n // 8), lambda n: -(-n // 4), lambda n: -(-n // 4) - 1):
         rule = rules.of(tuple(map(integer, sizes)))
-        assert [rule(size) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
+        assert [rule([size]) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
 
 
 def test_an_integer_without_a_rule_is_refused() -> None:
     sizes, _ = generic_sizes(512)
     with pytest.raises(NotOneKernelError, match="an integer is"):
-        Rules(sizes=sizes, most=512).of(tuple(size**3 + 7 for size in sizes))
+        rules_at(sizes, 512).of(tuple(size**3 + 7 for size in sizes))

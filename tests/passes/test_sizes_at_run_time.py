@@ -7,7 +7,7 @@ import tvm
 from tvm import tirx
 
 from romou.compiler.pipeline import NAME
-from romou.compiler.tir.primitives import LARGEST_SIZE
+from romou.compiler.tir.primitives import LARGEST_SIZES
 from romou.devices.targets import Target
 
 # Rows plus their first element, one group for each tile of four columns of a row, through local memory
@@ -35,7 +35,7 @@ class Shifted:
 
 def test_numbers_and_text(opencl_device: tvm.runtime.Device) -> None:
     target = Target("opencl -device=host")
-    func = tvm.script.from_source(SOURCE)["main"].with_attr(LARGEST_SIZE, 64)
+    func = tvm.script.from_source(SOURCE)["main"].with_attr(LARGEST_SIZES, [64])
     built = tirx.build(tvm.IRModule({"main": func}), target=target.tvm_target, pipeline=NAME)
     text = str(built.imports[0].inspect_source())
     assert "row_ptr[64]" in text

@@ -92,9 +92,9 @@ def test_outputs_are_pythons(use: Callable[..., subprocess.CompletedProcess[str]
     assert np.fromfile(tmp_path / "output0.bin", "float32").tobytes() == expected.tobytes()
 
 
-def sizes_of(tokens: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(tokens)
-    return {"ids": rng.integers(0, 50, (1, tokens)), "mask": np.ones((1, tokens), "int64")}
+def sizes_of(pair: str) -> dict[str, np.ndarray]:
+    shape = tuple(map(int, pair.split("x")))
+    return {"ids": np.random.default_rng(shape).integers(0, 50, shape), "mask": np.ones(shape, "int64")}
 
 
 def masked() -> onnx.ModelProto:
@@ -107,42 +107,46 @@ def masked() -> onnx.ModelProto:
 
 
 CLASSES = [range(1, 9), range(9, 17)]
+BATCHES = range(1, 4)
 
 
 @pytest.mark.parametrize(
-    ("network", "tokens", "is_padded", "sizes"),
+    ("network", "batch", "tokens", "is_padded", "pairs"),
     [
-        pytest.param(encoder, (8, 16), False, [8, 16, 8], marks=exhaustive),
-        (encoder, (8, 16), True, [16, 8, 5, 16, 13, 8]),
-        (masked, CLASSES, False, [16, 8, 5, 1, 13, 9]),
-        pytest.param(masked, range(1, 17), False, [16, 3, 16], marks=exhaustive),
-        pytest.param(encoder, CLASSES, False, [16, 8, 5, 1, 13, 9], marks=exhaustive),
+        pytest.param(encoder, 1, (8, 16), False, "1x8 1x16 1x8", marks=exhaustive),
+        (encoder, 1, (8, 16), True, "1x16 1x8 1x5 1x16 1x13 1x8"),
+        pytest.param(masked, 1, CLASSES, False, "1x16 1x8 1x5 1x1 1x13 1x9", marks=exhaustive),
+        pytest.param(masked, 1, range(1, 17), False, "1x16 1x3 1x16", marks=exhaustive),
+        pytest.param(encoder, 1, CLASSES, False, "1x16 1x8 1x5 1x1 1x13 1x9", marks=exhaustive),
+        (masked, BATCHES, range(1, 17), False, "3x16 1x8 2x5 3x1 1x13 2x16 1x1"),
+        pytest.param(encoder, BATCHES, CLASSES, False, "3x16 1x8 2x5 3x1 1x13 2x16 1x1", marks=exhaustive),
     ],
 )
 def test_several_shapes_run_as_in_python(
     network: Callable[[], onnx.ModelProto],
+    batch: Any,
     tokens: Any,
     is_padded: bool,
-    sizes: list[int],
+    pairs: str,
     host_runtime: Path,
     tmp_path: Path,
 ) -> None:
     """The shape of the inputs is chosen, or the next larger one, or a class: each run has the bits of Python's."""
     options: dict[str, Any] = {"pad": {"ids": 0, "mask": 0}} if is_padded else {}
-    dims = {"batch": 1, "tokens": tokens}
+    dims = {"batch": batch, "tokens": tokens}
     model = romou.compile(network(), dims=dims, target="opencl -device=host", verify=False, **options)
     exported = romou.load(model.save(tmp_path / "saved")).export_android(tmp_path / "model", host=HERE)
     program = compile_c(Path(__file__).with_name("use_shapes.c"), host_runtime, tmp_path / "use")
-    for size in sizes:
-        for name, array in sizes_of(size).items():
-            array.tofile(tmp_path / f"{name}-{size}.bin")
-    line = [str(program), str(exported), str(tmp_path), *map(str, sizes)]
+    for pair in pairs.split():
+        for name, array in sizes_of(pair).items():
+            array.tofile(tmp_path / f"{name}-{pair}.bin")
+    line = [str(program), str(exported), str(tmp_path), *pairs.split()]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    for size in sizes:
-        assert f"{size} tokens: {size} rows" in done.stdout
-        (expected,) = model.run(sizes_of(size))
-        assert np.fromfile(tmp_path / f"out-{size}.bin", "float32").tobytes() == expected.tobytes()
+    for pair in pairs.split():
+        assert f"{pair}: {pair} rows" in done.stdout
+        (expected,) = model.run(sizes_of(pair))
+        assert np.fromfile(tmp_path / f"out-{pair}.bin", "float32").tobytes() == expected.tobytes()
     wrong = subprocess.run(line[:3], capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
     codes = [(what, int(rest.split()[0])) for what, _, rest in (each.partition(": ") for each in wrong)]
     assert codes == [
@@ -160,7 +164,10 @@ def test_several_shapes_run_as_in_python(
         ("set", OK),
         ("different", INVALID),
     ]
-    assert "no shape of the model takes ids 1x17, mask 1x17; it was compiled for ids 1x" in str(wrong)
+    assert (
+        f"no shape of the model takes ids 1x17, mask 1x17; it was compiled for ids {3 if batch == BATCHES else 1}x"
+        in str(wrong)
+    )
 
 
 def mixed_types() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

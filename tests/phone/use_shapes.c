@@ -1,6 +1,6 @@
 /* Runs a model of several shapes, for tests:
- *   use_shapes FOLDER FILES TOKENS ...      for each number, run FILES/ids-NUMBER.bin and FILES/mask-NUMBER.bin, and write FILES/out-NUMBER.bin
- * and, without numbers, call it wrongly; print code and text of each call. */
+ *   use_shapes FOLDER FILES BATCHxTOKENS ...      for each pair, run FILES/ids-PAIR.bin and FILES/mask-PAIR.bin, and write FILES/out-PAIR.bin
+ * and, without pairs, call it wrongly; print code and text of each call. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,27 +8,30 @@
 
 static void told(const char* what, romou_status status) { printf("%s: %d %s\n", what, (int)status, status == ROMOU_OK ? "" : romou_error()); }
 
-static int run(romou_model* model, const char* files, long tokens) {
-  const int64_t shape[] = {1, tokens};
+static int run(romou_model* model, const char* files, const char* pair) {
+  long batch = 0, tokens = 0;
+  if (sscanf(pair, "%ldx%ld", &batch, &tokens) != 2) exit(2);
+  const int64_t shape[] = {batch, tokens};
+  const size_t count = (size_t)(batch * tokens);
   const char* inputs[] = {"ids", "mask"};
   char path[4096];
   for (int i = 0; i < 2; ++i) {
     if (romou_reshape(model, inputs[i], shape, 2) != ROMOU_OK) return 1;
-    snprintf(path, sizeof path, "%s/%s-%ld.bin", files, inputs[i], tokens);
-    int64_t* data = malloc((size_t)tokens * 8);
+    snprintf(path, sizeof path, "%s/%s-%s.bin", files, inputs[i], pair);
+    int64_t* data = malloc(count * 8);
     FILE* file = fopen(path, "rb");
-    if (file == NULL || fread(data, 8, (size_t)tokens, file) != (size_t)tokens) exit(2);
+    if (file == NULL || fread(data, 8, count, file) != count) exit(2);
     fclose(file);
-    if (romou_set(model, inputs[i], data, (size_t)tokens * 8) != ROMOU_OK) return 1;
+    if (romou_set(model, inputs[i], data, count * 8) != ROMOU_OK) return 1;
     free(data);
   }
   if (romou_run(model) != ROMOU_OK) return 1;
   romou_tensor output;
   if (romou_output(model, 0, &output) != ROMOU_OK) return 1;
-  printf("%ld tokens: %lld rows, %zu bytes\n", tokens, (long long)output.shape[1], output.bytes);
+  printf("%s: %lldx%lld rows, %zu bytes\n", pair, (long long)output.shape[0], (long long)output.shape[1], output.bytes);
   void* data = malloc(output.bytes);
   if (romou_get(model, output.name, data, output.bytes) != ROMOU_OK) return 1;
-  snprintf(path, sizeof path, "%s/out-%ld.bin", files, tokens);
+  snprintf(path, sizeof path, "%s/out-%s.bin", files, pair);
   FILE* file = fopen(path, "wb");
   if (file == NULL || fwrite(data, 1, output.bytes, file) != output.bytes) exit(2);
   fclose(file);
@@ -40,7 +43,7 @@ int main(int count, char** arguments) {
   romou_model* model = NULL;
   if (count < 3 || romou_open(arguments[1], NULL, &model) != ROMOU_OK) return told("open", ROMOU_INVALID), 1;
   for (int i = 3; i < count; ++i) {
-    if (run(model, arguments[2], atol(arguments[i]))) return told("run", ROMOU_FAILED), 1;
+    if (run(model, arguments[2], arguments[i])) return told("run", ROMOU_FAILED), 1;
   }
   if (count == 3) {
     const int64_t large[] = {1, 17}, small[] = {1, 8}, negative[] = {1, -1};

@@ -82,22 +82,25 @@ inline ShapeSet shape_set(const json::Object& about) {
     for (const ffi::Any& number : row.cast<json::Array>()) found.push_back(number.cast<int64_t>());
     return found;
   };
-  const auto free_axes = [&](const json::Object& rows, const char* name) {
+  const auto free_axes = [&](const json::Object& sizes, const char* name) {
     std::vector<FreeAxis> axes;
-    for (const ffi::Any& row : field(rows, name).cast<json::Array>()) {
+    for (const ffi::Any& row : field(sizes, name).cast<json::Array>()) {
       const std::vector<int64_t> axis = numbers(row);
-      axes.push_back({size_t(axis.at(0)), size_t(axis.at(1)), {axis.at(2), axis.at(3), axis.at(4)}});
+      axes.push_back({size_t(axis.at(0)), size_t(axis.at(1)), size_t(axis.at(2)), {axis.at(3), axis.at(4), axis.at(5)}});
     }
     return axes;
   };
   for (const ffi::Any& each : field(about, "shapes").cast<json::Array>()) {
     const json::Object shape = each.cast<json::Object>();
-    set.shapes.push_back({text(shape, "entry"), tensor_infos(shape, "inputs"), tensor_infos(shape, "outputs"), 0, {}, {}});
-    if (shape.count(ffi::String("rows")) != 0) {
-      const json::Object rows = field(shape, "rows").cast<json::Object>();
-      set.shapes.back().most = field(rows, "most").cast<int64_t>();
-      set.shapes.back().free_inputs = free_axes(rows, "inputs");
-      set.shapes.back().free_outputs = free_axes(rows, "outputs");
+    set.shapes.push_back({text(shape, "entry"), tensor_infos(shape, "inputs"), tensor_infos(shape, "outputs"), {}, {}, {}});
+    if (shape.count(ffi::String("sizes")) != 0) {
+      const json::Object sizes = field(shape, "sizes").cast<json::Object>();
+      for (const ffi::Any& row : field(sizes, "bounds").cast<json::Array>()) {
+        const std::vector<int64_t> bounds = numbers(row);
+        set.shapes.back().bounds.emplace_back(bounds.at(0), bounds.at(1));
+      }
+      set.shapes.back().free_inputs = free_axes(sizes, "inputs");
+      set.shapes.back().free_outputs = free_axes(sizes, "outputs");
     }
   }
   for (const auto& [name, bytes] : field(about, "padding").cast<json::Object>()) {

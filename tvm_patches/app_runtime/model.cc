@@ -210,7 +210,7 @@ std::vector<ffi::Tensor> Model::padded_inputs(const Shape& shape) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorInfo &given = inputs()[i], &whole = shape.inputs[i];
     std::string padded;
-    if (shape.most != 0 && given.bytes < whole.bytes) {
+    if (!shape.bounds.empty() && given.bytes < whole.bytes) {
       // The elements of the size are the first ones.
       padded = given_[i];
       padded.resize(whole.bytes);
@@ -235,13 +235,13 @@ void Model::start() {
   if (has_shapes()) {
     const Shape& shape = description_.set.choose(inputs());
     failing_as(ROMOU_FAILED, "the inputs", [&] { input_tensors_ = padded_inputs(shape); });
-    size_ = shape.size_in(inputs());
+    sizes_ = shape.sizes_in(inputs());
     description_.outputs = description_.set.outputs_of(shape, inputs());
     entry_ = (*machine_)->GetFunction(shape.entry).value();
   }
   failing_as(ROMOU_FAILED, "the run failed", [&] {
     std::vector<ffi::AnyView> arguments(input_tensors_.begin(), input_tensors_.end());
-    if (size_ != 0) arguments.push_back(size_);
+    arguments.insert(arguments.end(), sizes_.begin(), sizes_.end());
     ffi::Any result;
     output_tensors_.clear();  // their memory serves this run
     entry_->CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
@@ -272,7 +272,7 @@ void Model::get(const std::string& output, void* data, size_t bytes) {
     if (has_shapes() && ffi::GetDataSize(*tensor) > bytes) {
       std::string whole(ffi::GetDataSize(*tensor), 0);
       call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), static_cast<void*>(whole.data()), static_cast<int64_t>(whole.size()));
-      if (size_ != 0) {
+      if (!sizes_.empty()) {
         std::memcpy(data, whole.data(), bytes);
         return;
       }

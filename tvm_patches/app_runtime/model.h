@@ -80,7 +80,7 @@ class Model {
   // Of a model of several shapes: the inputs as they were set, and tensors on the device for each function.
   std::vector<std::string> given_;
   std::map<std::string, std::vector<ffi::Tensor>> tensors_of_;
-  int64_t size_ = 0;  ///< the size at run time of the last run, or 0
+  std::vector<int64_t> sizes_;  ///< the sizes at run time of the last run, or none
   std::vector<bool> is_set_, is_mappable_;
   std::map<std::string, Mapping> mappings_;
   std::mutex mutex_;

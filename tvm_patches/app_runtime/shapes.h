@@ -45,9 +45,9 @@ struct Extent {
   }
 };
 
-/// An axis of an input or output that follows from the size at run time.
+/// An axis of an input or output that follows from a size at run time. Several of one axis are multiplied.
 struct FreeAxis {
-  size_t tensor, axis;
+  size_t tensor, axis, place;  ///< place: of the size
   Extent extent;
 };
 
@@ -55,29 +55,34 @@ struct FreeAxis {
 struct Shape {
   std::string entry;
   std::vector<TensorInfo> inputs, outputs;
-  int64_t most = 0;  ///< the bound of a size at run time, or 0
+  std::vector<std::pair<int64_t, int64_t>> bounds;  ///< the least and the most of each size at run time
   std::vector<FreeAxis> free_inputs, free_outputs;
 
-  /// Return the size at run time of these inputs. 0: there is none, or the inputs have other shapes.
-  int64_t size_in(const std::vector<TensorInfo>& given) const {
-    if (free_inputs.empty()) return 0;
-    const std::vector<int64_t>& sides = given[free_inputs[0].tensor].shape;
-    const int64_t size = free_inputs[0].axis < sides.size() ? sides[free_inputs[0].axis] : 0;
-    if (size < 1 || size > most) return 0;
-    const std::vector<TensorInfo> wanted = at(inputs, free_inputs, size);
-    for (size_t i = 0; i < given.size(); ++i) {
-      if (given[i].shape != wanted[i].shape) return 0;
+  /// Return the sizes at run time of these inputs. Empty: there are none, or the inputs have other shapes.
+  std::vector<int64_t> sizes_in(const std::vector<TensorInfo>& given) const {
+    std::vector<int64_t> sizes(bounds.size(), 0);
+    for (const FreeAxis& each : free_inputs) {
+      const std::vector<int64_t>& sides = given[each.tensor].shape;
+      if (each.axis < sides.size()) sizes[each.place] = sides[each.axis];
     }
-    return size;
+    for (size_t place = 0; place < bounds.size(); ++place) {
+      if (sizes[place] < bounds[place].first || sizes[place] > bounds[place].second) return {};
+    }
+    const std::vector<TensorInfo> wanted = at(inputs, free_inputs, sizes);
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (given[i].shape != wanted[i].shape) return {};
+    }
+    return sizes;
   }
 
-  /// Return tensors at a size at run time.
-  static std::vector<TensorInfo> at(std::vector<TensorInfo> tensors, const std::vector<FreeAxis>& axes, int64_t size) {
-    for (const FreeAxis& each : axes) {
-      std::vector<int64_t> sides = tensors[each.tensor].shape;
-      sides[each.axis] = each.extent.of(size);
-      tensors[each.tensor] = tensors[each.tensor].with_shape(std::move(sides));
-    }
+  /// Return tensors at sizes at run time.
+  static std::vector<TensorInfo> at(std::vector<TensorInfo> tensors, const std::vector<FreeAxis>& axes, const std::vector<int64_t>& sizes) {
+    if (sizes.empty()) return tensors;
+    std::vector<std::vector<int64_t>> sides;
+    for (const TensorInfo& tensor : tensors) sides.push_back(tensor.shape);
+    for (const FreeAxis& each : axes) sides[each.tensor][each.axis] = 1;
+    for (const FreeAxis& each : axes) sides[each.tensor][each.axis] *= each.extent.of(sizes[each.place]);
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = tensors[i].with_shape(std::move(sides[i]));
     return tensors;
   }
 };
@@ -94,7 +99,7 @@ struct ShapeSet {
   std::vector<std::vector<std::pair<size_t, size_t>>> groups;  ///< inputs and axes that have one size
   std::vector<Cut> cuts;
 
-  /// Return the shape of these inputs, the least bound of their size, or the next larger shape. Raises ROMOU_INVALID if there is none.
+  /// Return the shape of these inputs, the least bounds of their sizes, or the next larger shape. Raises ROMOU_INVALID if there is none.
   const Shape& choose(const std::vector<TensorInfo>& given) const {
     const Shape* found = nullptr;
     size_t least = 0;
@@ -110,7 +115,7 @@ struct ShapeSet {
         for (size_t axis = 0; holds && axis < mine.size(); ++axis) holds = mine[axis] > 0 && mine[axis] <= whole[axis];
       }
       if (is_equal) return shape;
-      holds = holds || shape.size_in(given) != 0;
+      holds = holds || !shape.sizes_in(given).empty();
       if (holds && (found == nullptr || elements < least)) found = &shape, least = elements;
     }
     for (const auto& group : groups) {
@@ -128,7 +133,7 @@ struct ShapeSet {
 
   /// Return the outputs of a run of `shape` for these inputs.
   std::vector<TensorInfo> outputs_of(const Shape& shape, const std::vector<TensorInfo>& given) const {
-    std::vector<TensorInfo> outputs = Shape::at(shape.outputs, shape.free_outputs, shape.size_in(given));
+    std::vector<TensorInfo> outputs = Shape::at(shape.outputs, shape.free_outputs, shape.sizes_in(given));
     for (const Cut& cut : cuts) {
       std::vector<int64_t> sides = outputs[cut.output].shape;
       sides[cut.axis] = cut.extent.of(given[cut.input].shape[cut.input_axis]);

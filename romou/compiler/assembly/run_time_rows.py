@@ -35,8 +35,10 @@ HINT = "Give sizes instead of a range: each gets kernels of its own (docs/shapes
 _GET, _SET = "tirx.tvm_struct_get", "tirx.tvm_struct_set"
 
 
-def not_by_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int) -> dict[str, str]:
-    """Return the functions that do not compute a row of their outputs from the same row of their inputs, and why.
+def with_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int) -> dict[str, str]:
+    """Return the functions whose tensors have rows, and why they are not by rows, or "".
+
+    A function by rows computes a row of its outputs from the same row of its inputs.
 
     fused, smaller: fused functions of the model with `rows` and with `fewer` rows. What differs has rows.
 
@@ -54,9 +56,8 @@ def not_by_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: in
         other = others.get(var.name_hint)
         if other is None:
             raise ModelError(f"the kernel {var.name_hint} is not there for fewer rows", hint=HINT)
-        reason = _difference(func, other, rows, fewer)
-        if reason:
-            reasons[str(var.name_hint)] = reason
+        if _shapes(func) != _shapes(other) or _numbers(func) != _numbers(other):
+            reasons[str(var.name_hint)] = _difference(func, other, rows, fewer)
     return reasons
 
 
@@ -84,6 +85,10 @@ def _constants(value: relax.Expr) -> list[Any]:
 
 def _buffers(func: tirx.PrimFunc) -> list[Any]:
     return [*func.params, *(buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers)]
+
+
+def _shapes(func: tirx.PrimFunc) -> list[list[int]]:
+    return [[int(extent) for extent in buffer.shape] for buffer in _buffers(func)]
 
 
 def _numbers(func: tirx.PrimFunc) -> list[str]:
@@ -140,14 +145,15 @@ def _mixed_rows(block: s_tir.SBlock, axis_of: Mapping[Any, int]) -> str:
 
 
 def by_rows(
-    model: CompiledModel, rows: int, others: Collection[str]
+    model: CompiledModel, most: Sequence[int], rows_of: Mapping[str, int], others: Collection[str]
 ) -> tuple[dict[Hashable, Lowered], tuple[str, ...]]:
-    """Return lowered functions that launch groups for the number of rows in their last argument.
+    """Return lowered functions that launch groups for the number of rows in one of their last arguments.
 
-    Also return the names of functions that launch all groups for any number.
+    Also return the names of functions by rows that launch all groups for any number.
 
-    rows: the number that the model was compiled for, the most that a run may have.
-    others: functions that are not by rows.
+    most: the sizes that the model was compiled for, the most that a run may have.
+    rows_of: function by rows -> place of the dimension that is its rows.
+    others: functions that take sizes otherwise.
     """
     lowered: dict[Hashable, Lowered] = {}
     whole = []
@@ -158,25 +164,26 @@ def by_rows(
         name = str(key[0])
         if name not in names or name in others:
             continue
-        scheduled = next((f for v, f in model.scheduled.functions_items() if v.name_hint == name), None)
-        steps = None if scheduled is None else _steps(scheduled, rows)
-        lowered[key], is_shrunk = _launched_by_rows(kernel, steps or {})
+        place = rows_of.get(name)
+        steps = {} if place is None else _steps(model.scheduled[name], most[place])
+        lowered[key], is_shrunk = _launched_by_rows(kernel, steps or {}, place or 0)
         if name in called and not is_shrunk and steps != {}:
             whole.append(name)
     return lowered, tuple(whole)
 
 
 def with_run_time_rows(
-    model: CompiledModel, lowered: Mapping[Hashable, Lowered], general: Mapping[str, tirx.PrimFunc]
+    model: CompiledModel, lowered: Mapping[Hashable, Lowered], general: Mapping[str, tirx.PrimFunc], count: int
 ) -> CompiledModel:
-    """Return a program whose `main` takes the number of rows as its last argument.
+    """Return a program whose `main` takes sizes as its last arguments.
 
     lowered: functions by rows.
-    general: function name -> scheduled kernel that takes the number itself. It precedes.
+    general: function name -> scheduled kernel that takes the sizes itself. It precedes.
+    count: the number of sizes.
     """
-    scheduled = _with_rows(model.scheduled)
+    scheduled = _with_sizes(model.scheduled, count)
     for name, func in general.items():
-        # Checks of arguments compare shapes with those of the most rows.
+        # Checks of arguments compare shapes with those of the largest sizes.
         symbol = model.scheduled[name].attrs["global_symbol"]
         scheduled[name] = func.without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
     with as_build_error("the model"), model.target.backend.keeping_programs():
@@ -198,22 +205,22 @@ def _is_launch(value: relax.Expr) -> bool:
     return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
 
 
-def _with_rows(scheduled: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the number of rows as an argument of `main`, and of each kernel behind its tensors."""
+def _with_sizes(scheduled: tvm.IRModule, count: int) -> tvm.IRModule:
+    """Return the module with sizes as arguments of `main`, and of each kernel behind its tensors."""
     main = scheduled["main"]
-    number = relax.Var("rows", tvm.ir.PrimType("int64"))
+    sizes = [relax.Var(f"size{place or ''}", tvm.ir.PrimType("int64")) for place in range(count)]
 
     def binding_of(binding: relax.Binding) -> relax.Binding:
         call = binding.value
         if not _is_launch(call):
             return binding
-        with_rows = relax.Call(call.op, [*call.args, number], call.attrs, call.ty_args, ret_ty=call.ty)
-        return relax.VarBinding(binding.var, with_rows)
+        with_sizes = relax.Call(call.op, [*call.args, *sizes], call.attrs, call.ty_args, ret_ty=call.ty)
+        return relax.VarBinding(binding.var, with_sizes)
 
     blocks = [type(block)([binding_of(binding) for binding in block.bindings]) for block in main.body.blocks]
     changed = tvm.IRModule(dict(scheduled.functions_items()), global_infos=dict(scheduled.global_infos))
     body = relax.SeqExpr(blocks, main.body.body)
-    changed["main"] = relax.Function([*main.params, number], body, main.ret_ty, main.is_pure, main.attrs)
+    changed["main"] = relax.Function([*main.params, *sizes], body, main.ret_ty, main.is_pure, main.attrs)
     return changed
 
 
@@ -267,19 +274,23 @@ def _tag(loop: tirx.For) -> str:
     return "" if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
 
 
-def _launched_by_rows(lowered: Lowered, steps: Mapping[str, tuple[int, int]]) -> tuple[Lowered, bool]:
-    """Return a function that launches groups for the rows in its last argument, and whether that may be fewer."""
+def _launched_by_rows(lowered: Lowered, steps: Mapping[str, tuple[int, int]], rows: int) -> tuple[Lowered, bool]:
+    """Return a function that launches groups for its rows, and whether that may be fewer.
+
+    rows: place of the number of rows behind the tensors.
+    """
     kernels = [func for _, mod in lowered.device.values() for _, func in mod.functions_items()]
     places: dict[int, tuple[int, int]] = {}
     if len(kernels) == 1 and steps:
         tags = list(map(str, kernels[0].attrs["tirx.kernel_launch_params"]))
         places = {len(kernels[0].params) + place: steps[tag] for place, tag in enumerate(tags) if tag in steps}
+    tensors = len(kernels[0].params) if kernels else 0
     count = 0
 
     def launched(func: tirx.PrimFunc) -> tirx.PrimFunc:
         # Checks of arguments count them. The inputs are Romou's own tensors.
         unchecked = structural_map(func.body, (tirx.AssertStmt, lambda _: tirx.Evaluate(0)))
-        number = tirx.call_intrin("int64", _GET, func.params[1], len(kernels[0].params) if kernels else 0, _VALUE)
+        number = tirx.call_intrin("int64", _GET, func.params[1], tensors + rows, _VALUE)
 
         def by_rows(call: tvm.ir.Call) -> Any:
             nonlocal count

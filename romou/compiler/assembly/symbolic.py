@@ -1,11 +1,11 @@
-"""A kernel for any size, from its kernels for some sizes.
+"""A kernel for any sizes, from its kernels for some.
 
     size 61: for i in range(61): if i < 61: ...   ->   for i in range(size): if i < size: ...
     size 47: for i in range(47): if i < 47: ...
 
-Kernels of one config that differ in integers only are one kernel, if each of these integers follows from the size by
-a rule: a multiple, a number of tiles, or a product of such. The size is a variable from before the kernel is lowered,
-so all simplifications hold for all sizes.
+Kernels of one config that differ in integers only are one kernel, if each of these integers follows from the sizes by
+a rule: a multiple, a number of tiles, or a product of such. Sizes are variables from before the kernel is lowered, so
+all simplifications hold for all sizes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,14 +23,16 @@ from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.compiler.passes.whole_buffers import with_whole_buffers
-from romou.compiler.tir.primitives import LANES, LARGEST_SIZE
+from romou.compiler.tir.primitives import LANES, LARGEST_SIZES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.launch import DIMENSIONS
 
-# An integer at each size
+# An integer at each point
 _Values: TypeAlias = "tuple[int, ...]"
-# The expression of an integer, of the size
-_Rule: TypeAlias = "Callable[[Any], Any]"
+# The sizes of all free dimensions
+Point: TypeAlias = "tuple[int, ...]"
+# The expression of an integer, of the sizes
+_Rule: TypeAlias = "Callable[[Sequence[Any]], Any]"
 _LARGEST_TILE = 4096
 _POWERS = tuple(1 << power for power in range(1, 13))
 # Sizes whose kernels are compared. No factor of a tile divides them.
@@ -55,24 +57,37 @@ class NotOneKernelError(Exception):
 
 @dataclass(kw_only=True)
 class Rules:
-    """Rules for integers that depend on a size.
+    """Rules for integers that depend on sizes.
 
-    sizes: those at which the integers are known.
-    most: the largest size.
-    extents: extents of tensors that depend on it, and their rules.
+    points: the sizes at which the integers are known.
+    most: the largest sizes.
+    extents: extents of tensors that depend on a dimension: its place, and factor, offset and divisor (`extent_of`).
     """
 
-    sizes: _Values
-    most: int
-    extents: Mapping[_Values, _Rule] = field(default_factory=dict)
+    points: Sequence[Point]
+    most: Point
+    extents: Iterable[tuple[int, int, int, int]] = ()
 
     def __post_init__(self) -> None:
-        self._found: dict[_Values, _Rule] = {self.sizes: _itself, **self.extents}
+        itself = [(place, 1, 0, 1) for place in range(len(self.most))]
+        by_place: list[dict[_Values, _Rule]] = [{} for _ in self.most]
+        for numbers in (*itself, *self.extents):
+            own = partial(extent_of, *numbers)
+            by_place[numbers[0]].setdefault(tuple(map(own, self.points)), own)
+        self._extents: dict[_Values, _Rule] = {}
+        # Those of several dimensions are multiplied where axes are joined.
+        for count in range(1, len(self.most) + 1):
+            for several in itertools.combinations(by_place, count):
+                for factors in itertools.product(*(each.items() for each in several)):
+                    values = tuple(math.prod(each) for each in zip(*(values for values, _ in factors), strict=True))
+                    rules = [rule for _, rule in factors]
+                    self._extents.setdefault(values, rules[0] if count == 1 else partial(_product_of, rules))
+        self._found = dict(self._extents)
 
     def of(self, values: _Values) -> _Rule:
         """Return the rule of an integer, the likeliest first. Raise NotOneKernelError if there is none."""
         if values not in self._found:
-            extents = [(self.sizes, _itself), *self.extents.items()]
+            extents = self._extents.items()
             attempts = (
                 *(partial(_moved, values, *each) for each in extents),
                 *(partial(_multiple, values, *each) for each in extents),
@@ -83,10 +98,11 @@ class Rules:
                 partial(self._tiles_of_elements, values),
                 *(partial(_linear, values, *each) for each in extents),
                 *(partial(_tiles, values, *each, _OTHER_TILES) for each in extents),
+                partial(self._multiple_of_product, values),
             )
             rule = next((rule for attempt in attempts if (rule := attempt()) is not None), None)
             if rule is None:
-                raise NotOneKernelError(f"an integer is {values} at the sizes {self.sizes}")
+                raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
             self._found[values] = rule
         return self._found[values]
 
@@ -104,14 +120,28 @@ class Rules:
                 rest = tuple(v // f for v, f in zip(values, factor, strict=True))
                 other = self._found.get(rest) or next((r for counts, r in self._counts() if counts == rest), None)
                 if other is not None:
-                    return lambda size: rule(size) * other(size)
+                    return partial(_product_of, (rule, other))
+        return None
+
+    def _multiple_of_product(self, values: _Values) -> _Rule | None:
+        """Return the rule of a multiple of a product of two integers of different dimensions."""
+        if len(self.most) == 1:
+            return None
+        known = [*self._found.items(), *self._counts()]
+        shares = {_reduced(factor): (factor, rule) for factor, rule in reversed(known)}
+        for factor, rule in known:
+            if all(f and v % f == 0 for v, f in zip(values, factor, strict=True)):
+                rest = tuple(v // f for v, f in zip(values, factor, strict=True))
+                other, other_rule = shares.get(_reduced(rest), (rest, None))
+                if other_rule is not None and rest[0] % other[0] == 0:
+                    return partial(_times, partial(_product_of, (rule, other_rule)), rest[0] // other[0])
         return None
 
     def _tiles_of_elements(self, values: _Values) -> _Rule | None:
         """Return the rule of a number of tiles of elements, which are a multiple of an extent or of a product."""
         common = math.gcd(*values)
         factors = [factor for factor in range(common, 0, -1) if common % factor == 0]
-        extents = [(self.sizes, _itself), *self.extents.items()]
+        extents = self._extents.items()
         # Last positions are no numbers of elements, but have as many tiles at most sizes.
         known = [
             found
@@ -127,26 +157,38 @@ class Rules:
 
     def _counts(self) -> Iterator[tuple[_Values, _Rule]]:
         """Yield the numbers of tiles of each extent."""
-        for (extent, rule), tile in itertools.product([*self.extents.items(), (self.sizes, _itself)], _POWERS):
+        for (extent, rule), tile in itertools.product(self._extents.items(), _POWERS):
             yield tuple(-(-e // tile) for e in extent), partial(_rounded_up, rule, tile)
 
 
-def _itself(size: Any) -> Any:
-    return size
+def extent_of(place: int, factor: int, offset: int, divisor: int, sizes: Sequence[Any]) -> Any:
+    """Return `Cut.extent` of numbers or expressions, of the dimension at a place."""
+    scaled = sizes[place] * factor + offset
+    return scaled if divisor == 1 else scaled // divisor
 
 
-def _times(rule: _Rule, factor: int, size: Any) -> Any:
-    return rule(size) * factor
+def _reduced(values: _Values) -> _Values:
+    """Return the values divided by their greatest common divisor."""
+    common = math.gcd(*values) or 1
+    return tuple(value // common for value in values)
 
 
-def _rounded_up(rule: _Rule, tile: int, size: Any) -> Any:
-    """Return the number of tiles at a size."""
-    return (rule(size) + (tile - 1)) // tile
+def _product_of(rules: Sequence[_Rule], sizes: Sequence[Any]) -> Any:
+    return math.prod((rule(sizes) for rule in rules[1:]), start=rules[0](sizes))
+
+
+def _times(rule: _Rule, factor: int, sizes: Sequence[Any]) -> Any:
+    return rule(sizes) * factor
+
+
+def _rounded_up(rule: _Rule, tile: int, sizes: Sequence[Any]) -> Any:
+    """Return the number of tiles."""
+    return (rule(sizes) + (tile - 1)) // tile
 
 
 def _moved(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
     (offset, *others) = {v - e for e, v in zip(extent, values, strict=True)}
-    return None if others or abs(offset) > _LARGEST_OFFSET else lambda size: rule(size) + offset
+    return None if others or abs(offset) > _LARGEST_OFFSET else lambda sizes: rule(sizes) + offset
 
 
 def _multiple(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
@@ -157,18 +199,18 @@ def _multiple(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
 def _last(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
     """Return the rule of the last position of a multiple of an extent, which reads are clamped to."""
     multiple = _multiple(tuple(value + 1 for value in values), extent, rule)
-    return None if multiple is None else lambda size: multiple(size) - 1
+    return None if multiple is None else lambda sizes: multiple(sizes) - 1
 
 
 def _linear(values: _Values, extent: _Values, rule: _Rule) -> _Rule | None:
-    (first, *_, last), (low, *_, high) = extent, values
+    (first, low), (last, high) = min(zip(extent, values, strict=True)), max(zip(extent, values, strict=True))
     if first == last or (high - low) % (last - first):
         return None
     slope = (high - low) // (last - first)
     offset = low - slope * first
     if any(slope * e + offset != v for e, v in zip(extent, values, strict=True)):
         return None
-    return lambda size: rule(size) * slope + offset
+    return lambda sizes: rule(sizes) * slope + offset
 
 
 def _tiles(values: _Values, extent: _Values, rule: _Rule, tiles: Sequence[int]) -> _Rule | None:
@@ -179,6 +221,26 @@ def _tiles(values: _Values, extent: _Values, rule: _Rule, tiles: Sequence[int]) 
         if all(factor * -(-e // tile) == v for e, v in zip(extent, values, strict=True)):
             return partial(_times, partial(_rounded_up, rule, tile), factor)
     return None
+
+
+def generic_points(most: Point, *, has_halves: bool) -> tuple[list[Point], list[Point]]:
+    """Return generic sizes of all dimensions (`generic_sizes`), and points that a tile may divide.
+
+    One dimension changes while the others stay, so the integers of a dimension are told apart from those of another.
+    Then all change.
+
+    has_halves: strides halve a dimension.
+    """
+    sizes = [generic_sizes(each) for each in most]
+    # Different ones, if dimensions have equal bounds
+    first = tuple(generic[place % len(generic)] for place, (generic, _) in enumerate(sizes))
+    points = [first]
+    for place, (generic, _) in enumerate(sizes):
+        points += [(*first[:place], size, *first[place + 1 :]) for size in generic if size != first[place]]
+    if len(most) > 1:
+        points.append(tuple(generic[place - 1] for place, (generic, _) in enumerate(sizes)))
+    others = list(zip(*(halved for _, halved in sizes), strict=True))
+    return points, others if has_halves else others[:1]
 
 
 def generic_sizes(most: int) -> tuple[_Values, _Values]:
@@ -210,9 +272,9 @@ def _generic(most: int, remainder: int) -> list[int]:
 
 
 def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
-    """Return the kernel for any size, which is an int32 behind its other parameters.
+    """Return the kernel for any sizes, which are int32 behind its other parameters.
 
-    kernels: of one config, at the sizes of `rules`.
+    kernels: of one config, at the points of `rules`.
 
     Raises
     ------
@@ -224,34 +286,34 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
     differing = _differing(graphs)
     graph = graphs[0]
     nodes = graph["nodes"]
-    size = tirx.Var("size", "int32")
+    sizes = [tirx.Var(f"size{place or ''}", "int32") for place, _ in enumerate(rules.most)]
     expressions = []
     for values in sorted(set(differing.values()), reverse=True):
         rules.of(values)  # numbers of tiles follow from numbers of elements
     for place, values in differing.items():
         dtype = nodes[nodes[place]["data"]["ty"]]["data"]["dtype"]
-        expressions.append(rules.of(values)(size.astype(dtype)))
-    more = json.loads(tvm.ir.save_json([size, *expressions]))
+        expressions.append(rules.of(values)([size.astype(dtype) for size in sizes]))
+    more = json.loads(tvm.ir.save_json([*sizes, *expressions]))
     moved = [_redirected(node, lambda place: place + len(nodes)) for node in more["nodes"]]
-    first, *roots = moved[more["root_index"]]["data"]
-    places = dict(zip(differing, roots, strict=True))
+    roots = moved[more["root_index"]]["data"]
+    places = dict(zip(differing, roots[len(sizes) :], strict=True))
     nodes = [_redirected(node, lambda place: places.get(place, place)) for node in nodes]
-    both = {"type": "ffi.Array", "data": [graph["root_index"], first]}
+    both = {"type": "ffi.Array", "data": [graph["root_index"], *roots[: len(sizes)]]}
     graph.update(nodes=[*nodes, *moved, both], root_index=len(nodes) + len(moved))
-    func, size = tvm.ir.load_json(json.dumps(graph))
+    func, *sizes = tvm.ir.load_json(json.dumps(graph))
     # Before buffers are compacted, which looks at their whole size, and then again
-    return with_whole_buffers(_with_new_buffers(func, size).with_attr(LARGEST_SIZE, rules.most))
+    return with_whole_buffers(_with_new_buffers(func, sizes).with_attr(LARGEST_SIZES, list(rules.most)))
 
 
-def _with_new_buffers(func: tirx.PrimFunc, size: tirx.Var) -> tirx.PrimFunc:
-    """Return the function with `size` as its last parameter, and buffers without the layout that they had at a size."""
+def _with_new_buffers(func: tirx.PrimFunc, sizes: Sequence[tirx.Var]) -> tirx.PrimFunc:
+    """Return the function with `sizes` as last parameters, and buffers without the layout that they had at a point."""
     own = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
     renewed = {
         buffer: tirx.decl_buffer(buffer.shape, buffer.dtype, buffer.name, scope=str(buffer.scope()))
         for buffer in (*func.params, *own)
     }
     body = structural_map(func.body, (tirx.Var, lambda var: renewed.get(var, var)))
-    return tirx.PrimFunc([*(renewed[p] for p in func.params), size], body, func.ret_type, func.attrs)
+    return tirx.PrimFunc([*(renewed[p] for p in func.params), *sizes], body, func.ret_type, func.attrs)
 
 
 def _redirected(node: Mapping[str, Any], place_of: Callable[[int], int]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.onnx_import import import_alone, import_onnx, load_onnx
 from romou.compiler.frontend.precision import Precision
-from romou.compiler.frontend.shape_sets import Shapes, shape_sets
+from romou.compiler.frontend.shape_sets import Shapes, listed_sizes, shape_sets
 
 __all__ = [
     "ImportedModel",
@@ -14,6 +14,7 @@ __all__ = [
     "draws_of",
     "import_alone",
     "import_onnx",
+    "listed_sizes",
     "load_onnx",
     "shape_sets",
     "with_constants",

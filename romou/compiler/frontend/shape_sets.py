@@ -62,7 +62,7 @@ def _by_dims(proto: onnx.ModelProto, dims: Dims) -> Iterator[Shapes]:
     for name in dims:
         if name not in named:
             raise unknown_name("named dimension", str(name), list(named))
-    sizes = [_sizes(name, given) for name, given in dims.items()]
+    sizes = [listed_sizes(name, given) for name, given in dims.items()]
     for combination in itertools.product(*sizes):
         size_of = dict(zip(dims, combination, strict=True))
         shapes = {}
@@ -70,12 +70,24 @@ def _by_dims(proto: onnx.ModelProto, dims: Dims) -> Iterator[Shapes]:
             extents = value.type.tensor_type.shape.dim
             shape = [size_of.get(d.dim_param) if d.dim_param else d.dim_value for d in extents]
             if any(d.dim_param for d in extents) and None not in shape:
-                shapes[value.name] = tuple(int(size) for size in shape if size is not None)
+                shapes[value.name] = tuple(int(size) for size in shape if isinstance(size, int))
         yield shapes
 
 
-def _sizes(name: str, given: object) -> list[int]:
-    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+def listed_sizes(name: str, given: object) -> list[int] | list[range]:
+    """Return the sizes of a dimension: numbers, or classes of sizes at run time. UsageError if one is wrong."""
+    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str | range) else [given]
+    classes = [each for each in several if isinstance(each, range)]
+    if classes and len(classes) == len(several):
+        starts = [max(1, classes[0].start), *(sizes.stop for sizes in classes[:-1])]
+        wanted = [range(start, max(sizes.stop, start + 1, 3)) for start, sizes in zip(starts, classes, strict=True)]
+        if wanted != classes:
+            raise UsageError(
+                f"dims[{name!r}]={given!r}: a size at run time is from 1 or more to a bound above 1; classes follow one"
+                " another",
+                hint="For example {'tokens': range(1, 513)}, --dim tokens=1..512, --dim tokens=1..32,33..512.",
+            )
+        return classes
     sizes = [whole_of(f"dims[{name!r}]", size, lowest=1) for size in several]
     if not sizes or len(set(sizes)) < len(sizes):
         raise UsageError(

@@ -1,6 +1,6 @@
-"""Constant sizes of a kernel's own buffers, if the kernel takes a size at run time.
+"""Constant sizes of a kernel's own buffers, if the kernel takes sizes at run time.
 
-alloc(row, (size,), "shared")      ->      alloc(row, (512,), "shared")      `LARGEST_SIZE`: 512
+alloc(row, (size,), "shared")      ->      alloc(row, (512,), "shared")      `LARGEST_SIZES`: [512]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import tvm
 from tvm import s_tir, sym, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.tir.primitives import LARGEST_SIZE
+from romou.compiler.tir.primitives import LARGEST_SIZES
 from romou.compiler.tir.traversal import nodes_in
 
 
@@ -17,18 +17,20 @@ from romou.compiler.tir.traversal import nodes_in
 def allocate_whole_buffers(
     func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext
 ) -> tirx.PrimFunc:
-    """Give buffers whose size depends on the last parameter the size that they have for its largest value."""
-    if func.attrs is None or LARGEST_SIZE not in func.attrs:
+    """Give buffers whose size depends on the last parameters the size that they have for their largest values."""
+    if func.attrs is None or LARGEST_SIZES not in func.attrs:
         return func
     return with_whole_buffers(func)
 
 
 def with_whole_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """See `allocate_whole_buffers`."""
-    size, largest = func.params[-1], tirx.const(int(func.attrs[LARGEST_SIZE]), str(func.params[-1].ty))
+    numbers = [int(number) for number in func.attrs[LARGEST_SIZES]]
+    sizes = list(func.params)[-len(numbers) :]
+    largest = {size: tirx.const(number, str(size.ty)) for size, number in zip(sizes, numbers, strict=True)}
 
     def at_largest(extent: tirx.Expr) -> tirx.Expr:
-        return structural_map(extent, (tirx.Var, lambda var: largest if var.same_as(size) else var))
+        return structural_map(extent, (tirx.Var, lambda var: largest.get(var, var)))
 
     simple = sym.Analyzer().simplify
     whole: dict[tirx.Var, tirx.Var] = {}

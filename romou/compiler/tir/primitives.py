@@ -60,12 +60,12 @@ FREE_IMAGES = "romou.free_images"
 NATIVE_FUNCTIONS = "romou.native_functions"
 # A function with this attribute checks its arguments in full, see passes/argument_checks.py.
 CHECKS_ARGUMENTS = "romou.checks_arguments"
-# Attribute of a function whose last parameter is a size at run time: its largest value.
-LARGEST_SIZE = "romou.largest_size"
+# Attribute of a function whose last parameters are sizes at run time: their largest values.
+LARGEST_SIZES = "romou.largest_sizes"
 
 
 def tensors_of(func: tirx.PrimFunc) -> list[tirx.Buffer]:
-    """Return the parameters that are tensors: all but a size at run time."""
+    """Return the parameters that are tensors: all but sizes at run time."""
     return [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
 
 

@@ -48,13 +48,13 @@ class ShapeEntry:
     """A function of the program, for one shape.
 
     inputs, outputs: name -> (shape, numpy dtype name), in call order.
-    rows: what model.json says of a size at run time, up to this shape. Empty for one size.
+    sizes: what model.json says of sizes at run time, up to this shape. Empty for one shape.
     """
 
     entry: str
     inputs: Tensors
     outputs: Tensors
-    rows: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class Variant:
                     "entry": each.entry,
                     "inputs": _tensors(each.inputs),
                     "outputs": _tensors(each.outputs),
-                    **({"rows": each.rows} if each.rows else {}),
+                    **({"sizes": each.sizes} if each.sizes else {}),
                 }
                 for each in self.shapes
             ],

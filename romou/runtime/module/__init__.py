@@ -14,7 +14,7 @@ from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
-from romou.runtime.module.run_time_rows import RunTimeRows, RunTimeRowsModel
+from romou.runtime.module.run_time_rows import FreeAxis, RunTimeRowsModel, RunTimeSizes
 from romou.runtime.module.saved import load
 from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
 from romou.runtime.module.tuned_model import Argument, TunedModel
@@ -24,6 +24,7 @@ __all__ = [
     "BoundModel",
     "CallRow",
     "CompiledModel",
+    "FreeAxis",
     "HostRow",
     "Kept",
     "LayerRow",
@@ -34,8 +35,8 @@ __all__ = [
     "Outputs",
     "PlannedTensor",
     "Profile",
-    "RunTimeRows",
     "RunTimeRowsModel",
+    "RunTimeSizes",
     "ScheduledFunction",
     "ShapeRow",
     "Summary",

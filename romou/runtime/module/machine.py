@@ -112,7 +112,7 @@ class Machine:
         self._inputs: list[Any] = []
         self._shared: dict[int, Any] = {}
         self._has_run = False
-        self._rows: int | None = None
+        self._sizes: Sequence[int] = ()
         self._result: Any = None
         self._placing: Placement | None = None
         self._wish = capture
@@ -171,13 +171,13 @@ class Machine:
         """See `TunedModel.programs`."""
         return None if self._programs is None else self._programs.report
 
-    def run(self, inputs: Sequence[np.ndarray], rows: int | None = None) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[np.ndarray], sizes: Sequence[int] = ()) -> list[np.ndarray]:
         """Return the outputs for inputs in call order. Raise DeviceError if the driver fails.
 
-        rows: the number of rows, if the library takes it at run time.
+        sizes: those that the library takes at run time.
         """
         with self._lock, self._driver():
-            self._rows = rows
+            self._sizes = sizes
             # The first run is not captured: some drivers compile kernels in it, and many processes end after it.
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
@@ -229,11 +229,11 @@ class Machine:
         *,
         is_wall: bool = False,
         is_captured: bool = True,
-        rows: int | None = None,
+        sizes: Sequence[int] = (),
     ) -> list[float]:
-        """Return milliseconds of `repeat` runs after one warm-up. See `TunedModel.times`. rows: as in `run`."""
+        """Return milliseconds of `repeat` runs after one warm-up. See `TunedModel.times`. sizes: as in `run`."""
         with self._lock, self._driver(), self._alone():
-            self._rows = rows
+            self._sizes = sizes
             self._set(inputs)
             self._launch()
             captured = self._captured_run() if is_captured else None
@@ -245,14 +245,12 @@ class Machine:
             if captured is not None:
                 captured.launch()
                 return [captured.time_ms() for _ in range(repeat)]
-            function, arguments = (
-                ("invoke_stateful", [self._entry]) if rows is None else (self._entry, self._arguments())
-            )
+            function, arguments = ("invoke_stateful", [self._entry]) if not sizes else (self._entry, self._arguments())
             evaluator = self._vm.time_evaluator(function, self._device, number=1, repeat=repeat)
             return [1e3 * float(t) for t in evaluator(*arguments).results]
 
     def profile(
-        self, inputs: Sequence[np.ndarray], repeat: int, rows: int | None = None
+        self, inputs: Sequence[np.ndarray], repeat: int, sizes: Sequence[int] = ()
     ) -> list[tuple[str, list[float]]]:
         """Return the calls of a run in order: the function, "" for nodes on the host, and `repeat` times in ms.
 
@@ -275,7 +273,7 @@ class Machine:
             return 0
 
         with self._lock, self._driver(), self._alone():
-            self._rows = rows
+            self._sizes = sizes
             self._set(inputs)
             self._launch()
             self._vm.set_instrument(instrument)
@@ -375,18 +373,18 @@ class Machine:
             self._shared[i] if i in self._shared else tvm.runtime.tensor(array, self._device)
             for i, array in enumerate(arrays)
         ]
-        if self._rows is None:
+        if not self._sizes:
             # Only the stateful calls can take tuples over a connection.
             self._vm.set_input(self._entry, *self._inputs)
 
     def _arguments(self) -> list[Any]:
         """Return the arguments of a direct call. TVM's stateful calls take tensors only."""
-        return self._inputs if self._rows is None else [*self._inputs, self._rows]
+        return [*self._inputs, *self._sizes]
 
     @property
     def _is_direct(self) -> bool:
         """Whether runs are direct calls. All machines of an entry share the inputs of stateful calls."""
-        return self._rows is not None or self._placing is not None
+        return bool(self._sizes) or self._placing is not None
 
     def _launch(self) -> None:
         """Run kernel by kernel. Raise DeviceError if a node on the host fails."""

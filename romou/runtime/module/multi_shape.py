@@ -286,7 +286,7 @@ def _row_of(model: TunedModel) -> ShapeRow:
         tuned_ms=summary.tuned_ms,
         relative_l2_error=summary.relative_l2_error,
         memory=summary.memory,
-        sizes=model.rows.text if isinstance(model, RunTimeRowsModel) else "",
+        sizes=model.sizes.text if isinstance(model, RunTimeRowsModel) else "",
     )
 
 

@@ -1,15 +1,15 @@
-"""A model whose number of rows is an argument of its kernels: one set of kernels for all sizes up to a bound."""
+"""A model whose kernels take sizes of dimensions as arguments: one set of kernels for all sizes up to bounds."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from romou.base.arguments import whole_of
-from romou.base.errors import UsageError
+from romou.base.errors import UsageError, unknown_name
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.runtime.deploy import ShapeEntry, Variant
 from romou.runtime.module.binding import BoundModel
@@ -18,54 +18,55 @@ from romou.runtime.module.profile import Profile
 from romou.runtime.module.tuned_model import TunedModel
 from tvm_patches.short_types import restored, stored
 
+# Axis of a tensor, place of a dimension, factor, offset and divisor
+FreeAxis: TypeAlias = "tuple[int, int, int, int, int]"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunTimeRows:
-    """A dimension with a size at run time.
+class RunTimeSizes:
+    """Dimensions with sizes at run time.
 
-    name: its name in the model.
-    most: the most that it may be.
-    least: the first size that no smaller class has. Smaller ones run, too.
-    inputs, outputs: name -> (axis, factor, offset, divisor) of each axis that changes: its extent is
-        floor((factor * size + offset) / divisor).
+    dims: name in the model -> the least size and the most.
+    inputs, outputs: name -> rules of its axes that change. An axis' extent is the product of the numbers
+        floor((factor * size + offset) / divisor) of its rules.
     """
 
-    name: str
-    most: int
+    dims: Mapping[str, Sequence[int]]
     inputs: Mapping[str, Sequence[Sequence[int]]]
     outputs: Mapping[str, Sequence[Sequence[int]]]
-    least: int = 1
 
     @property
     def text(self) -> str:
-        """The sizes as text, "tokens 33 to 128"."""
-        return f"{self.name} {self.least} to {self.most}"
+        """The sizes as text, "batch 1 to 4, tokens 33 to 128"."""
+        return ", ".join(f"{name} {least} to {most}" for name, (least, most) in self.dims.items())
 
-    def shape(self, name: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-        """Return the shape of an input or output at a size. shape: at any size."""
-        extents = list(shape)
-        for axis, factor, offset, divisor in (*self.inputs.get(name, ()), *self.outputs.get(name, ())):
-            extents[axis] = (factor * size + offset) // divisor
+    def shape(self, name: str, shape: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of an input or output at sizes. shape: at any sizes."""
+        rules = (*self.inputs.get(name, ()), *self.outputs.get(name, ()))
+        changing = {axis for axis, *_ in rules}
+        extents = [1 if axis in changing else extent for axis, extent in enumerate(shape)]
+        for axis, place, factor, offset, divisor in rules:
+            extents[axis] *= (factor * sizes[place] + offset) // divisor
         return tuple(extents)
 
 
 class RunTimeRowsModel(TunedModel):
-    """A model with a dimension of any size up to a bound. Memory is planned for the bound, `inputs` has its shapes.
+    """A model with dimensions of any size up to a bound. Memory is planned for the bounds, `inputs` has their shapes.
 
     `romou.tune` and `romou.compile` create it if `dims` has a range: {"tokens": range(1, 513)}. Runs are launched
     kernel by kernel.
 
     Parameters
     ----------
-    rows
-        The dimension.
+    sizes
+        The dimensions.
     arguments
         As in `TunedModel`.
     """
 
-    def __init__(self, *, rows: RunTimeRows, **arguments: Any) -> None:
+    def __init__(self, *, sizes: RunTimeSizes, **arguments: Any) -> None:
         super().__init__(**{**arguments, "capture": False})
-        self.rows = rows
+        self.sizes = sizes
 
     def changed(self, **changes: Any) -> TunedModel:
         """See `TunedModel.changed`.
@@ -75,27 +76,27 @@ class RunTimeRowsModel(TunedModel):
         changes
             The arguments that change, by name.
         """
-        return RunTimeRowsModel(rows=self.rows, **{**self.arguments(), **changes})
+        return RunTimeRowsModel(sizes=self.sizes, **{**self.arguments(), **changes})
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Run once with the number of rows that the inputs have, and return the outputs as a list and by name.
+        """Run once with the sizes that the inputs have, and return the outputs as a list and by name.
 
         Parameters
         ----------
         inputs
-            As in `TunedModel.run`, with one size of the dimension, from 1 to its bound.
+            As in `TunedModel.run`, with one size of each dimension, from its least to its bound.
 
         Raises
         ------
         UsageError
-            As in `TunedModel.run`, or the sizes differ or are above the bound, or the model runs behind a connection.
+            As in `TunedModel.run`, or sizes differ or are above a bound, or the model runs behind a connection.
         DeviceError
             The device failed.
         """
-        whole, rows = self._stored(inputs)
-        outputs = self._machine().run(whole, rows)
+        whole, sizes = self._stored(inputs)
+        outputs = self._machine().run(whole, sizes)
         results = [
-            restored(_resized(array, self.rows.shape(name, array.shape, rows)), self._short_outputs.get(name, ""))
+            restored(_resized(array, self.sizes.shape(name, array.shape, sizes)), self._short_outputs.get(name, ""))
             for name, array in zip(self.outputs, outputs, strict=True)
         ]
         return Outputs(self.outputs, results)
@@ -109,12 +110,13 @@ class RunTimeRowsModel(TunedModel):
             As in `TunedModel.bind`.
         """
         raise UsageError(
-            f"{self.rows.name} has a size at run time, and bound arrays have one size",
+            f"{' and '.join(self.sizes.dims)} {'have sizes' if len(self.sizes.dims) > 1 else 'has a size'} at run time,"
+            " and bound arrays have one size",
             hint="Compile the model for the shapes that you bind (shapes, --shape).",
         )
 
-    def rows_in(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        """Return the size of the dimension in shapes of inputs, or its bound if none of them has it.
+    def sizes_in(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the size of each dimension in shapes of inputs, or its bound if none of them has it.
 
         Parameters
         ----------
@@ -124,15 +126,20 @@ class RunTimeRowsModel(TunedModel):
         Raises
         ------
         UsageError
-            The sizes differ, or are not from 1 to the bound.
+            Sizes of one dimension differ, or are not from its least to its bound.
         """
-        axes = [(name, axis) for name, rules in self.rows.inputs.items() for axis, *_ in rules]
-        sizes = {(*shapes[name], *([0] * axis), 0)[axis] for name, axis in axes if name in shapes}
-        rows, *others = sizes or {self.rows.most}
-        if others or not 0 < rows <= self.rows.most:
-            found = ", ".join(map(str, sorted(sizes)))
-            raise UsageError(f"{self.rows.name} is {found} in the inputs; expected one size from 1 to {self.rows.most}")
-        return rows
+        found: dict[str, set[int]] = {name: set() for name in self.sizes.dims}
+        names = list(self.sizes.dims)
+        for name in self.inputs.keys() & shapes.keys():
+            for axis, place, *_ in self.sizes.inputs.get(name, ()):
+                found[names[place]].add((*shapes[name], *([0] * axis), 0)[axis])
+        for name, (least, most) in self.sizes.dims.items():
+            size, *others = sorted(found[name] or {most})
+            if others or not least <= size <= most:
+                text = ", ".join(map(str, (size, *others)))
+                raise UsageError(f"{name} is {text} in the inputs; expected one size from {least} to {most}")
+            found[name] = {size}
+        return {name: size for name, (size,) in found.items()}
 
     def signature_for(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Return shape and type of all inputs, if some have these shapes.
@@ -145,10 +152,10 @@ class RunTimeRowsModel(TunedModel):
         Raises
         ------
         UsageError
-            As in `rows_in`.
+            As in `sizes_in`.
         """
-        rows = self.rows_in(shapes)
-        return {name: (self.rows.shape(name, shape, rows), dtype) for name, (shape, dtype) in self.inputs.items()}
+        sizes = tuple(self.sizes_in(shapes).values())
+        return {name: (self.sizes.shape(name, shape, sizes), dtype) for name, (shape, dtype) in self.inputs.items()}
 
     def times(
         self,
@@ -157,7 +164,7 @@ class RunTimeRowsModel(TunedModel):
         *,
         clock: Literal["device", "wall"] = "device",
         capture: bool = True,
-        rows: int | None = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> list[float]:
         """Return the times of `repeat` runs in milliseconds, as `TunedModel.times`.
 
@@ -165,8 +172,8 @@ class RunTimeRowsModel(TunedModel):
         ----------
         repeat, seed, clock, capture
             As in `TunedModel.times`.
-        rows
-            Size of the dimension. None: its bound.
+        sizes
+            Size of each dimension, by name. None: the bounds.
 
         Raises
         ------
@@ -175,17 +182,18 @@ class RunTimeRowsModel(TunedModel):
         DeviceError
             The device failed.
         """
-        repeat, rows = whole_of("repeat", repeat, lowest=1), self._checked(rows)
+        repeat = whole_of("repeat", repeat, lowest=1)
+        checked = self._checked({**{name: most for name, (_, most) in self.sizes.dims.items()}, **(sizes or {})})
         arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
-        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=False, rows=rows)
+        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=False, sizes=checked)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
-        """Return the time of each call of a run with the size that the inputs have, as `TunedModel.profile`.
+        """Return the time of each call of a run with the sizes that the inputs have, as `TunedModel.profile`.
 
         Parameters
         ----------
         inputs
-            As in `run`. None: random ones of the bound.
+            As in `run`. None: random ones of the bounds.
         repeat, seed
             As in `TunedModel.profile`.
 
@@ -197,37 +205,41 @@ class RunTimeRowsModel(TunedModel):
             The device failed.
         """
         given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
-        arrays, rows = self._stored(given)
-        return self._profiled(arrays, whole_of("repeat", repeat, lowest=1), rows)
+        arrays, sizes = self._stored(given)
+        return self._profiled(arrays, whole_of("repeat", repeat, lowest=1), sizes)
 
-    def _stored(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], int]:
-        """Return arrays of the bound that hold the inputs, and the size of the dimension."""
+    def _stored(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], tuple[int, ...]]:
+        """Return arrays of the bounds that hold the inputs, and the sizes of the dimensions."""
         if self.remote is not None:
             raise UsageError("a model with a size at run time does not run behind a connection")
         shapes = {name: np.shape(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else {}
-        rows, signature = self.rows_in(shapes), self.signature_for(shapes)
+        sizes, signature = tuple(self.sizes_in(shapes).values()), self.signature_for(shapes)
         arrays = [stored(array) for array in checked_inputs(inputs, signature)]
-        return [_resized(a, shape) for a, (shape, _) in zip(arrays, self.inputs.values(), strict=True)], rows
+        return [_resized(a, shape) for a, (shape, _) in zip(arrays, self.inputs.values(), strict=True)], sizes
 
-    def _checked(self, rows: int | None) -> int:
-        number = self.rows.most if rows is None else whole_of("rows", rows, lowest=1)
-        if number > self.rows.most:
-            raise UsageError(f"rows={rows}: {self.rows.name} is at most {self.rows.most}")
-        return number
+    def _checked(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return sizes in the order of the dimensions. UsageError if one is wrong."""
+        for name in sizes:
+            if name not in self.sizes.dims:
+                raise unknown_name("dimension with a size at run time", name, list(self.sizes.dims))
+        for name, (_, most) in self.sizes.dims.items():
+            if whole_of(f"sizes[{name!r}]", sizes[name], lowest=1) > most:
+                raise UsageError(f"sizes={dict(sizes)}: {name} is at most {most}")
+        return tuple(int(sizes[name]) for name in self.sizes.dims)
 
     def _shape_entry(self) -> ShapeEntry:
         def axes(tensors: Iterable[str], rules: Mapping[str, Sequence[Sequence[int]]]) -> list[list[int]]:
             return [[place, *rule] for place, name in enumerate(tensors) for rule in rules.get(name, ())]
 
-        inputs, outputs = axes(self.inputs, self.rows.inputs), axes(self.outputs, self.rows.outputs)
-        rows = {"most": self.rows.most, "inputs": inputs, "outputs": outputs}
-        return dataclasses.replace(super()._shape_entry(), rows=rows)
+        inputs, outputs = axes(self.inputs, self.sizes.inputs), axes(self.outputs, self.sizes.outputs)
+        sizes = {"bounds": [list(each) for each in self.sizes.dims.values()], "inputs": inputs, "outputs": outputs}
+        return dataclasses.replace(super()._shape_entry(), sizes=sizes)
 
     def _variant(self, host: str) -> Variant:
         return dataclasses.replace(super()._variant(host), shapes=(self._shape_entry(),))
 
     def _meta(self) -> dict[str, Any]:
-        return {**super()._meta(), "rows": dataclasses.asdict(self.rows)}
+        return {**super()._meta(), "sizes": dataclasses.asdict(self.sizes)}
 
 
 def _resized(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

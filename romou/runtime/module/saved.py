@@ -21,7 +21,7 @@ from romou.runtime.module.machine import MAIN
 from romou.runtime.module.manifest import META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
-from romou.runtime.module.run_time_rows import RunTimeRows, RunTimeRowsModel
+from romou.runtime.module.run_time_rows import RunTimeRowsModel, RunTimeSizes
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
 from romou.runtime.rpc import Address
@@ -128,7 +128,7 @@ def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None)
         outputs = tuple(each["outputs"])
         if not all(isinstance(name, str) for name in outputs):
             raise ValueError(f"outputs {outputs!r}")
-        kind = partial(RunTimeRowsModel, rows=RunTimeRows(**each["rows"])) if "rows" in each else TunedModel
+        kind = partial(RunTimeRowsModel, sizes=RunTimeSizes(**each["sizes"])) if "sizes" in each else TunedModel
         model = kind(
             executable=library,
             target=Target.from_json(each["target"]),

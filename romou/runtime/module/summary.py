@@ -170,7 +170,7 @@ class Summary:
     shapes: the results of each shape, if there are several. The other fields are of the largest, but `memory` is of all
         together.
     padding: how inputs of other shapes are run, or "" if they are refused.
-    run_time: the dimension with a size at run time, in a sentence, or "".
+    run_time: the dimensions with a size at run time, in a sentence, or "".
     """
 
     target: str

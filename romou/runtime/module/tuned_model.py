@@ -520,17 +520,17 @@ class TunedModel:
         given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
         return self._profiled([stored(array) for array in checked_inputs(given, self.inputs)], repeat)
 
-    def _profiled(self, arrays: Sequence[np.ndarray], repeat: int, rows: int | None = None) -> Profile:
-        """Return the profile of a run. rows: as in `Machine.run`."""
+    def _profiled(self, arrays: Sequence[np.ndarray], repeat: int, sizes: Sequence[int] = ()) -> Profile:
+        """Return the profile of a run. sizes: as in `Machine.run`."""
         if self.remote is not None:
             library = self._library()
             device, profiled = self.remote.profile(library, arrays, repeat, entry=self.entry)
             whole = self.remote.times(library, arrays, repeat, entry=self.entry)
         else:
             machine = self._machine()
-            profiled = machine.profile(arrays, repeat, rows)
+            profiled = machine.profile(arrays, repeat, sizes)
             device = str(self.target.backend.facts(self.device_index)["name"])
-            whole = machine.times(arrays, repeat, rows=rows)
+            whole = machine.times(arrays, repeat, sizes=sizes)
         calls = named_calls(profiled, self._summary.calls, [row.nodes for row in self._summary.host])
         return Profile(device=device, calls=tuple(calls), whole_ms=float(np.median(whole)))
 

@@ -1,0 +1,321 @@
+"""A model with sizes at run time: made for the largest sizes, then its kernels take the sizes as arguments.
+
+by rows           the kernel of the largest size, with fewer groups       romou/compiler/assembly/run_time_rows.py
+all other kernels one kernel, from the kernels of a config at some sizes  romou/compiler/assembly/symbolic.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import tvm
+from tvm import tirx
+
+from romou.base.errors import ModelError, NumericError
+from romou.base.space import Config
+from romou.compiler.assembly.assemble import CompiledModel, schedule_model
+from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_rows, with_run_time_rows
+from romou.compiler.assembly.symbolic import (
+    NotOneKernelError,
+    Point,
+    Rules,
+    extent_of,
+    generic_points,
+    one_kernel,
+)
+from romou.compiler.compilation import Compilation
+from romou.compiler.frontend import ImportedModel, load_onnx
+from romou.compiler.frontend.onnx_graph import shapes_of
+from romou.compiler.frontend.onnx_import import fix_shapes
+from romou.compiler.frontend.padding import rule_of
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.driver.options import AnyModel, CompileOptions, TuneOptions
+from romou.driver.verify import check_outputs
+from romou.runtime.module import FreeAxis, RunTimeRowsModel, RunTimeSizes, TunedModel
+
+_Options = TypeVar("_Options", CompileOptions, TuneOptions)
+_Shapes = Mapping[str, tuple[int, ...]]
+# Sizes of shapes that rules of extents are fitted to, below the largest size and below half of it.
+_POINTS = 6
+
+
+def with_run_time_sizes(
+    model: AnyModel,
+    options: _Options,
+    make: Callable[..., TunedModel],
+    dims: Mapping[str, range],
+    *,
+    suffix: str = "",
+) -> RunTimeRowsModel:
+    """Return a model for any sizes of dimensions up to the last of their ranges, made like a model of these.
+
+    suffix: of the kernels' names.
+    """
+    most: Point = tuple(sizes[-1] for sizes in dims.values())
+
+    def at(sizes: Point) -> _Options:
+        fixed: Any = {"dims": {**(options.dims or {}), **dict(zip(dims, sizes, strict=True))}}
+        return replace(options, **fixed)
+
+    def imported_at(sizes: Point) -> ImportedModel:
+        return replace(at(sizes).imported(model), suffix=suffix)
+
+    fewer: list[Point] = _fewer(most)
+    imports = {sizes: imported_at(sizes) for sizes in (most, *fewer)}
+    made = make(lambda: imports[most], at(most))
+    program = made.program
+    assert program is not None
+    made.release()
+    smaller = [Compilation.of(imports[each], program.target).lowered().joined_at(program.joined) for each in fewer]
+    rows_of, reasons = _kinds(program, [each.functions.fused for each in smaller], most, fewer, tuple(dims))
+    growth = _Growth.of(partial(_shapes_at, model, at), most)
+    lowered, whole = by_rows(program, most, rows_of, reasons)
+    general = _general(program, reasons, whole, imported_at, growth, most) if reasons or whole else {}
+    whole = tuple(name for name in whole if name not in general)
+    program = with_run_time_rows(program, lowered, general, len(dims))
+    ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
+    ranges = [f"{name} is {sizes[0]} to {sizes[-1]}" for name, sizes in dims.items()]
+    summary = replace(made.summary(), run_time=f"{', '.join(ranges)} at run time, in every kernel.{ends}")
+    imported = imports[most]
+    sizes = RunTimeSizes(
+        dims={name: (each[0], each[-1]) for name, each in dims.items()},
+        inputs={each: growth.axes(each) for each in imported.inputs if growth.axes(each)},
+        outputs={each: growth.axes(each) for each in imported.outputs if growth.axes(each)},
+    )
+    arguments = {**made.arguments(), "executable": program.executable, "host_code": program.host, "summary": summary}
+    free = RunTimeRowsModel(sizes=sizes, program=program, **arguments)
+    if summary.checked_on and made.remote is None:
+        for each in _checked_points(dims, fewer, has_general=bool(general)):
+            with contextlib.suppress(ModelError):  # too small for a window
+                _check(free, imports[each] if each in imports else imported_at(each))
+    return free
+
+
+def _fewer(most: Point) -> list[Point]:
+    """Return points with a smaller size of one dimension after another."""
+    # Half as many, because strides may hide a few.
+    halves = [size // 2 if size >= 2 * _POINTS else size - 1 for size in most]
+    return [(*most[:place], half, *most[place + 1 :]) for place, half in enumerate(halves)]
+
+
+def _kinds(
+    program: CompiledModel, smaller: Sequence[tvm.IRModule], most: Point, fewer: Sequence[Point], names: Sequence[str]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the place of the dimension that is the rows of a function by rows, and why other functions are not.
+
+    Functions without a free dimension are in neither.
+
+    smaller: fused functions at the points in `fewer`.
+    """
+    found = [
+        with_rows(program.fused, each, most[place], point[place])
+        for place, (each, point) in enumerate(zip(smaller, fewer, strict=True))
+    ]
+    rows_of: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    for function in launches(program.scheduled):
+        places = [place for place, each in enumerate(found) if function in each]
+        if len(places) > 1:
+            reasons[function] = f"its tensors have {' and '.join(names[place] for place in places)}"
+        elif places and (reason := found[places[0]][function]):
+            reasons[function] = reason
+        elif places:
+            rows_of[function] = places[0]
+    return rows_of, reasons
+
+
+def _checked_points(dims: Mapping[str, range], fewer: Sequence[Point], *, has_general: bool) -> list[Point]:
+    """Return the sizes at which outputs are checked: small, large and odd ones, of each dimension in another order."""
+    sizes = [[r[0], r[-1] // 3 + 1, r[-1] - 1, r[-1]] for r in dims.values()]
+    turned = [each[place:] + each[:place] for place, each in enumerate(sizes)]
+    least = tuple(each[0] for each in sizes)
+    points = dict.fromkeys([*fewer, *zip(*turned, strict=True), least] if has_general else fewer)
+    return [p for p in points if all(size in r for size, r in zip(p, dims.values(), strict=True))] or [least]
+
+
+def _check(model: RunTimeRowsModel, imported: ImportedModel) -> None:
+    """Raise NumericError unless a run at the sizes of an imported model has onnxruntime's outputs."""
+    check = check_outputs(model, imported, model.target)
+    if check.is_wrong:
+        sizes = model.sizes_in({name: shape for name, (shape, _) in imported.inputs.items()})
+        raise NumericError(
+            f"with {', '.join(f'{name}={size}' for name, size in sizes.items())} the outputs differ from onnxruntime's"
+            f" by {check.error:.2e} (relative L2)",
+            hint=HINT,
+        )
+
+
+def _shapes_at(model: AnyModel, at: Callable[[Point], CompileOptions | TuneOptions], sizes: Point) -> _Shapes:
+    """Return shapes of the model's tensors at sizes."""
+    proto, (shapes,) = at(sizes).shape_sets(model)
+    assert not isinstance(proto, ImportedModel), "its dimensions are fixed"
+    return shapes_of(fix_shapes(load_onnx(proto), shapes).graph)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Growth:
+    """How the shapes of a model's tensors follow from the sizes.
+
+    points: sizes -> shape of each tensor with a known shape.
+    most: the largest sizes.
+    """
+
+    points: Mapping[Point, _Shapes]
+    most: Point
+
+    @classmethod
+    def of(cls, shapes_at: Callable[[Point], _Shapes], most: Point) -> _Growth:
+        """Return the growth that is seen at sizes of all remainders, large and small, of each dimension."""
+        wanted = {tuple(size // 3 + 1 for size in most), tuple(1 for _ in most)}
+        for place, largest in enumerate(most):
+            sizes = {start - step for start in (largest, largest // 2) for step in range(_POINTS)} | {
+                1,
+                largest // 3 + 1,
+            }
+            wanted |= {(*most[:place], size, *most[place + 1 :]) for size in sizes if size > 0}
+        points = {}
+        for point in sorted(wanted):
+            try:
+                points[point] = shapes_at(point)
+            except ModelError:
+                continue  # too small for a window
+        return cls(points=points, most=most)
+
+    def axes(self, name: str) -> tuple[FreeAxis, ...]:
+        """Return the rules of each axis of a tensor that changes. ModelError without a rule."""
+        known = {point: shapes[name] for point, shapes in self.points.items() if name in shapes}
+        rank = min(map(len, known.values()), default=0)
+        axes = []
+        for axis in range(rank):
+            extents = {point: shape[axis] for point, shape in known.items()}
+            if len(set(extents.values())) > 1:
+                axes += [(axis, *numbers) for numbers in self._numbers(f"axis {axis} of {name}", extents)]
+        return tuple(axes)
+
+    def _numbers(self, what: str, extents: Mapping[Point, int]) -> list[tuple[int, int, int, int]]:
+        """Return place of a dimension, factor, offset and divisor of the numbers whose product is an extent."""
+        lines = {
+            place: {point[place]: extent for point, extent in extents.items() if self._is_on_line(point, place)}
+            for place, _ in enumerate(self.most)
+        }
+        lines = {place: line for place, line in lines.items() if len(set(line.values())) > 1}
+        if self.most not in extents:
+            raise ModelError(f"{what} is not known", hint=HINT)
+        numbers = []
+        for place, line in lines.items():
+            common = math.gcd(*line.values()) if len(lines) > 1 else 1
+            if (rule := rule_of([(size, extent // common) for size, extent in line.items()])) is None:
+                raise ModelError(f"{what} follows no rule: {list(line.items())}", hint=HINT)
+            numbers.append((place, rule["factor"], rule["offset"], rule["divisor"]))
+        rules = [partial(extent_of, *each) for each in numbers]
+        common = extents[self.most] // math.prod(rule(self.most) for rule in rules)
+        # A factor without a size
+        numbers += [(0, 0, common, 1)] if common > 1 else []
+        if any(extent != common * math.prod(rule(point) for rule in rules) for point, extent in extents.items()):
+            raise ModelError(f"{what} follows no rule: {list(extents.items())}", hint=HINT)
+        return numbers
+
+    def _is_on_line(self, point: Point, place: int) -> bool:
+        """Return whether all other dimensions have their largest size."""
+        return all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
+
+    def rules(self) -> set[tuple[int, int, int, int]]:
+        """Return place of a dimension, factor, offset and divisor of all axes of tensors."""
+        found = set()
+        for name in {name for shapes in self.points.values() for name in shapes}:
+            with contextlib.suppress(ModelError):
+                found |= {(place, factor, offset, by) for _, place, factor, offset, by in self.axes(name) if factor}
+        return found
+
+
+def _general(
+    program: CompiledModel,
+    reasons: Mapping[str, str],
+    whole: Sequence[str],
+    imported_at: Callable[[Point], ImportedModel],
+    growth: _Growth,
+    most: Point,
+) -> dict[str, tirx.PrimFunc]:
+    """Return kernels for any sizes, of the functions in `reasons`. ModelError if one has none.
+
+    whole: functions by rows that launch all groups. They keep their kernel if there is none for any size.
+    """
+    growing = sorted(growth.rules())
+    points, others = generic_points(most, has_halves=any(divisor > 1 for *_, divisor in growing))
+    models = [
+        Compilation.of(imported_at(each), program.target).lowered().joined_at(program.joined)
+        for each in (*points, *others)
+    ]
+    config_of = {
+        name: _config(program.config_of[name], [each.task_of[name] for each in models], program.target)
+        for name in (*reasons, *whole)
+        if all(name in each.task_of for each in models) and name in program.config_of
+    }
+    modules = [
+        schedule_model(
+            _only(each.functions.fused, (*reasons, *whole)),
+            each.task_of,
+            {each.task_of[name].key: config for name, config in config_of.items()},
+            program.target,
+        )
+        for each in models
+    ]
+    if any(launches(module) != launches(program.scheduled) for module in modules):
+        if not reasons:
+            return {}
+        raise ModelError("the graph has other kernels for other sizes", hint=HINT)
+    attempts = [
+        Rules(points=[*points, *(others[place] for place in chosen)], most=most, extents=growing)
+        for chosen in ((0, 1), (0,), (1,), ())
+        if all(place < len(others) for place in chosen)
+    ]
+    at = dict(zip((*points, *others), modules, strict=True))
+    general = {name: _one_kernel(name, reason, at, attempts) for name, reason in reasons.items()}
+    for name in whole:
+        if config_of.get(name) == program.config_of.get(name):
+            with contextlib.suppress(ModelError):
+                general[name] = _one_kernel(name, "", at, attempts)
+    return general
+
+
+def _only(fused: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
+    """Return a module whose other functions need no schedule."""
+    functions = {
+        var: func.with_attr("tirx.is_scheduled", True)
+        if isinstance(func, tirx.PrimFunc) and var.name_hint not in names
+        else func
+        for var, func in fused.functions_items()
+    }
+    return tvm.IRModule(functions, global_infos=dict(fused.global_infos))
+
+
+def _one_kernel(
+    name: str, reason: str, modules: Mapping[Point, tvm.IRModule], attempts: Sequence[Rules]
+) -> tirx.PrimFunc:
+    for rules in attempts:
+        try:
+            return one_kernel([modules[point][name] for point in rules.points], replace(rules))
+        except NotOneKernelError as error:
+            failure = error
+    raise ModelError(f"the kernel {name} takes no size at run time: {reason}, and {failure}", hint=HINT)
+
+
+def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target) -> Config | None:
+    """Return the config of the largest size, or one like it that the spaces of all sizes have."""
+    if config is None:
+        return None
+    spaces = [task.space(target) for task in tasks]
+    default = tasks[0].default_config(target)
+    # Vectors along the size are no choice if the size is odd.
+    same = {name: value for name, value in config.items() if value in spaces[0].knobs.get(name, ())}
+    like = Config({**default, **same})
+    return next(
+        (each for each in (config, like) if all(space.knows(each) and space.is_valid(each) for space in spaces)),
+        default,
+    )
