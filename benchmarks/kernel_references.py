@@ -51,7 +51,7 @@ def fast_reference(task: TunableTask) -> Any:
             output = _of_training(work, data, weight)
         else:
             output = (
-                data @ weight.reshape(work.k, -1)[:, : work.n]
+                data[work.row(np.arange(work.m))] @ weight.reshape(work.k, -1)[:, : work.n]
                 if isinstance(work, Dense)
                 else _convolved(work, data, weight)
             )

@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from romou.compiler.passes.flat_buffers import flatten_buffers
+from romou.compiler.passes.flat_buffers import flatten_buffers, truncate_quotients
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.traversal import nodes_in
 from support.models.nodes import assert_as_onnxruntime, model_of
@@ -52,16 +52,20 @@ def random_index(rng: np.random.Generator, i: tirx.Var, j: tirx.Var, depth: int)
     return forms[int(rng.integers(0, len(forms)))]
 
 
+OF_TVM = tvm.transform.Sequential([truncate_quotients, tirx.transform.FlattenBuffer()])
+
+
+@pytest.mark.parametrize("flatten", [flatten_buffers, OF_TVM], ids=["hidden", "truncated"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=exhaustive)])
-def test_indices_of_every_form_are_kept(dtype: str, count: int) -> None:
+def test_indices_of_every_form_are_kept(dtype: str, count: int, flatten: tvm.transform.Pass) -> None:
     rng = np.random.default_rng(SEED)
     i, j = tirx.Var("i", dtype), tirx.Var("j", dtype)
     for _ in range(count):
         index = random_index(rng, i, j, int(rng.integers(1, 4)))
         loops = {i: int(rng.integers(2, 13)), j: int(rng.integers(2, 7))}
         if not isinstance(index, tirx.IntImm):
-            assert is_kept(index, loops, flatten_buffers), (index, loops)
+            assert is_kept(index, loops, flatten), (index, loops)
 
 
 def test_tvm_needs_the_work_around() -> None:

@@ -19,8 +19,8 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.row_order import CUT, RowOrder, order_of, steps_back
-from romou.compiler.operators.workload import Expr, Workload, stored_as
+from romou.compiler.operators.row_order import JOINED, RowOrder, order_of, steps_back
+from romou.compiler.operators.workload import Workload, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
@@ -56,10 +56,9 @@ class Dense(Workload):
             return None
         return RowOrder(kind=self.rows, tiles=self.tiles, axes=self.axes, shift=self.shift)
 
-    def row(self, row: Expr) -> Expr:
-        """Return the row of the data that is read for a row of the output."""
-        source: Expr = row if self.order is None else self.order.source(row)
-        return source
+    def row(self, row: Any) -> Any:
+        """Return the row of the data that is read for a row of the output: expressions of TIR, or arrays."""
+        return row if self.order is None else self.order.source(row)
 
     @property
     def out_texels(self) -> int:
@@ -85,7 +84,7 @@ class DenseFamily(ContractionFamily[Dense]):
     typical = (
         Dense(m=13, k=31, n=37),
         Dense(m=1, k=64, n=40),
-        Dense(m=36, k=12, n=10, rows=CUT, tiles=(2, 3, 3, 2), axes=(0, 2, 1, 3), shift=(2, 1)),
+        Dense(m=36, k=12, n=10, rows=JOINED, tiles=(2, 3, 2, 3), axes=(0, 2, 1, 3), shift=(5, 4)),
     )
 
     def match(self, call: relax.Call) -> Dense | None:
@@ -216,7 +215,7 @@ class DenseFamily(ContractionFamily[Dense]):
             inputs=[(w.m, w.k)],
             weights=[(w.k, w.n)],
             build=lambda x, weight: relax.op.matmul(x if order is None else order.moved(x), weight),
-            compute=lambda x, weight: (x if order is None else x[order.source(np.arange(w.m))]) @ weight,
+            compute=lambda x, weight: x[w.row(np.arange(w.m))] @ weight,
         )
 
 
