@@ -148,6 +148,22 @@ def test_a_number_next_to_a_whole_one_may_be_the_whole_one() -> None:
     assert differs(np.full(8, 1, "float32"), expected[:1])
 
 
+def test_large_integers_have_several_right_last_bits() -> None:
+    """Their means are sums in double precision, in any order."""
+    nodes = (
+        onnx.helper.make_node("ReduceMean", ["x"], ["y"], keepdims=0),
+        onnx.helper.make_node("ReduceMean", ["n"], ["z"], keepdims=0),
+    )
+    values = {"x": np.array([2**60 + 12345, 2**61, -(2**59)], "int64"), "n": np.array([2**40 + 12345, 5, 7], "int64")}
+    for node in nodes:
+        values[node.output[0]] = compute(node, [values[node.input[0]]])[0]
+    right, spread = bounds(Case(nodes, ("x", "n"), (), ("y", "z"), values), 0.0)
+    expected = {name: [right[name], *(one[name] for one in spread)] for name in ("y", "z")}
+    assert differs(right["y"] + 512, expected["y"]) is None
+    assert differs(right["y"] + 10**6, expected["y"])
+    assert differs(right["z"] + 1, expected["z"])
+
+
 def test_graphs_of_one_model_are_told_apart() -> None:
     """A fault among them belongs to the graph that shows it in a model with no other, or to all of them."""
     one = together({"a_": _chain(), "b_": _chain()})

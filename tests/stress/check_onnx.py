@@ -77,9 +77,10 @@ DIFFERENCES = """## Differences to onnxruntime that are kept
 | Conv, pools with auto_pad=SAME_* | no padding where strides leave elements over | ONNX's is at least 0; onnxruntime starts inside the input, or fails |
 | ArgMax, ArgMin, Hardmax of NaN | NaN is passed over, wherever it is | ONNX does not say; in onnxruntime it depends on whether NaN comes first |
 | GlobalMaxPool, ReduceMax of NaN | NaN is the maximum | as in NumPy; onnxruntime drops NaN by its position |
-| Cast of NaN and of numbers out of range to integers | NaN is 0, others the nearest integer | ONNX leaves it undefined; onnxruntime's is the processor's |
+| Cast of NaN and of numbers out of range to integers | NaN and infinity are 0, others lose their high bits | ONNX leaves it undefined; onnxruntime's is the processor's |
 | Resize with align_corners and scales | places by the scale times the extent | what ONNX's own tests expect; onnxruntime takes the whole number of elements |
 | integers computed in floats: Resize, ReduceL2, ReduceLogSum, ReduceLogSumExp, Cast | an element may be one less or more | a number that is whole but for its rounding is cut off to the one below or above |
+| ReduceMean, ReduceL2, ReduceLogSumExp of int64 above 2**53 | the last bits may differ | sums in double precision, in another order |
 | Resize of infinities | an element that no position is between does not count | onnxruntime multiplies it by zero, which is NaN |
 | Resize to the nearest element | positions in double precision, as in ONNX's reference | onnxruntime's fp32 may be on the other side of a half |
 | ReduceSum, ReduceProd, ReduceL1, ReduceSumSquare of integers that overflow | wraps around, as in ONNX's reference | ONNX does not say; onnxruntime gives the nearest number of the type |

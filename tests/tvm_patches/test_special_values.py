@@ -67,3 +67,11 @@ def test_interpolated_integers_are_cut_off(dtype: str) -> None:
         # Rounding may put a whole value just below itself, so that it is truncated to the number below.
         assert np.abs(found.astype(int) - expected[0].astype(int)).max() <= 1, number
         assert (found == expected[0]).mean() > 0.9, number
+
+
+def test_norms_beyond_the_integers_are_the_largest_one() -> None:
+    """ONNX does not say what they are. A conversion out of range is another number on each device."""
+    x = np.full((2, 9), [[2**30], [3]], "int32")
+    model = model_of({"y": ("ReduceL2", "x axis", {"keepdims": 0})}, {"x": x}, {"axis": np.array([1])})
+    found = romou.compile(model, target="opencl", strict=True, verify=False).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, np.array([2**31 - 1, 9], "int32"))

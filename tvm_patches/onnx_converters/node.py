@@ -162,6 +162,17 @@ class Node:
         return self.builder.emit_te(function, *arguments, primfunc_name_hint=self.operator.lower())
 
 
+def whole(value: relax.Expr, dtype: str) -> relax.Expr:
+    """Return float values as integers, cut off. A number outside the type's range is its nearest float in the range."""
+    kind = str(value.ty.dtype)
+    wide = np.dtype(kind).type
+    limits = np.iinfo(dtype)
+    low, high = wide(limits.min), wide(limits.max)
+    high = high if int(high) <= limits.max else np.nextafter(high, wide(0))
+    bounded = relax.op.minimum(relax.op.maximum(value, relax.const(low, kind)), relax.const(high, kind))
+    return relax.op.astype(bounded, dtype)
+
+
 def shape_of(value: relax.Expr) -> tuple[int, ...]:
     return tuple(int(d) for d in value.ty.shape.values)
 

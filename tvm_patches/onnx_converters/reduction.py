@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_patches.onnx_converters.node import Node, converter
+from tvm_patches.onnx_converters.node import Node, converter, whole
 
 op = relax.op
 # Reductions of several operators: their intermediate results may be too large or too small for fp16.
@@ -134,7 +134,7 @@ def _reduced_plain(node: Node, name: str, data: relax.Expr, dtype: str, axes: li
     if is_whole and name in ("L2", "LogSum", "Mean"):
         # Their results may fit where sums of the elements' type overflow.
         wide = _reduced_plain(node, name, node.emit(op.astype(data, "float64")), "float64", axes, keeps)
-        return op.astype(op.trunc(wide), dtype)
+        return whole(node.emit(wide), dtype)
     term = {"L1": op.abs, "L2": _square, "SumSquare": _square}.get(name, lambda x: x)
     if name in ("L1", "L2", "SumSquare"):
         data = node.emit(term(data))
@@ -193,7 +193,8 @@ def _log_sum_exp(node: Node, data: relax.Expr, axes: list[int], keeps: bool) -> 
     shift = node.emit(op.where(infinite, relax.const(0.0, wide), largest))
     total = op.sum(op.exp(op.subtract(data, shift)), axes, keepdims=True)
     logarithm = op.add(op.log(total), shift)
-    return op.astype(logarithm if keeps else op.squeeze(node.emit(logarithm), axes), dtype)
+    result = node.emit(logarithm if keeps else op.squeeze(node.emit(logarithm), axes))
+    return result if wide == dtype else whole(result, dtype)
 
 
 def _of_nothing(name: str, dtype: str) -> float | bool | int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_patches.onnx_converters.node import Node, converter, shape_of
+from tvm_patches.onnx_converters.node import Node, converter, shape_of, whole
 from tvm_patches.onnx_converters.resize_at_run_time import resize_at_run_time
 
 op = relax.op
@@ -198,13 +198,7 @@ def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
 
     Integers are truncated once, after the last axis, as in onnxruntime.
     """
-    if str(value.ty.dtype) == node.dtype():
-        return value
-    limits = np.iinfo(node.dtype())
-    low, high = np.float32(limits.min), np.float32(limits.max)
-    high = high if float(high) <= limits.max else np.nextafter(high, np.float32(0))
-    bounded = op.minimum(op.maximum(value, relax.const(low, "float32")), relax.const(high, "float32"))
-    return node.emit(op.astype(bounded, node.dtype()))
+    return value if str(value.ty.dtype) == node.dtype() else node.emit(whole(value, node.dtype()))
 
 
 def _source(i: int, extent: int, count: int, scale: float, transform: str, region: tuple[float, float]) -> float:
