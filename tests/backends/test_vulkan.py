@@ -383,6 +383,19 @@ def test_what_is_rounded_is_divided_exactly(vulkan_device: tvm.runtime.Device) -
         np.testing.assert_array_equal(result.numpy(), a / b, division)
 
 
+def test_sums_round_their_small_terms(vulkan_device: tvm.runtime.Device) -> None:
+    """Exporters round by two sums: all that is left of x in x + 3 * 2**22 is the nearest whole number."""
+    x = np.linspace(-9, 9, 41).astype("float32").reshape(1, 41)
+    constants = {name: np.float32(sign * 3 * 2**22) for name, sign in (("c", 1), ("d", -1))}
+    nodes = {"a": ("Add", "x c"), "b": ("Sub", "a c"), "p": ("Sub", "x d"), "q": ("Add", "p d")}
+    model = model_of(nodes, {"x": x}, constants)
+    for value in [value for value in model.graph.output if value.name in "ap"]:
+        model.graph.output.remove(value)
+    found = romou.compile(model, target="vulkan", device=0, strict=True, verify=False).run({"x": x})
+    for name in "bq":
+        np.testing.assert_array_equal(found[name], np.rint(x), err_msg=name)
+
+
 @pytest.mark.parametrize("operator", ["Xor", "And", "Or"])
 def test_truth_values(operator: str) -> None:
     rng = np.random.default_rng(9)

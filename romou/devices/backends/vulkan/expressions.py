@@ -38,6 +38,8 @@ _INFINITY, _NAN = "uintBitsToFloat(0x7F800000u)", "uintBitsToFloat(0x7FC00000u)"
 # Types that `mix` selects by truth values in every version of GLSL with them.
 _MIXED = ("float32", "float16", "int32", "uint32")
 _ADDITIVE, _PRODUCTS = (tirx.Add, tirx.Sub), (tirx.Mul, tirx.Div)
+# A sum with a constant this large rounds the other term on purpose: round(x) = (x + 3 * 2**22) - 3 * 2**22.
+_ROUNDING = 2.0**12
 
 
 @dataclass(kw_only=True)
@@ -165,6 +167,8 @@ class Expressions(Text):
             operator = _OF_TRUTH.get(type(expr), operator)
         # Each operand is written once: written twice at each term, a long sum would grow exponentially.
         a, b = self.text(expr.a), self.text(expr.b)
+        if kind.base == "float32" and type(expr) in _ADDITIVE and (_is_large(expr.a) or _is_large(expr.b)):
+            return self.call("rounded_sum", kind.lanes, a, b if isinstance(expr, tirx.Add) else f"-({b})")
         is_sum = type(expr) in _ADDITIVE
         a = a if is_sum and isinstance(expr.a, _ADDITIVE + _PRODUCTS) else closed(a)
         b = b if is_sum and isinstance(expr.b, _PRODUCTS) else closed(b)
@@ -400,6 +404,11 @@ class Expressions(Text):
         if write is None:
             self.fail(f"a call of {op_of(call)}")
         return write(self, call)
+
+
+def _is_large(expr: Any) -> bool:
+    value = expr.value if isinstance(expr, tirx.Broadcast) else expr
+    return isinstance(value, tirx.FloatImm) and _ROUNDING <= abs(float(value.value)) < math.inf
 
 
 _EXPRESSIONS: dict[type, Callable[[Expressions, Any], str]] = {

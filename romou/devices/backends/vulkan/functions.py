@@ -60,6 +60,8 @@ DEFINITIONS = {
   return abs(a) > 1e-20 && abs(a) < 1e37 && abs(q) < 1e30 ? better : q;
 }"""  # noqa: E501
     ),
+    # Drivers fold (x + c) - c to x unless the sum is precise.
+    "rounded_sum": "float rounded_sum(float a, float b) { precise float s = a + b; return s; }",
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
     # In integers, eight bits at a time: the quotient may have 277 bits.
     "fmod": (
