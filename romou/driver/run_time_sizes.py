@@ -311,11 +311,11 @@ def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target)
     if config is None:
         return None
     spaces = [task.space(target) for task in tasks]
-    default = tasks[0].default_config(target)
+    defaults = [task.default_config(target) for task in tasks]
     # Vectors along the size are no choice if the size is odd.
     same = {name: value for name, value in config.items() if value in spaces[0].knobs.get(name, ())}
-    like = Config({**default, **same})
+    attempts = (config, Config({**defaults[0], **same}), *defaults)
     return next(
-        (each for each in (config, like) if all(space.knows(each) and space.is_valid(each) for space in spaces)),
-        default,
+        (each for each in attempts if all(space.knows(each) and space.is_valid(each) for space in spaces)),
+        defaults[0],
     )

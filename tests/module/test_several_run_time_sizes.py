@@ -38,12 +38,21 @@ def images(*sides: str | int, channels: int = 4) -> onnx.ModelProto:
 
 
 def rows(width: int = 12) -> onnx.ModelProto:
-    """Return a product of tokens, joined with their batch, and each token's share of its text, joined as well."""
+    """Return a product of tokens, joined with their batch, each token's share of its text, and the mean of tokens."""
     g = NetworkBuilder({"x": ("batch", "tokens", width)})
     flat = g.add("Reshape", "x", g.constant(np.array([-1, width])))
     shares = g.add("Softmax", g.add("MatMul", "x", g.weight(width, 5)), axis=1)
     joined = g.add("Reshape", shares, g.constant(np.array([-1])))
-    return g.model(g.add("Relu", g.add("MatMul", flat, g.weight(width, 8))), joined)
+    mean = g.add("ReduceMean", "x", axes=[1], keepdims=0)
+    return g.model(g.add("Relu", g.add("MatMul", flat, g.weight(width, 8))), joined, mean)
+
+
+def pooled() -> onnx.ModelProto:
+    """Return a convolution, the mean over images of a free width, and a product."""
+    g = NetworkBuilder({"x": ("batch", 4, 6, "width")})
+    y = g.add("Relu", g.conv("x", 4, 8, strides=[2, 2], pads=[1, 1, 1, 1]))
+    means = g.add("Flatten", g.add("GlobalAveragePool", y), axis=1)
+    return g.model(g.add("MatMul", means, g.weight(8, 5)))
 
 
 def texts_of(batch: int, tokens: int) -> Inputs:
@@ -61,6 +70,7 @@ NETS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, int]],
     "rows": (rows, {"batch": (1, 4), "tokens": (1, 128)}, lambda b, t: numbers_of(b, t, 12)),
     "encoder": (encoder, {"batch": (1, 4), "tokens": (1, 128)}, texts_of),
     "lines": (recogniser, {"batch": (1, 2), "width": (32, 320)}, lambda b, w: numbers_of(b, 1, 8, w, name="image")),
+    "pooled": (pooled, {"batch": (1, 4), "width": (1, 100)}, lambda b, w: numbers_of(b, 4, 6, w)),
     "heights": (
         lambda: images("batch", 4, "height", 12),
         {"batch": (1, 9), "height": (1, 70)},
@@ -147,9 +157,8 @@ def test_it_is_right_at_all_combinations(net: str, tmp_path: Path, opencl_device
 
 
 @exhaustive
-@pytest.mark.parametrize("is_joined", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("net", list(NETS))
+@pytest.mark.parametrize(("net", "is_joined"), [*((net, False) for net in NETS), ("encoder", True)])
 def test_all_are_right_on_all_devices(
     net: str, device: str, is_joined: bool, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
 ) -> None:

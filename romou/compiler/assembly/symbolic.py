@@ -283,20 +283,23 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
     """
     # The text of dimensions has sizes.
     graphs = [json.loads(tvm.ir.save_json(each.without_attr(DIMENSIONS))) for each in kernels]
-    differing = _differing(graphs)
-    graph = graphs[0]
+    numbers, graph = _differing(graphs), graphs[0]
     nodes = graph["nodes"]
     sizes = [tirx.Var(f"size{place or ''}", "int32") for place, _ in enumerate(rules.most)]
     expressions = []
-    for values in sorted(set(differing.values()), reverse=True):
+    whole = {place: _whole(values) for place, values in numbers.items()}
+    for values in sorted(set(whole.values()), reverse=True):
         rules.of(values)  # numbers of tiles follow from numbers of elements
-    for place, values in differing.items():
+    for place, values in whole.items():
         dtype = nodes[nodes[place]["data"]["ty"]]["data"]["dtype"]
-        expressions.append(rules.of(values)([size.astype(dtype) for size in sizes]))
+        is_float = nodes[place]["type"] == "ir.FloatImm"
+        number = rules.of(values)([size.astype("int32" if is_float else dtype) for size in sizes])
+        number = number.astype(dtype) if is_float else number
+        expressions.append(tirx.const(1, dtype) / number if values != numbers[place] else number)
     more = json.loads(tvm.ir.save_json([*sizes, *expressions]))
     moved = [_redirected(node, lambda place: place + len(nodes)) for node in more["nodes"]]
     roots = moved[more["root_index"]]["data"]
-    places = dict(zip(differing, roots[len(sizes) :], strict=True))
+    places = dict(zip(numbers, roots[len(sizes) :], strict=True))
     nodes = [_redirected(node, lambda place: places.get(place, place)) for node in nodes]
     both = {"type": "ffi.Array", "data": [graph["root_index"], *roots[: len(sizes)]]}
     graph.update(nodes=[*nodes, *moved, both], root_index=len(nodes) + len(moved))
@@ -330,12 +333,22 @@ def _is_place(name: str, value: object) -> bool:
     return type(value) is int and name not in _PLAIN
 
 
-def _differing(graphs: Sequence[Mapping[str, Any]]) -> dict[int, _Values]:
-    """Return the integers that differ: place of the node in the first graph -> value in each graph."""
+def _whole(values: Sequence[float]) -> _Values:
+    """Return integers that equal the numbers, or whose reciprocals do. Raise NotOneKernelError if there are none."""
+    if all(value == int(value) for value in values):
+        return tuple(map(int, values))
+    counts = tuple(round(1 / value) if value else 0 for value in values)
+    if any(not count or not math.isclose(1 / count, v, rel_tol=1e-7) for count, v in zip(counts, values, strict=True)):
+        raise NotOneKernelError(f"a number is {tuple(values)}")
+    return counts
+
+
+def _differing(graphs: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, ...]]:
+    """Return the numbers that differ: place of the node in the first graph -> value in each graph."""
     nodes = [graph["nodes"] for graph in graphs]
     # What a node of the first graph is in the others.
     partners: dict[int, tuple[int, ...]] = {}
-    differing: dict[int, _Values] = {}
+    differing: dict[int, tuple[float, ...]] = {}
     roots = tuple(graph["root_index"] for graph in graphs)
     open_places = [tuple(each["data"][name] for each in map(_node_of, nodes, roots)) for name in _OF_FUNCTIONS]
     while open_places:
@@ -353,6 +366,8 @@ def _differing(graphs: Sequence[Mapping[str, Any]]) -> dict[int, _Values]:
             values = tuple(int(mine[d["value"]]["data"]) for mine, d in zip(nodes, data, strict=True))
             if len(set(values)) > 1:
                 differing[places[0]] = values
+        elif kind == "ir.FloatImm" and len({d["value"] for d in data}) > 1:
+            differing[places[0]] = tuple(float(d["value"]) for d in data)
         elif isinstance(data[0], list):
             if len({len(d) for d in data}) > 1:
                 raise NotOneKernelError(f"{kind} has {[len(d) for d in data]} elements")
