@@ -1,9 +1,9 @@
-"""DFT, which the wheel lacks: a product with the matrix of a discrete Fourier transform."""
+"""DFT and STFT, which the wheel lacks: products with the matrix of a discrete Fourier transform."""
 
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from tvm_patches.onnx_converters.node import Node, converter
 from tvm_patches.onnx_converters.reduction import choose_axis
@@ -50,7 +50,14 @@ def _result(node: Node, axis: int) -> tuple[int, ...]:
 
 def _along(node: Node, axis: int) -> relax.Expr:
     shape, result = node.shape(), _result(node, axis)
-    matrix = _matrix(node, axis, shape[-1], result[axis], result[-1]).astype(node.dtype())
+    matrix = _matrix(
+        shape[axis],
+        _length(node, axis),
+        shape[-1],
+        result[axis],
+        result[-1],
+        is_inverse=bool(node.attributes["inverse"]),
+    ).astype(node.dtype())
     others = [a for a in range(len(shape) - 1) if a != axis]
     order = [*others, axis, len(shape) - 1]
     rows = int(np.prod([shape[a] for a in others]))
@@ -61,10 +68,10 @@ def _along(node: Node, axis: int) -> relax.Expr:
     return op.permute_dims(product, list(np.argsort(order)))
 
 
-def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) -> np.ndarray:
+def _matrix(
+    extent: int, points: int, parts: int, count: int, result_parts: int = 2, *, is_inverse: bool = False
+) -> np.ndarray:
     """Return the transform as a matrix: (points of the input * parts, points of the result * parts)."""
-    points, is_inverse = _length(node, axis), bool(node.attributes["inverse"])
-    extent = node.shape()[axis]
     n, k = np.arange(extent)[:, None], np.arange(count)[None, :]
     angle = (1 if is_inverse else -1) * 2 * np.pi * n * k / points
     # Points behind the last one are cut off.
@@ -75,3 +82,35 @@ def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) ->
     cosine, sine = weight * np.cos(angle), weight * np.sin(angle)
     parts_of = np.array([[cosine, sine], [-sine, cosine]])[:parts, :result_parts]
     return parts_of.transpose(2, 0, 3, 1).reshape(extent * parts, count * result_parts)
+
+
+@converter("STFT")
+def stft(node: Node) -> relax.Expr:
+    """Convert a short-time Fourier transform: (batch, samples, parts) to (batch, frames, frequencies, 2).
+
+    frames[b, f, n] = signal[b, f * step + n]
+    result = frames x (window * matrix)      a window that is computed at run time multiplies the frames
+    """
+    batch, samples, parts = (*node.shape(), 1)[:3]
+    steps, lengths = node.integers(1), node.integers(3)
+    if steps is None:
+        raise ValueError("it has no step")
+    step, length = steps[0], lengths[0] if lengths is not None else node.shape(2)[0]
+    frames, count = (samples - length) // step + 1, length // 2 + 1 if node.attributes["onesided"] else length
+    matrix = _matrix(length, length, parts, count)
+
+    def framed(x: te.Tensor) -> te.Tensor:
+        def sample(b: tirx.Var, f: tirx.Var, n: tirx.Var, part: tirx.Var) -> tirx.Expr:
+            return x[(b, f * step + n, part)[: len(x.shape)]]
+
+        return te.compute((batch, frames, length, parts), sample, name="frames")
+
+    data = node.compute(framed, node.input(0))
+    window = node.constant(2) if node.has(2) else np.ones(length)
+    if window is None:
+        data = op.multiply(data, op.reshape(node.input(2), [length, 1]))
+    else:
+        matrix = np.repeat(window, parts)[:, None] * matrix
+    rows = op.reshape(data, [batch * frames, length * parts])
+    product = op.matmul(rows, relax.const(matrix.astype(node.dtype()), node.dtype()))
+    return op.reshape(product, [batch, frames, count, 2])

@@ -45,6 +45,7 @@ def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto
     """
     try:
         light = _without_weights(model)
+        _name_sides(light.graph)
         foreign = [node for node in light.graph.node if _is_foreign(node, light)]
         if foreign:
             light = _with_foreign(light, foreign)
@@ -57,6 +58,13 @@ def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto
         if not is_strict:
             raise
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
+
+
+def _name_sides(graph: onnx.GraphProto) -> None:
+    """Name the default of an STFT's `onesided`, which is 1. Drop it when ONNX no longer infers the shape of 0."""
+    for node in graph.node:
+        if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
+            node.attribute.append(helper.make_attribute("onesided", 1))
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
