@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.base.errors import InvalidConfigError
@@ -23,11 +23,10 @@ from romou.base.task import Task
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.winograd.convolution import StoredWeight
-from romou.compiler.scheduling.blocks import is_scheduled
+from romou.compiler.scheduling.blocks import has_long_integers, is_scheduled
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import FREE_IMAGES, replace_parameter
 from romou.compiler.tir.slices import without_slices
-from romou.compiler.tir.traversal import nodes_in
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -199,9 +198,7 @@ def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)
-    # Numbers between the operators that were fused into it count too: TVM casts a float to int32 by way of int64.
-    between = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
-    if any("int64" in str(p.dtype) for p in (*func.params, *between)):
+    if has_long_integers(func):
         return func  # 64-bit numbers stay unchanged, and so do indices computed from them
     narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
     return narrow["main"]

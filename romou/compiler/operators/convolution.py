@@ -18,7 +18,7 @@ from romou.compiler.operators.family import Case
 from romou.compiler.operators.packed_weight import PACKED, zero_unless
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
-from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of, static_shape
+from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.images import as_images
 from romou.compiler.tir.primitives import LANES
 
@@ -45,7 +45,10 @@ class ConvolutionFamily(ContractionFamily[C]):
 
     def work_of(self, call: relax.Call) -> C:
         """Return the workload of a convolution that this family matches."""
-        return self.workload(out_channels=static_shape(call.args[1])[0], **common_fields(call))
+        weight = call.args[1]
+        has_integers = is_constant(weight) and _has_integers(weight.value.numpy())
+        fields = {**common_fields(call), "has_integers": has_integers}
+        return self.workload(out_channels=static_shape(weight)[0], **fields)
 
     @abstractmethod
     def weight_shape(self, w: C) -> Shape:
@@ -164,6 +167,12 @@ def common_fields(call: relax.Call) -> dict[str, Any]:
         "groups": int(attrs.groups),
         "dtype": dtype_of(call.args[0]),
     }
+
+
+def _has_integers(weight: np.ndarray) -> bool:
+    """Return whether all weights are integers. A first look at a few of them is enough for most weights."""
+    few = weight.ravel()[:LANES]
+    return bool(np.array_equal(few, np.rint(few)) and np.array_equal(weight, np.rint(weight)))
 
 
 def plane_of(settings: Sequence[int]) -> tuple[int, int]:

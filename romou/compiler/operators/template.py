@@ -33,7 +33,13 @@ from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.pieces import PIECES
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.operators.workload import FAMILY
-from romou.compiler.scheduling.blocks import find_blocks, has_vector_form, is_elementwise_of, loads_of
+from romou.compiler.scheduling.blocks import (
+    find_blocks,
+    has_long_integers,
+    has_vector_form,
+    is_elementwise_of,
+    loads_of,
+)
 from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
@@ -55,10 +61,11 @@ class ContractionTemplate(Template):
     def of(cls, func: tirx.PrimFunc, operator: Operator[Any]) -> ContractionTemplate | None:
         """Return the template for `func`, or None.
 
-        `func` has exactly one marked block, which is the operator's, and its epilogue keeps the block's shape.
+        `func` has exactly one marked block, which is the operator's, and its epilogue keeps the block's shape. 64-bit
+        integers would keep the addresses at 64 bits, too.
         """
         marked = [b for b in find_blocks(func) if FAMILY in b.annotations]
-        if [str(b.annotations[FAMILY]) for b in marked] != [operator.name]:
+        if [str(b.annotations[FAMILY]) for b in marked] != [operator.name] or has_long_integers(func):
             return None
         outputs = [int(d) for d in func.params[-1].shape]
         return (

@@ -76,7 +76,12 @@ class Workload(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Conv2d(Workload):
-    """A 2-D convolution. Channels, pixels and padding (top, left, bottom, right) in elements."""
+    """A 2-D convolution. Channels, pixels and padding (top, left, bottom, right) in elements.
+
+    has_integers: whether all weights are integers, so that sums of integers have to be exact.
+    """
+
+    OPTIONAL = frozenset({"has_integers"})
 
     batch: int = 1
     in_channels: int
@@ -87,6 +92,7 @@ class Conv2d(Workload):
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    has_integers: bool = False
     dtype: str = "float32"
 
     @property

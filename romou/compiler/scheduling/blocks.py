@@ -34,6 +34,15 @@ def find_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     return nodes_in(func.body.block.body, s_tir.SBlock)
 
 
+def has_long_integers(func: tirx.PrimFunc) -> bool:
+    """Return whether a parameter, or a tensor between fused operators, has 64-bit integers.
+
+    TVM casts a float to int32 by way of int64.
+    """
+    between = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+    return any("int64" in str(buffer.dtype) for buffer in (*func.params, *between))
+
+
 def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
     """Return the statements of the root block: one loop nest for each block of an unscheduled function."""
     body = func.body.block.body

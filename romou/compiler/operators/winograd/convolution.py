@@ -102,12 +102,13 @@ class StoredWeight:
 def algorithms(w: Conv2d) -> list[str]:
     """Return the algorithms that compute a convolution with fewer products than the direct one.
 
-    A larger tile is listed only if it needs fewer products than all smaller ones.
+    A larger tile is listed only if it needs fewer products than all smaller ones. Transforms round, so sums of integers
+    have none.
     """
     windows = {-(-taps // stride) for taps, stride in zip(w.kernel, w.stride, strict=True)}
     side = windows.pop() if len(windows) == 1 else 0
     has_texels = min(w.in_channels * math.prod(w.stride), w.out_channels) >= LANES
-    is_plain = w.dilation == (1, 1) and w.groups == 1 and has_texels
+    is_plain = w.dilation == (1, 1) and w.groups == 1 and has_texels and not w.has_integers
     forms = {
         name: Winograd(w, tile)
         for name, tile in TILES.items()

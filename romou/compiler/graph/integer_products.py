@@ -1,0 +1,176 @@
+"""Compute products of small integers in floats, which is exact.
+
+    matmul(int32(x) - zero, weight: int32)      ->      int32(matmul(float32(int32(x) - zero), weight: float32))
+
+fp32 has all integers up to 2^24. No order of a sum makes a larger number than the sum of the magnitudes of its terms.
+If that is more, the sum is split along the input channels, and its parts are added as integers, or as floats if a
+float is made of the sum. So operators of quantized models (MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv) get
+the tuned kernels of floats. TF32 has all factors of 8 bits, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.origin import bindings_of
+
+# The largest sum of magnitudes that is exact in fp32.
+_MOST = 2**24
+# Parts of a sum, each one a kernel.
+_MOST_PARTS = 8
+# Operator -> axis of the data and of the weight that is summed over.
+_SUMMED = {"relax.matmul": (-1, -2), **{f"relax.nn.conv{rank}d": (1, 1) for rank in (1, 2, 3)}}
+_MOVES = frozenset(
+    f"relax.{name}" for name in ("reshape", "permute_dims", "squeeze", "expand_dims", "strided_slice", "broadcast_to")
+)
+# Operator of constants -> number of its tensors, and its result.
+_EVALUATED: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
+    "relax.astype": (1, lambda call, x: x.astype(dtype_of(call))),
+    "relax.subtract": (2, lambda _call, x, y: x - y),
+    "relax.reshape": (1, lambda call, x: x.reshape(static_shape(call))),
+    "relax.permute_dims": (1, lambda call, x: x.transpose(call.attrs.axes and [int(axis) for axis in call.attrs.axes])),
+}
+
+
+def float_integer_products(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none."""
+    values = [binding.value for binding in bindings_of(mod["main"])]
+    has_products = any(op_name(value) in _SUMMED and dtype_of(value) == "int32" for value in values)
+    return rebuild_main(mod, _Floater()) if has_products else mod
+
+
+class _Floater(MainRewriter):
+    """Rewriter with the float form of each product, and of sums of products.
+
+    bound: variable of the old graph -> its expression.
+    floats: variable of the old graph -> its numbers in fp32. A sum of several may be rounded more than once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bound: dict[relax.Var, relax.Expr] = {}
+        self._floats: dict[relax.Var, relax.Expr] = {}
+
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit a binding. A product of integers becomes one of floats, or several."""
+        var, value = binding.var, binding.value
+        if isinstance(binding, relax.MatchCast):
+            self.match_cast(binding)
+            return
+        self._bound[var] = value
+        name, is_integer = op_name(value), dtype_of(value) == "int32" if shape_of(var) is not None else False
+        if name == "relax.astype" and dtype_of(value) == "float32" and value.args[0] in self._floats:
+            self.plain[var] = self._floats[value.args[0]]
+            return
+        parts = self._parts(value) if name in _SUMMED and is_integer else []
+        if parts:
+            integers = [self.bb.emit(relax.op.astype(part, "int32")) for part in parts]
+            self.plain[var], self._floats[var] = self._sum(integers), self._sum(parts)
+            return
+        self.plain[var] = self.bb.emit(self.plain_expr(value))
+        if name == "relax.add" and is_integer and any(arg in self._floats for arg in value.args):
+            self._floats[var] = self._sum([self._float(arg) for arg in value.args])
+
+    def _sum(self, terms: Sequence[relax.Expr]) -> relax.Expr:
+        return functools.reduce(lambda total, term: self.bb.emit(relax.op.add(total, term)), terms)
+
+    def _float(self, integers: relax.Expr) -> relax.Expr:
+        known = self._floats.get(integers)
+        return known if known is not None else self.bb.emit(relax.op.astype(self.plain_expr(integers), "float32"))
+
+    def _parts(self, product: relax.Call) -> list[relax.Expr]:
+        """Return float products with the sum `product`, each one exact. Empty if they would be too many."""
+        count, axes = self._parts_needed(product), _SUMMED[op_name(product)]
+        extent = static_shape(product.args[0])[axes[0]] if count else 0
+        if not 1 <= count <= min(_MOST_PARTS, extent) or (count > 1 and int(getattr(product.attrs, "groups", 1)) > 1):
+            return []
+        cuts = [extent * i // count for i in range(count + 1)]
+        return [
+            self.bb.emit(self._float_product(product, [(axis, begin, end) for axis in axes] if count > 1 else []))
+            for begin, end in itertools.pairwise(cuts)
+        ]
+
+    def _float_product(self, product: relax.Call, cuts: Sequence[tuple[int, int, int]]) -> relax.Expr:
+        """Return the product of both operands as floats. cuts: for each operand an axis and its range, if it is cut."""
+        operands = []
+        for arg, cut in itertools.zip_longest(product.args, cuts):
+            constant = self._constant(arg)
+            if constant is not None:
+                taken = constant if cut is None else constant.take(range(*cut[1:]), cut[0])
+                operands.append(relax.const(taken.astype("float32"), "float32"))
+                continue
+            integers = self.plain_expr(arg)
+            if cut is not None:
+                axis, begin, end = cut
+                axes = [axis % len(static_shape(arg))]
+                integers = self.bb.emit(relax.op.strided_slice(integers, axes, [begin], [end]))
+            operands.append(self.bb.emit(relax.op.astype(integers, "float32")))
+        if op_name(product) == "relax.matmul":
+            return relax.op.matmul(*operands)
+        names = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
+        convolution: Callable[..., relax.Expr] = getattr(relax.op.nn, op_name(product).removeprefix("relax.nn."))
+        return convolution(*operands, **{name: getattr(product.attrs, name) for name in names})
+
+    def _parts_needed(self, product: relax.Call) -> int:
+        """Return the number of parts of which no sum of magnitudes is too large. 0 if there is no bound."""
+        data, weight = product.args
+        most = self._magnitude(data)
+        if most is None or shape_of(data) is None or shape_of(weight) is None:
+            return 0
+        constant, is_matrix = self._constant(weight), op_name(product) == "relax.matmul"
+        if constant is None:
+            factor = self._magnitude(weight) if is_matrix else None
+            extent = static_shape(data)[_SUMMED[op_name(product)][0]]
+            return 0 if factor is None else self._count(most * factor * extent)
+        magnitudes = np.abs(constant.astype(np.float64))
+        summed = magnitudes.sum(-2 if is_matrix else tuple(range(1, constant.ndim)))
+        return self._count(most * float(summed.max(initial=0)))
+
+    @staticmethod
+    def _count(magnitude: float) -> int:
+        return max(1, math.ceil(magnitude / _MOST))
+
+    def _magnitude(self, expr: relax.Expr) -> float | None:
+        """Return a bound of the magnitude of an integer expression, or None."""
+        limits = self._range(expr)
+        return None if limits is None else max(abs(limits[0]), abs(limits[1]))
+
+    def _range(self, expr: relax.Expr) -> tuple[float, float] | None:
+        if is_constant(expr):
+            array = expr.value.numpy()
+            return (float(array.min()), float(array.max())) if array.size else None
+        value: Any = self._bound.get(expr) if isinstance(expr, relax.Var) else expr
+        name = op_name(value)
+        if name in _MOVES or isinstance(value, relax.Var):
+            return self._range(value if isinstance(value, relax.Var) else value.args[0])
+        if name == "relax.astype" and dtype_of(value).startswith(("int", "uint")):
+            source = dtype_of(value.args[0])
+            if source in ("int8", "uint8", "int16", "uint16"):
+                return float(np.iinfo(source).min), float(np.iinfo(source).max)
+            return self._range(value.args[0]) if source == "int32" else None
+        if name == "relax.subtract":
+            left, right = map(self._range, value.args)
+            return None if left is None or right is None else (left[0] - right[1], left[1] - right[0])
+        return None
+
+    def _constant(self, expr: relax.Expr) -> np.ndarray | None:
+        """Return the value of a constant that was converted or moved, with or without its zero point."""
+        value: Any = self._bound.get(expr) if isinstance(expr, relax.Var) else expr
+        if value is None or is_constant(value):
+            return None if value is None else value.value.numpy()
+        if op_name(value) not in _EVALUATED or shape_of(value) is None:
+            return None
+        count, evaluate = _EVALUATED[op_name(value)]
+        operands = [self._constant(arg) for arg in value.args[:count]]
+        return None if any(operand is None for operand in operands) else evaluate(value, *operands)

@@ -1,0 +1,117 @@
+"""Products of quantized operators are exact, and tuned kernels of floats compute them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import romou
+from romou.compiler.operators.winograd.convolution import algorithms
+from support.kernels.operators import conv
+from support.models.blocks import Net, NetworkBlock
+from support.suite.exhaustive import few
+
+FAMILIES = ("batch_matmul", "conv2d", "dense", "elementwise", "group_conv2d")
+TARGETS = few(["opencl", "opencl -device=adreno640", "vulkan"], 0, 1)
+each_target = pytest.mark.parametrize("target", TARGETS)
+
+
+def calls_of(block: NetworkBlock, inputs: dict[str, np.ndarray], target: str) -> dict[str, int]:
+    """Return how many kernels of each family run, after an exact comparison with onnx's reference.
+
+    onnxruntime's kernels for some CPUs saturate sums of two products at 16 bits.
+    """
+    tuned = romou.compile(block.model, target=target)
+    (result,) = tuned.run(inputs)
+    (expected,) = ReferenceEvaluator(block.model).run(None, inputs)
+    assert result.dtype == expected.dtype
+    assert np.array_equal(result, expected), np.abs(result.astype("int64") - expected).max()
+    calls: Counter[str] = Counter()
+    for row in tuned.summary().table():
+        name = str(row["layer"])
+        calls[next((family for family in FAMILIES if name.startswith(family)), name)] += int(row["calls"])
+    return calls
+
+
+@each_target
+@pytest.mark.parametrize(("k", "products"), [(7, 1), (1027, 2), (2061, 5)])
+def test_extreme_matrices(k: int, products: int, target: str) -> None:
+    """Sums up to k * 255 * 127, all of one sign, with zero points at either end."""
+    net, rng = Net("extreme"), np.random.default_rng(k)
+    weight = rng.choice(np.array([-127, 127], "int8"), (k, 9))
+    weight[:, 0], weight[:, 1] = 127, -128
+    block = net.block(
+        net.add(
+            "MatMulInteger",
+            net.input((5, k), "uint8", 256),
+            net.const(weight, "int8"),
+            net.const(0, "uint8"),
+            net.const(0, "int8"),
+        )
+    )
+    x = rng.integers(0, 256, (5, k)).astype("uint8")
+    x[0] = 255
+    calls = calls_of(block, {"x0": x}, target)
+    assert calls.pop("dense") == products
+    assert {*calls} == {"elementwise"}
+
+
+@each_target
+def test_two_computed_matrices(target: str) -> None:
+    """The type of each factor bounds it, so sums of up to 258 products are exact."""
+    net = Net("computed")
+    x, y = net.input((2, 3, 64), "uint8", 256), net.input((2, 64, 5), "uint8", 256)
+    block = net.block(net.add("MatMulInteger", x, y, net.const(7, "uint8"), net.const(250, "uint8")))
+    assert {*calls_of(block, block.inputs(3), target)} == {"batch_matmul", "elementwise"}
+
+
+CONVOLUTIONS = [
+    ((5, 5, 3, 3), 1, [1, 1]),
+    ((8, 2, 3, 3), 4, [2, 1]),
+    ((6, 130, 3, 3), 1, [1, 1]),
+    ((4, 8, 1, 1), 1, [1, 1]),
+]
+
+
+@each_target
+@pytest.mark.parametrize(("shape", "groups", "strides"), few(CONVOLUTIONS, 0, 2))
+def test_convolutions(shape: tuple[int, ...], groups: int, strides: list[int], target: str) -> None:
+    net = Net("integer_convolution")
+    x = net.input((1, shape[1] * groups, 9, 11), "uint8", 256)
+    weight, zero = net.const(net.rng.choice([-128, 127], shape), "int8"), net.const(128, "uint8")
+    sums = net.add("ConvInteger", x, weight, zero, net.const(0, "int8"), group=groups, strides=strides, pads=[1] * 4)
+    block = net.block(sums)
+    family = "conv2d" if groups == 1 else "group_conv2d"
+    assert {*calls_of(block, block.inputs(5), target)} == {family, "elementwise"}
+
+
+@each_target
+def test_requantized_outputs(target: str) -> None:
+    """QLinearConv and QLinearMatMul round their sums to 8 bits."""
+    net = Net("requantized")
+    x = net.input((1, 12, 8, 8), "uint8", 256)
+
+    def scale(value: float) -> str:
+        return str(net.const(np.float32(value)))
+
+    def point(value: int, dtype: str = "uint8") -> str:
+        return str(net.const(value, dtype))
+
+    weight = net.const(net.rng.integers(-127, 128, (10, 12, 3, 3)), "int8")
+    bias = net.const(net.rng.integers(-500, 500, 10), "int32")
+    reads = (x, scale(0.02), point(120), weight, scale(0.01), point(0, "int8"), scale(0.5), point(121), bias)
+    y = net.add("QLinearConv", *reads, pads=[1] * 4)
+    y = net.add("Reshape", y, net.const([10, 64]))
+    matrix = net.const(net.rng.integers(-127, 128, (64, 6)), "int8")
+    reads = (y, scale(0.5), point(121), matrix, scale(0.01), point(0, "int8"), scale(0.6), point(130))
+    block = net.block(net.add("QLinearMatMul", *reads))
+    assert {*calls_of(block, block.inputs(7), target)} == {"conv2d", "dense", "elementwise"}
+
+
+def test_transforms_round_so_they_are_no_choice() -> None:
+    work = conv(16, (14, 14), 16, (3, 3), padding=(1, 1, 1, 1))
+    assert algorithms(work)
+    assert not algorithms(type(work)(**{**work.to_dict(), "has_integers": True}))
