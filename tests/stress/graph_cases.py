@@ -395,14 +395,7 @@ def reference(
             return [_moved_last_bits(arrays[0], given[0], noise(arrays[0].shape))]
         if node.op_type not in _CUT_OFF:
             return arrays
-        (exact,) = compute(node, [given[0].astype("float32"), *given[1:]])
-        own = max(epsilon, 4 * float(np.finfo("float32").eps))
-        info = np.iinfo(arrays[0].dtype)
-        with np.errstate(all="ignore"):
-            size = np.abs(exact) + np.abs(given[0].astype("float64")).max(initial=0.0)
-            near = np.clip(np.trunc(exact + own * size * noise(exact.shape)), float(info.min), float(info.max))
-        # An integer that fp32 cannot hold is far from being cut off to another one.
-        return [np.where(np.abs(exact) < 2.0**22, near, arrays[0]).astype(arrays[0].dtype)]
+        return [_moved_to_neighbours(node, given, arrays[0], epsilon, noise)]
 
     def stored(array: np.ndarray) -> np.ndarray:
         if is_wide and array.dtype == np.float16:
@@ -423,6 +416,24 @@ def reference(
         with np.errstate(over="ignore"):
             return {name: array.astype(case.values[name].dtype) for name, array in values.items()}
     return values
+
+
+def _moved_to_neighbours(
+    node: onnx.NodeProto,
+    given: list[np.ndarray],
+    array: np.ndarray,
+    epsilon: float,
+    noise: Callable[[tuple[int, ...]], Any],
+) -> np.ndarray:
+    """Return integers that a node cuts off from floats, with the floats moved."""
+    (exact,) = compute(node, [given[0].astype("float32"), *given[1:]])
+    own = max(epsilon, 4 * float(np.finfo("float32").eps))
+    info = np.iinfo(array.dtype)
+    with np.errstate(all="ignore"):
+        size = np.abs(exact) + np.abs(given[0].astype("float64")).max(initial=0.0)
+        near = np.clip(np.trunc(exact + own * size * noise(exact.shape)), float(info.min), float(info.max))
+    # An integer that fp32 cannot hold is far from being cut off to another one.
+    return np.asarray(np.where(np.abs(exact) < 2.0**22, near, array), array.dtype)
 
 
 def _moved_last_bits(array: np.ndarray, given: np.ndarray, noise: Any) -> np.ndarray:
