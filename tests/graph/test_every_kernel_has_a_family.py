@@ -128,6 +128,13 @@ def group_norm() -> onnx.ModelProto:
     return g.model(g.add("Mul", g.add("Reshape", x, g.constant(np.array([1, 12, 9, 7]))), g.weight(12, 1, 1)))
 
 
+def group_normalization() -> onnx.ModelProto:
+    g, x = map_of()
+    model = g.model(g.add("GroupNormalization", x, g.weight(12), g.weight(12), num_groups=4))
+    model.opset_import[0].version, model.ir_version = 21, 10
+    return model
+
+
 def resized() -> onnx.ModelProto:
     g, x = map_of()
     return g.model(
@@ -200,6 +207,7 @@ BLOCKS: dict[str, Block] = {
     "rotary": rotary,
     "shuffle": shuffle,
     "group norm": group_norm,
+    "group normalization": group_normalization,
     "resize": resized,
     "weights at run time": weights_at_run_time,
     "groups": groups,

@@ -71,25 +71,26 @@ def batch_normalization(node: Node) -> Result:
 
 @converter("InstanceNormalization")
 def instance_normalization(node: Node) -> relax.Expr:
-    """Normalize in fp32. The wheel computes in the input's type, so fp16 becomes a group norm with fp32 statistics."""
-    if node.dtype() != "float16":
-        return node.wheel(**node.attributes)
-    axes = list(range(2, len(node.shape())))
-    return op.nn.group_norm(
-        node.input(0), node.input(1), node.input(2), node.shape()[1], 1, axes, node.attributes["epsilon"]
-    )
+    """Normalize the channels of fp16 in fp32. The wheel computes in the input's type."""
+    return _groups_normalized(node, node.shape()[1]) if node.dtype() == "float16" else node.wheel(**node.attributes)
 
 
 @converter("GroupNormalization")
 def group_normalization(node: Node) -> relax.Expr:
-    """Normalize groups by one operator with its scale and shift.
-
-    The wheel's operator is for fp32 only, and scales in separate kernels.
+    """Normalize groups of channels by the operators that an exported Reshape, InstanceNormalization, Reshape, Mul and
+    Add are converted to. Relax's own operator is one kernel that no family takes.
     """
-    axes = list(range(2, len(node.shape())))
-    return op.nn.group_norm(
-        node.input(0), node.input(1), node.input(2), node.attributes["num_groups"], 1, axes, node.attributes["epsilon"]
-    )
+    return _groups_normalized(node, node.attributes["num_groups"])
+
+
+def _groups_normalized(node: Node, groups: int) -> relax.Expr:
+    shape = node.shape()
+    rows = node.emit(op.reshape(_computed(node, node.input(0)), [shape[0], groups, math.prod(shape[1:]) // groups]))
+    variance = node.emit(op.variance(rows, [2], keepdims=True))
+    deviation = op.sqrt(op.add(variance, _scalar(variance, node.attributes["epsilon"])))
+    normal = op.divide(op.subtract(rows, op.mean(rows, [2], keepdims=True)), deviation)
+    scale, shift = (op.reshape(_computed(node, node.input(i)), [shape[1], *[1] * (len(shape) - 2)]) for i in (1, 2))
+    return _stored(node, op.add(op.multiply(op.reshape(normal, shape), scale), shift))
 
 
 @converter("MeanVarianceNormalization", is_single=True)

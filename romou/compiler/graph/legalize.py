@@ -1,94 +1,95 @@
-"""Lower group norms in two passes over each row.
+"""Lower resizes with positions in whole numbers.
 
-    mean = sum(x) / n
-    variance = sum((x - mean) ** 2) / n
-    y = (x - mean) / sqrt(variance + epsilon) * scale + shift
+    half_pixel       position = ((2 i + 1) * extent + count) / (2 * count) - 1
+    align_corners    position = i * (extent - 1) / (count - 1)
+    asymmetric       position = i * extent / count
 
-TVM computes the mean of squares minus the squared mean. The difference of two fp32 numbers near 1e6 has no digits left
-for a variance of 1: rows of mean 1000 would be off by 5%.
+TVM computes positions in fp32. 34.5 * (1 / 3) - 0.5 is then below 11, so element 34 is not the input's element 11 but
+takes 1e-6 of element 10.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from tvm import relax, te, tirx, topi
-from tvm.tirx import op as tir_op
+from tvm import relax, te, tirx
 
-from romou.compiler.graph.legalize_resize import resize2d
-
-
-def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Normalize the groups of a tensor (N, G * c, ...).
-
-    group_norm(x)      ->      reshape(normalized(reshape(x, (N, G, c, ...))), (N, G * c, ...))
-    """
-    data, scale, shift = call.args
-    shape = [int(extent) for extent in data.ty.shape.values]
-    groups, channel = int(call.attrs.num_groups), int(call.attrs.channel_axis) % len(shape)
-    per_group = shape[channel] // groups
-    axes = [
-        channel + 1,
-        *(axis + (axis > channel) for axis in sorted(int(axis) % len(shape) for axis in call.attrs.axes)),
-    ]
-
-    def group_norm(x: te.Tensor, scale: te.Tensor, shift: te.Tensor) -> te.Tensor:
-        def scaled(value: tirx.Expr, i: Sequence[tirx.Expr]) -> tirx.Expr:
-            at = [i[channel] * per_group + i[channel + 1]]
-            return value * _load(scale, at) + _load(shift, at)
-
-        rows = topi.reshape(x, [*shape[:channel], groups, per_group, *shape[channel + 1 :]])
-        return topi.reshape(_normalized(rows, axes, scaled, float(call.attrs.epsilon)), shape)
-
-    return bb.call_te(group_norm, data, scale, shift)
+# Roundings of a / b, a >= 0. The simplifier splits floordiv, so that rows are computed twice, but keeps truncdiv.
+_ROUNDED: dict[str, Callable[[tirx.Expr, int], tirx.Expr]] = {
+    "floor": lambda a, b: tirx.truncdiv(a, b),
+    "ceil": lambda a, b: tirx.truncdiv(a + (b - 1), b),
+    "round_prefer_floor": lambda a, b: tirx.truncdiv(a * 2 + (b - 1), b * 2),
+    "round_prefer_ceil": lambda a, b: tirx.truncdiv(a * 2 + b, b * 2),
+}
 
 
-def _normalized(
-    x: te.Tensor, axes: Sequence[int], behind: Callable[[tirx.Expr, Sequence[tirx.Expr]], tirx.Expr], epsilon: float
-) -> te.Tensor:
-    """Return (x - mean) / sqrt(variance + epsilon) with statistics over `axes`.
+def _resize2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Resize NCHW or NCHWc, to the nearest elements or by linear interpolation."""
+    data, size = call.args
+    counts = [int(count) for count in size.values]
+    transform, rounding = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
 
-    behind: epilogue of an element, called with its value and index.
-    """
-    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-    count = math.prod(int(x.shape[axis]) for axis in axes)
+    def resize(x: te.Tensor) -> te.Tensor:
+        extents = [int(extent) for extent in x.shape[2:4]]
 
-    def sum_of(name: str, term: Callable[[list[tirx.Expr], Sequence[tirx.Expr]], tirx.Expr]) -> te.Tensor:
-        """Return sum(term(index of an element, index of its row)) over each row."""
-        inside = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
+        def read(i: Sequence[tirx.Expr], row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+            return x[(*i[:2], row, column, *i[4:])]
 
-        def row(*i: tirx.Var) -> tirx.Expr:
-            outside = dict(zip(kept, i, strict=True))
-            return te.sum(
-                term([inside[axis] if axis in inside else outside[axis] for axis in range(len(x.shape))], i),
-                axis=list(inside.values()),
+        def nearest(*i: tirx.Var) -> tirx.Expr:
+            places = []
+            for step, extent, count in zip(i[2:4], extents, counts, strict=True):
+                numerator, divisor, offset = _position(step, extent, count, transform)
+                places.append(_clamped(_ROUNDED[rounding](numerator, divisor) - offset, extent))
+            return read(i, *places)
+
+        def linear(*i: tirx.Var) -> tirx.Expr:
+            def wide(row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+                return read(i, row, column).astype("float32")
+
+            between_rows, between_columns = (
+                _between(*_position(step, extent, count, transform), extent)
+                for step, extent, count in zip(i[2:4], extents, counts, strict=True)
             )
+            return between_rows(lambda row: between_columns(partial(wide, row))).astype(str(x.dtype))
 
-        return te.compute([x.shape[axis] for axis in kept], row, name=name)
+        element = nearest if call.attrs.method == "nearest_neighbor" else linear
+        return te.compute([*x.shape[:2], *counts, *x.shape[4:]], element, name="resize")
 
-    def centred(at: Sequence[tirx.Expr], row: Sequence[tirx.Expr]) -> tirx.Expr:
-        mean = total[tuple(row)] / tirx.const(count, total.dtype)
-        return _load(x, at) - mean
-
-    def element(*i: tirx.Var) -> tirx.Expr:
-        row = [i[axis] for axis in kept]
-        variance = squares[tuple(row)] / tirx.const(count, squares.dtype)
-        value = centred(i, row) * tir_op.rsqrt(variance + tirx.const(epsilon, squares.dtype))
-        return behind(value, i).astype(str(x.dtype))
-
-    total = sum_of("sum", lambda at, _: _load(x, at))
-    squares = sum_of("squares", lambda at, row: tirx.Mul(centred(at, row), centred(at, row)))
-    return te.compute(x.shape, element, name="normalize")
+    return bb.call_te(resize, data)
 
 
-def _load(tensor: te.Tensor, at: Sequence[tirx.Expr]) -> tirx.Expr:
-    """Return an element, widened to fp32 if it is fp16."""
-    return tensor[tuple(at)].astype("float32" if str(tensor.dtype) == "float16" else str(tensor.dtype))
+def _position(step: tirx.Expr, extent: int, count: int, transform: str) -> tuple[tirx.Expr, int, int]:
+    """Return (a >= 0, b, c) for the position a / b - c of an element."""
+    if transform == "align_corners":
+        extent, count = extent - 1, max(count - 1, 1)
+    common = math.gcd(extent, count)
+    extent, count = extent // common, count // common
+    if transform == "half_pixel":
+        both = extent + count
+        return (step * extent + both // 2, count, 1) if both % 2 == 0 else (step * (2 * extent) + both, count * 2, 1)
+    return step * extent, count, 0
+
+
+def _clamped(index: tirx.Expr, extent: int) -> tirx.Expr:
+    return tirx.max(tirx.min(index, extent - 1), 0)
+
+
+def _between(
+    numerator: tirx.Expr, divisor: int, offset: int, extent: int
+) -> Callable[[Callable[[tirx.Expr], tirx.Expr]], tirx.Expr]:
+    """Return a function that interpolates values at the indices before and behind a position."""
+    before = tirx.truncdiv(numerator, divisor) - offset
+    if divisor == 1:
+        return lambda value: value(before)
+    share = tirx.truncmod(numerator, divisor).astype("float32") * tirx.const(1 / divisor, "float32")
+
+    def interpolated(value: Callable[[tirx.Expr], tirx.Expr]) -> tirx.Expr:
+        return value(_clamped(before, extent)) * (1 - share) + value(_clamped(before + 1, extent)) * share
+
+    return interpolated
 
 
 # The table of overrides for `relax.transform.LegalizeOps`.
-LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
-    "relax.nn.group_norm": _group_norm,
-    "relax.image.resize2d": resize2d,
-}
+LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {"relax.image.resize2d": _resize2d}
