@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,8 +19,9 @@ from tvm import tirx
 from romou.base.errors import ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
-from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_rows, with_run_time_rows
+from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, shapes_in, with_rows, with_run_time_rows
 from romou.compiler.assembly.symbolic import (
+    Extent,
     NotOneKernelError,
     Point,
     Rules,
@@ -32,7 +33,7 @@ from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel, load_onnx
 from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.onnx_import import fix_shapes
-from romou.compiler.frontend.padding import rule_of
+from romou.compiler.frontend.padding import fit_of, rule_of
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
@@ -43,6 +44,8 @@ _Options = TypeVar("_Options", CompileOptions, TuneOptions)
 _Shapes = Mapping[str, tuple[int, ...]]
 # Sizes of shapes that rules of extents are fitted to, below the largest size and below half of it.
 _POINTS = 6
+# Most sizes that decide between offsets: half of the open ones each
+_MORE_POINTS = 16
 
 
 def with_run_time_sizes(
@@ -179,13 +182,40 @@ class _Growth:
                 largest // 3 + 1,
             }
             wanted |= {(*most[:place], size, *most[place + 1 :]) for size in sizes if size > 0}
-        points = {}
-        for point in sorted(wanted):
-            try:
+        points: dict[Point, _Shapes] = {}
+        tried = set(wanted)
+
+        def add(point: Point) -> None:
+            with contextlib.suppress(ModelError):  # too small for a window
                 points[point] = shapes_at(point)
-            except ModelError:
-                continue  # too small for a window
-        return cls(points=points, most=most)
+
+        for point in sorted(wanted):
+            add(point)
+        growth = cls(points=points, most=most)
+        for place, _ in enumerate(most):
+            for _ in range(_MORE_POINTS):
+                telling = growth.telling_point(place)
+                if telling is not None and telling not in tried:
+                    add(telling)
+                    tried.add(telling)
+        return growth
+
+    def telling_point(self, place: int) -> Point | None:
+        """Return a point that decides between offsets of an extent. None if all are known."""
+        lines: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for point, shapes in self.points.items():
+            for name, shape in shapes.items() if self._is_on_line(point, place) else ():
+                for axis, extent in enumerate(shape):
+                    lines.setdefault((name, axis), []).append((point[place], extent))
+        for line in {tuple(line) for line in lines.values()}:
+            fit = fit_of(line) if len({extent for _, extent in line}) > 1 else None
+            if fit is not None and fit[0] == 1 and fit[1] < fit[2]:
+                _, least, largest, divisor = fit
+                size = self.most[place] - (self.most[place] + (least + largest + 1) // 2) % divisor
+                point = (*self.most[:place], size, *self.most[place + 1 :])
+                if size > 0 and point not in self.points:
+                    return point
+        return None
 
     def axes(self, name: str) -> tuple[FreeAxis, ...]:
         """Return the rules of each axis of a tensor that changes. ModelError without a rule."""
@@ -198,8 +228,8 @@ class _Growth:
                 axes += [(axis, *numbers) for numbers in self._numbers(f"axis {axis} of {name}", extents)]
         return tuple(axes)
 
-    def _numbers(self, what: str, extents: Mapping[Point, int]) -> list[tuple[int, int, int, int]]:
-        """Return place of a dimension, factor, offset and divisor of the numbers whose product is an extent."""
+    def _numbers(self, what: str, extents: Mapping[Point, int]) -> list[Extent]:
+        """Return the extents of single dimensions whose product is an extent."""
         lines = {
             place: {point[place]: extent for point, extent in extents.items() if self._is_on_line(point, place)}
             for place, _ in enumerate(self.most)
@@ -225,8 +255,8 @@ class _Growth:
         """Return whether all other dimensions have their largest size."""
         return all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
 
-    def rules(self) -> set[tuple[int, int, int, int]]:
-        """Return place of a dimension, factor, offset and divisor of all axes of tensors."""
+    def rules(self) -> set[Extent]:
+        """Return the extents of all axes of tensors."""
         found = set()
         for name in {name for shapes in self.points.values() for name in shapes}:
             with contextlib.suppress(ModelError):
@@ -246,42 +276,112 @@ def _general(
 
     whole: functions by rows that launch all groups. They keep their kernel if there is none for any size.
     """
-    growing = sorted(growth.rules())
-    points, others = generic_points(most, has_halves=any(divisor > 1 for *_, divisor in growing))
-    models = [
-        Compilation.of(imported_at(each), program.target).lowered().joined_at(program.joined)
-        for each in (*points, *others)
-    ]
-    config_of = {
-        name: _config(program.config_of[name], [each.task_of[name] for each in models], program.target)
-        for name in (*reasons, *whole)
-        if all(name in each.task_of for each in models) and name in program.config_of
-    }
-    modules = [
-        schedule_model(
-            _only(each.functions.fused, (*reasons, *whole)),
-            each.task_of,
-            {each.task_of[name].key: config for name, config in config_of.items()},
-            program.target,
-        )
-        for each in models
-    ]
-    if any(launches(module) != launches(program.scheduled) for module in modules):
-        if not reasons:
-            return {}
-        raise ModelError("the graph has other kernels for other sizes", hint=HINT)
-    attempts = [
-        Rules(points=[*points, *(others[place] for place in chosen)], most=most, extents=growing)
-        for chosen in ((0, 1), (0,), (1,), ())
-        if all(place < len(others) for place in chosen)
-    ]
-    at = dict(zip((*points, *others), modules, strict=True))
-    general = {name: _one_kernel(name, reason, at, attempts) for name, reason in reasons.items()}
-    for name in whole:
-        if config_of.get(name) == program.config_of.get(name):
-            with contextlib.suppress(ModelError):
-                general[name] = _one_kernel(name, "", at, attempts)
+    itself = [(place, 1, 0, 1) for place, _ in enumerate(most)]
+    growing = [*itself, *sorted(growth.rules() - set(itself))]
+    samples = _Samples(program=program, imported_at=imported_at, growing=growing, most=most)
+    first = samples.kernels(itself, reasons, whole)
+    general = {name: kernel for name, kernel in first.items() if isinstance(kernel, tirx.PrimFunc)}
+    failing = {name: first[name] for name in reasons if name not in general}
+    # Strides divide a size until tiles divide it. The functions behind them get sizes of their own.
+    groups: dict[tuple[Extent, ...], list[str]] = {}
+    for name in failing:
+        if (bases := samples.bases(name)) != tuple(itself):
+            groups.setdefault(bases, []).append(name)
+    for bases, names in groups.items():
+        general |= {n: k for n, k in samples.kernels(bases, names).items() if isinstance(k, tirx.PrimFunc)}
+    for name, failure in failing.items():
+        if name not in general:
+            raise ModelError(f"the kernel {name} takes no size at run time: {reasons[name]}, and {failure}", hint=HINT)
     return general
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Samples:
+    """Makes kernels for any sizes from those of some sizes.
+
+    growing: the extents of tensors.
+    """
+
+    program: CompiledModel
+    imported_at: Callable[[Point], ImportedModel]
+    growing: Sequence[Extent]
+    most: Point
+    _lowered: dict[Point, Compilation] = field(default_factory=dict)
+
+    def kernels(
+        self, bases: Sequence[Extent], names: Collection[str], whole: Collection[str] = ()
+    ) -> dict[str, tirx.PrimFunc | NotOneKernelError]:
+        """Return the kernel of each function, or why it has none.
+
+        bases: the extent of each dimension that is generic.
+        whole: more functions, which have no kernel of another config.
+        """
+        growing = [each for each in self.growing if each[-1] >= bases[each[0]][-1]]
+        halving = {place for place, *_, divisor in growing if divisor > bases[place][-1]}
+        points, others = generic_points(self.most, bases, halving)
+        try:
+            models = {point: self._model(point) for point in (*points, *others)}
+        except ModelError as error:
+            if any(base[-1] > 1 for base in bases):
+                return {name: NotOneKernelError(str(error)) for name in names}
+            raise
+        known = self.program.config_of
+        config_of = {
+            name: _config(known[name], [each.task_of[name] for each in models.values()], self.program.target)
+            for name in (*names, *whole)
+            if all(name in each.task_of for each in models.values()) and name in known
+        }
+        chosen = [name for name in (*names, *whole) if name in names or config_of.get(name) == known.get(name)]
+        modules = {point: self._scheduled(each, chosen, config_of) for point, each in models.items()}
+        if any(launches(module) != launches(self.program.scheduled) for module in modules.values()):
+            return {name: NotOneKernelError("the graph has other kernels for other sizes") for name in chosen}
+        attempts = {
+            added: Rules(points=[*points, *(others[place] for place in added)], most=self.most, extents=growing)
+            for added in ((0, 1), (1,), (0,), ())
+            if all(place < len(others) for place in added)
+        }
+
+        def kernel(name: str) -> tirx.PrimFunc | NotOneKernelError:
+            # At odd sizes, twice the half is the size and one.
+            is_halved = any(len({extent[-1] for extent in extents}) > 1 for extents in self._extents(name))
+            return _one_kernel(name, modules, [r for added, r in attempts.items() if 1 in added or not is_halved])
+
+        return {name: kernel(name) for name in chosen}
+
+    def bases(self, name: str) -> tuple[Extent, ...]:
+        """Return the largest extent of each dimension in the tensors of a function."""
+        return tuple(
+            min(extents, key=lambda extent: extent[-1], default=(place, 1, 0, 1))
+            for place, extents in enumerate(self._extents(name))
+        )
+
+    def _extents(self, name: str) -> list[list[Extent]]:
+        """Return the extents of each dimension in the tensors of a function."""
+        first, *more = self._lowered
+        found = []
+        for place, _ in enumerate(self.most):
+            other = next(
+                point
+                for point in more
+                if all((a == b) == (i != place) for i, (a, b) in enumerate(zip(first, point, strict=True)))
+            )
+            each_shape = zip(*(shapes_in(self._lowered[p].functions.fused[name]) for p in (first, other)), strict=True)
+            pairs = {pair for shapes in each_shape for pair in zip(*shapes, strict=False)}
+            growing = [extent for extent in self.growing if extent[:2] == (place, 1)]
+            found.append([e for e in growing if (extent_of(*e, first), extent_of(*e, other)) in pairs])
+        return found
+
+    def _model(self, point: Point) -> Compilation:
+        if point not in self._lowered:
+            compilation = Compilation.of(self.imported_at(point), self.program.target)
+            self._lowered[point] = compilation.lowered().joined_at(self.program.joined)
+        return self._lowered[point]
+
+    def _scheduled(
+        self, model: Compilation, names: Collection[str], config_of: Mapping[str, Config | None]
+    ) -> tvm.IRModule:
+        configs = {model.task_of[name].key: config for name, config in config_of.items()}
+        return schedule_model(_only(model.functions.fused, names), model.task_of, configs, self.program.target)
 
 
 def _only(fused: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
@@ -296,14 +396,14 @@ def _only(fused: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
 
 
 def _one_kernel(
-    name: str, reason: str, modules: Mapping[Point, tvm.IRModule], attempts: Sequence[Rules]
-) -> tirx.PrimFunc:
+    name: str, modules: Mapping[Point, tvm.IRModule], attempts: Sequence[Rules]
+) -> tirx.PrimFunc | NotOneKernelError:
     for rules in attempts:
         try:
             return one_kernel([modules[point][name] for point in rules.points], replace(rules))
         except NotOneKernelError as error:
             failure = error
-    raise ModelError(f"the kernel {name} takes no size at run time: {reason}, and {failure}", hint=HINT)
+    return failure
 
 
 def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target) -> Config | None:

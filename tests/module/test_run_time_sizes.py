@@ -134,7 +134,7 @@ def test_each_size_is_right(net: str, opencl_device: tvm.runtime.Device) -> None
 
 
 def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
-    return Rules(points=[(size,) for size in sizes], most=(most,), extents=extents)
+    return Rules(points=[(size,) for size in sizes], most=(most,), extents=[(0, 1, 0, 1), *extents])
 
 
 @pytest.mark.parametrize(

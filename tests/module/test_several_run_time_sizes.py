@@ -55,6 +55,15 @@ def pooled() -> onnx.ModelProto:
     return g.model(g.add("MatMul", means, g.weight(8, 5)))
 
 
+def deep(*sides: str | int) -> onnx.ModelProto:
+    """Return convolutions that halve images five times, their mean, and a product."""
+    g = NetworkBuilder({"x": sides})
+    y = "x"
+    for before, after in itertools.pairwise((4, 8, 4, 8, 4, 8)):
+        y = g.add("Relu", g.conv(y, before, after, strides=[2, 2], pads=[1, 1, 1, 1]))
+    return g.model(g.add("MatMul", g.add("ReduceMean", y, axes=[2, 3], keepdims=0), g.weight(8, 5)))
+
+
 def texts_of(batch: int, tokens: int) -> Inputs:
     mask = np.ones((batch, tokens), "int64")
     mask[-1, tokens // 2 + 1 :] = 0
@@ -71,6 +80,11 @@ NETS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, int]],
     "encoder": (encoder, {"batch": (1, 4), "tokens": (1, 128)}, texts_of),
     "lines": (recogniser, {"batch": (1, 2), "width": (32, 320)}, lambda b, w: numbers_of(b, 1, 8, w, name="image")),
     "pooled": (pooled, {"batch": (1, 4), "width": (1, 100)}, lambda b, w: numbers_of(b, 4, 6, w)),
+    "deep": (
+        lambda: deep("batch", 4, 32, "width"),
+        {"batch": (1, 2), "width": (32, 320)},
+        lambda b, w: numbers_of(b, 4, 32, w),
+    ),
     "heights": (
         lambda: images("batch", 4, "height", 12),
         {"batch": (1, 9), "height": (1, 70)},
@@ -216,6 +230,9 @@ def test_what_takes_no_sizes_is_named() -> None:
         romou.compile(g.model(joined), dims=dims, target=HOST, verify=False)
 
 
+ITSELF = [(0, 1, 0, 1), (1, 1, 0, 1)]
+
+
 @pytest.mark.parametrize(
     "integer",
     [
@@ -234,18 +251,20 @@ def test_what_takes_no_sizes_is_named() -> None:
 )
 @pytest.mark.parametrize("most", [(4, 128), (128, 128), (2, 2048)])
 def test_rules_hold_at_all_sizes(integer: Callable[[int, int], int], most: tuple[int, int]) -> None:
-    points = [*itertools.chain(*generic_points(most, has_halves=True))]
-    rule = Rules(points=points, most=most, extents=[(1, 1, 1, 2)]).of(tuple(integer(*point) for point in points))
+    points = [*itertools.chain(*generic_points(most, ITSELF, {1}))]
+    rule = Rules(points=points, most=most, extents=[*ITSELF, (1, 1, 1, 2)]).of(
+        tuple(integer(*point) for point in points)
+    )
     sizes = list(itertools.product(*(sorted({*range(1, 40), *range(1, each + 1, 7), each}) for each in most)))
     assert [rule(point) for point in sizes] == [integer(*point) for point in sizes]
 
 
 def test_points_tell_dimensions_apart() -> None:
     """No number of tiles of one dimension is that of another one, nor its size."""
-    points, _ = generic_points((128, 128), has_halves=False)
+    points, _ = generic_points((128, 128), ITSELF, ())
     assert len(set(points)) == len(points)
     counts = [{tuple(-(-point[place] // tile) for point in points) for tile in range(1, 169)} for place in range(2)]
     assert counts[0] & counts[1] <= {tuple([1] * len(points)), tuple([2] * len(points))}
     assert all(math.prod(point) != point[0] ** 2 for point in points[:1])
     with pytest.raises(NotOneKernelError, match="an integer is"):
-        Rules(points=points, most=(128, 128)).of(tuple(n**3 + m for n, m in points))
+        Rules(points=points, most=(128, 128), extents=ITSELF).of(tuple(n**3 + m for n, m in points))

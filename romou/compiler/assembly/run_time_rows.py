@@ -56,7 +56,7 @@ def with_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int)
         other = others.get(var.name_hint)
         if other is None:
             raise ModelError(f"the kernel {var.name_hint} is not there for fewer rows", hint=HINT)
-        if _shapes(func) != _shapes(other) or _numbers(func) != _numbers(other):
+        if shapes_in(func) != shapes_in(other) or _numbers(func) != _numbers(other):
             reasons[str(var.name_hint)] = _difference(func, other, rows, fewer)
     return reasons
 
@@ -87,7 +87,8 @@ def _buffers(func: tirx.PrimFunc) -> list[Any]:
     return [*func.params, *(buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers)]
 
 
-def _shapes(func: tirx.PrimFunc) -> list[list[int]]:
+def shapes_in(func: tirx.PrimFunc) -> list[list[int]]:
+    """Return the shapes of a function's tensors."""
     return [[int(extent) for extent in buffer.shape] for buffer in _buffers(func)]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -31,6 +31,8 @@ from romou.devices.backends.launch import DIMENSIONS
 _Values: TypeAlias = "tuple[int, ...]"
 # The sizes of all free dimensions
 Point: TypeAlias = "tuple[int, ...]"
+# Place of a dimension, and factor, offset and divisor of an extent that follows from its size (`extent_of`)
+Extent: TypeAlias = "tuple[int, int, int, int]"
 # The expression of an integer, of the sizes
 _Rule: TypeAlias = "Callable[[Sequence[Any]], Any]"
 _LARGEST_TILE = 4096
@@ -61,17 +63,16 @@ class Rules:
 
     points: the sizes at which the integers are known.
     most: the largest sizes.
-    extents: extents of tensors that depend on a dimension: its place, and factor, offset and divisor (`extent_of`).
+    extents: the likeliest first.
     """
 
     points: Sequence[Point]
     most: Point
-    extents: Iterable[tuple[int, int, int, int]] = ()
+    extents: Iterable[Extent]
 
     def __post_init__(self) -> None:
-        itself = [(place, 1, 0, 1) for place in range(len(self.most))]
         by_place: list[dict[_Values, _Rule]] = [{} for _ in self.most]
-        for numbers in (*itself, *self.extents):
+        for numbers in self.extents:
             own = partial(extent_of, *numbers)
             by_place[numbers[0]].setdefault(tuple(map(own, self.points)), own)
         self._extents: dict[_Values, _Rule] = {}
@@ -223,15 +224,16 @@ def _tiles(values: _Values, extent: _Values, rule: _Rule, tiles: Sequence[int]) 
     return None
 
 
-def generic_points(most: Point, *, has_halves: bool) -> tuple[list[Point], list[Point]]:
-    """Return generic sizes of all dimensions (`generic_sizes`), and points that a tile may divide.
+def generic_points(most: Point, bases: Sequence[Extent], halving: Collection[int]) -> tuple[list[Point], list[Point]]:
+    """Return points whose extents of each dimension are generic (`generic_sizes`), and points that a tile may divide.
 
     One dimension changes while the others stay, so the integers of a dimension are told apart from those of another.
     Then all change.
 
-    has_halves: strides halve a dimension.
+    bases: the extent of each dimension, with a factor of 1.
+    halving: dimensions that strides halve.
     """
-    sizes = [generic_sizes(each) for each in most]
+    sizes = [_generic_sizes_of(extent_of(*base, most), *base[2:]) for base in bases]
     # Different ones, if dimensions have equal bounds
     first = tuple(generic[place % len(generic)] for place, (generic, _) in enumerate(sizes))
     points = [first]
@@ -239,11 +241,21 @@ def generic_points(most: Point, *, has_halves: bool) -> tuple[list[Point], list[
         points += [(*first[:place], size, *first[place + 1 :]) for size in generic if size != first[place]]
     if len(most) > 1:
         points.append(tuple(generic[place - 1] for place, (generic, _) in enumerate(sizes)))
-    others = list(zip(*(halved for _, halved in sizes), strict=True))
-    return points, others if has_halves else others[:1]
+    odd = tuple(halved[0] for _, halved in sizes)
+    # Tiles of a dimension without strides divide its even sizes.
+    even = tuple(halved[1] if place in halving else first[place] for place, (_, halved) in enumerate(sizes))
+    return points, [odd, even] if halving else [odd]
 
 
-def generic_sizes(most: int) -> tuple[_Values, _Values]:
+def _generic_sizes_of(most: int, offset: int, divisor: int) -> tuple[_Values, ...]:
+    """Return sizes whose extents, at most `most`, are generic, with several remainders of the divisor."""
+    return tuple(
+        tuple(divisor * extent - offset + 3 * place % divisor for place, extent in enumerate(extents))
+        for extents in generic_sizes(most, is_scaled=divisor > 1)
+    )
+
+
+def generic_sizes(most: int, *, is_scaled: bool = False) -> tuple[_Values, _Values]:
     """Return sizes that no tile divides, nor their numbers of vectors: kernels for them have all bounds checks.
 
     One is near half of the largest size, so that numbers of tiles differ. Remainders of powers of two differ, so that
@@ -251,23 +263,25 @@ def generic_sizes(most: int) -> tuple[_Values, _Values]:
 
     Also return an odd size with another remainder of eight, whose half is even, and an even one with an odd half, for
     dimensions that strides halve. A tile may divide these.
+
+    is_scaled: sizes are multiples of these, which should be small. A tile may divide their numbers of vectors.
     """
-    last, second, *more = _generic(most, 1)
+    last, second, *more = _generic(most, 1, is_scaled=is_scaled)
     others = [size for size in more if size != second]
     third = min(others, key=lambda size: (size % 64 in (last % 64, second % 64), abs(size - last // 2)))
     fourth = min((size for size in others if size != third), key=lambda size: abs(size - last * 3 // 4))
-    return (last, second, third, fourth), (_generic(most, 3)[0], 2 * third)
+    return (last, second, third, fourth), (_generic(most, 3, is_scaled=is_scaled)[0], 2 * third)
 
 
-def _generic(most: int, remainder: int) -> list[int]:
+def _generic(most: int, remainder: int, *, is_scaled: bool) -> list[int]:
     """Return generic sizes with a remainder of eight, the largest first and one with another remainder of 16 second."""
     sizes = [
         size
         for size in range(16 + remainder, max(most, _LEAST) + 1, 8)
-        if math.gcd(size, _FACTORS) == 1 and math.gcd(-(-size // LANES), _FACTORS) == 1
+        if math.gcd(size, _FACTORS) == 1 and (is_scaled or math.gcd(-(-size // LANES), _FACTORS) == 1)
     ]
-    below = [size for size in sizes if size <= most]
-    first, *more = reversed(below if len(below) >= 2 * _SAMPLES else sizes[: 2 * _SAMPLES])
+    below, least = [size for size in sizes if size <= most], _SAMPLES + 1 if is_scaled else 2 * _SAMPLES
+    first, *more = reversed(below if len(below) >= least else sizes[:least])
     return [first, *sorted(more, key=lambda size: size % 16 == first % 16)]
 
 

@@ -200,15 +200,24 @@ def _rule(output: int, axis: int, of: Axis, extents: Sequence[tuple[Mapping[str,
 
 def rule_of(extents: Sequence[tuple[int, int]]) -> dict[str, int] | None:
     """Return factor, offset and divisor of `Cut.extent` that hold for all (size, extent), or None."""
+    fit = fit_of(extents)
+    return None if fit is None else {"factor": fit[0], "offset": fit[1], "divisor": fit[3]}
+
+
+def fit_of(extents: Sequence[tuple[int, int]]) -> tuple[int, int, int, int] | None:
+    """Return factor, least and largest offset, and divisor of `Cut.extent` that hold for all (size, extent), or None.
+
+    Powers of two, which strides of two make, are the likeliest divisors.
+    """
     points = sorted(set(extents))
     (low, first), (high, last) = points[0], points[-1]
     if last <= first:
         return None
     slope = (last - first) / (high - low)
     factor, divisors = (max(1, round(slope)), [1]) if slope >= 1 else (1, range(1, _LARGEST_DIVISOR + 1))
-    for divisor in sorted(divisors, key=lambda each: abs(each * slope - factor)):
+    for divisor in sorted(divisors, key=lambda each: (each & (each - 1) != 0, abs(each * slope - factor))):
         least = max(divisor * extent - factor * size for size, extent in points)
         most = min(divisor * extent - factor * size + divisor - 1 for size, extent in points)
         if least <= most:
-            return {"factor": factor, "offset": least, "divisor": divisor}
+            return factor, least, most, divisor
     return None
