@@ -204,6 +204,19 @@ def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
         inspect_function(task.schedule(config, PHONE)["main"], PHONE)
 
 
+def test_a_tensor_that_a_kernel_reads_twice_is_an_image() -> None:
+    """TVM gives both parameters of x * x one name, and images are chosen by name."""
+    g = NetworkBuilder({"image": (1, 3, 5, 7)})
+    x = g.conv("image", 3, 8, pads=[1, 1, 1, 1])
+    x = g.add("LayerNormalization", x, g.weight(5, 7), g.weight(5, 7), axis=2)
+    model = g.model(g.conv(x, 8, 4, pads=[1, 1, 1, 1]))
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    compiled = romou.compile(model, target=str(PHONE), device=0, strict=True, verify=False)
+    np.testing.assert_allclose(compiled.run(inputs)[0], expected[0], atol=1e-5)
+
+
 def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
     """Return function -> its task, for functions that have one."""
     found = {

@@ -16,6 +16,7 @@ from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
+from romou.compiler.tir.primitives import name_parameters_apart
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -42,6 +43,7 @@ def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
             relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(LEGALIZED),
             relax.transform.AnnotateTIROpPattern(),
+            tirx.transform.prim_func_pass(lambda func, _mod, _context: name_parameters_apart(func), opt_level=0),
         ]
     )
     with target.tvm_target:

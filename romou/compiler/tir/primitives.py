@@ -142,7 +142,29 @@ def replace_parameter(
 ) -> tirx.PrimFunc:
     """Return the function with its parameter `name` in another shape of the same axes, or in another memory scope."""
     old = _parameter(func, name)
-    new = tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope()))
+    return _exchanged(func, old, tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope())))
+
+
+def name_parameters_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the function with a name of its own for each parameter. Schedules and images are chosen by name.
+
+    multiply(lv, lv)      ->      multiply(lv, lv_1)
+    """
+    taken = {str(p.name) for p in func.params}
+    seen: set[str] = set()
+    for old in list(func.params):
+        name, count = str(old.name), 0
+        if name in seen and isinstance(old, tirx.Buffer):
+            while name in taken:
+                count += 1
+                name = f"{old.name}_{count}"
+            func = _exchanged(func, old, tirx.decl_buffer(old.shape, old.dtype, name, scope=str(old.scope())))
+        seen.add(name)
+        taken.add(name)
+    return func
+
+
+def _exchanged(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> tirx.PrimFunc:
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
     return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)
 
