@@ -11,9 +11,11 @@ import pytest
 import tvm
 
 import romou
-from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, generic_sizes
+from romou.base.errors import ModelError
+from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.operators.families.attention import AttentionTemplate
+from romou.driver.run_time_sizes import _Growth
 from support.models.open_networks import encoder, recogniser
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
@@ -176,6 +178,42 @@ def test_the_last_vector_is_no_vector_of_a_tile() -> None:
     for integer in (lambda n: 4 * -(-n // 8), lambda n: 2 * -(-n // 8), lambda n: -(-n // 4), lambda n: -(-n // 4) - 1):
         rule = rules.of(tuple(map(integer, sizes)))
         assert [rule([size]) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
+
+
+@pytest.mark.parametrize(
+    "integer",
+    [
+        lambda e: e,
+        lambda e: e + 1,
+        lambda e: 2 * ((e + 1) // 2),
+        lambda e: 4 * -(-e // 8),
+        lambda e: 6 * ((e + 1) // 2),
+        lambda e: -(-((e + 1) // 2) // 4),
+    ],
+)
+@pytest.mark.parametrize("divisor", [4, 8, 32])
+@pytest.mark.parametrize("is_up", [False, True])
+def test_rules_hold_behind_strides(integer: Callable[[int], int], divisor: int, is_up: bool) -> None:
+    base = (0, 1, divisor - 1 if is_up else 0, divisor)
+    half = (0, 1, base[2] + divisor, 2 * divisor)
+    points = [*itertools.chain(*generic_points((640,), [base], {0}))]
+    rule = Rules(points=points, most=(640,), extents=[base, half]).of(
+        tuple(integer(extent_of(*base, point)) for point in points)
+    )
+    sizes = range(1, 641)
+    assert [rule([size]) for size in sizes] == [integer(extent_of(*base, [size])) for size in sizes]
+
+
+@pytest.mark.parametrize("most", [320, 300, 77])
+@pytest.mark.parametrize("numbers", [(1, 0, 32), (1, 31, 32), (1, 5, 16), (1, 1, 3), (2, 1, 1)])
+def test_offsets_of_extents_are_found(numbers: tuple[int, int, int], most: int) -> None:
+    def shapes_at(point: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        extent = extent_of(0, *numbers, point)
+        if not extent:
+            raise ModelError("its input is smaller than its window")
+        return {"y": (1, extent)}
+
+    assert _Growth.of(shapes_at, (most,)).axes("y") == ((1, 0, *numbers),)
 
 
 def test_an_integer_without_a_rule_is_refused() -> None:
