@@ -383,6 +383,16 @@ def test_what_is_rounded_is_divided_exactly(vulkan_device: tvm.runtime.Device) -
         np.testing.assert_array_equal(result.numpy(), a / b, division)
 
 
+@pytest.mark.parametrize(
+    ("operator", "attributes", "missing"), [("Exp", {}, "exp of fp64"), ("Mod", {"fmod": 1}, "the remainder of fp64")]
+)
+def test_functions_that_have_no_fp64_are_named(operator: str, attributes: dict[str, int], missing: str) -> None:
+    x = np.ones((3, 4))
+    model = model_of({"y": (operator, "x" if operator == "Exp" else "x x", attributes)}, {"x": x})
+    with pytest.raises(BuildError, match=f"GLSL cannot express {missing}"):
+        romou.compile(model, target="vulkan", strict=True, verify=False)
+
+
 def test_sums_round_their_small_terms(vulkan_device: tvm.runtime.Device) -> None:
     """Exporters round by two sums: all that is left of x in x + 3 * 2**22 is the nearest whole number."""
     x = np.linspace(-9, 9, 41).astype("float32").reshape(1, 41)

@@ -34,6 +34,8 @@ _BITS = {
     ("float32", "int32"): "floatBitsToInt", ("float32", "uint32"): "floatBitsToUint",
     ("int32", "float32"): "intBitsToFloat", ("uint32", "float32"): "uintBitsToFloat",
 }  # fmt: skip
+# Functions of GLSL that take no fp64.
+_OF_FLOATS = ("exp", "exp2", "log2")
 _INFINITY, _NAN = "uintBitsToFloat(0x7F800000u)", "uintBitsToFloat(0x7FC00000u)"
 # Types that `mix` selects by truth values in every version of GLSL with them.
 _MIXED = ("float32", "float16", "int32", "uint32")
@@ -182,6 +184,8 @@ class Expressions(Text):
 
     def remainder(self, expr: tirx.Mod) -> str:
         kind = self.used(str(expr.ty))
+        if kind.base == "float64":
+            self.fail("the remainder of fp64")
         if kind.is_float:
             return self.call("fmod", kind.lanes, self.text(expr.a), self.text(expr.b))
         a, b = self.operand(expr.a), self.operand(expr.b)
@@ -346,6 +350,8 @@ class Expressions(Text):
             offset, pointer = arguments
             return f"{self.view(self.parameters[pointed(pointer)[0]], 'uvec2')}[{self.index(offset)}]"
         texts = [self.text(argument) for argument in arguments]
+        if name in _OF_FLOATS and str(arguments[0].ty).startswith("float64"):
+            self.fail(f"{name} of fp64")
         if name == "fma" or SUB_GROUP_CALL.match(name) or (name in BUILT_IN.values() and name not in DEFINITIONS):
             return f"{name}({', '.join(texts)})"
         if name not in DEFINITIONS:
