@@ -14,7 +14,7 @@ from support.kernels.operators import conv
 from support.models.blocks import Net, NetworkBlock
 from support.suite.exhaustive import few
 
-FAMILIES = ("batch_matmul", "conv2d", "dense", "elementwise", "group_conv2d")
+FAMILIES = ("batch_matmul", "conv2d", "dense", "elementwise", "group_conv2d", "row_reduction")
 TARGETS = few(["opencl", "opencl -device=adreno640", "vulkan"], 0, 1)
 each_target = pytest.mark.parametrize("target", TARGETS)
 
@@ -57,6 +57,16 @@ def test_extreme_matrices(k: int, products: int, target: str) -> None:
     calls = calls_of(block, {"x0": x}, target)
     assert calls.pop("dense") == products
     assert {*calls} == {"elementwise"}
+
+
+@pytest.mark.parametrize(
+    ("data", "weight"), [((5, 7), (7,)), ((7,), (7, 3)), ((2, 5, 7), (2, 7, 3)), ((5, 2061), (2061,))]
+)
+def test_vectors_and_batches(data: tuple[int, ...], weight: tuple[int, ...]) -> None:
+    net = Net("ranks")
+    x = net.input(data, "uint8", 256)
+    block = net.block(net.add("MatMulInteger", x, net.const(net.rng.integers(-128, 128, weight), "int8")))
+    assert {*calls_of(block, block.inputs(3), "opencl")} <= {*FAMILIES}
 
 
 @each_target

@@ -29,8 +29,7 @@ from romou.compiler.tir.origin import bindings_of
 _MOST = 2**24
 # Parts of a sum, each one a kernel.
 _MOST_PARTS = 8
-# Operator -> axis of the data and of the weight that is summed over.
-_SUMMED = {"relax.matmul": (-1, -2), **{f"relax.nn.conv{rank}d": (1, 1) for rank in (1, 2, 3)}}
+_PRODUCTS = frozenset({"relax.matmul", *(f"relax.nn.conv{rank}d" for rank in (1, 2, 3))})
 _MOVES = frozenset(
     f"relax.{name}" for name in ("reshape", "permute_dims", "squeeze", "expand_dims", "strided_slice", "broadcast_to")
 )
@@ -46,7 +45,7 @@ _EVALUATED: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
 def float_integer_products(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none."""
     values = [binding.value for binding in bindings_of(mod["main"])]
-    has_products = any(op_name(value) in _SUMMED and dtype_of(value) == "int32" for value in values)
+    has_products = any(op_name(value) in _PRODUCTS and dtype_of(value) == "int32" for value in values)
     return rebuild_main(mod, _Floater()) if has_products else mod
 
 
@@ -73,7 +72,7 @@ class _Floater(MainRewriter):
         if name == "relax.astype" and dtype_of(value) == "float32" and value.args[0] in self._floats:
             self.plain[var] = self._floats[value.args[0]]
             return
-        parts = self._parts(value) if name in _SUMMED and is_integer else []
+        parts = self._parts(value) if name in _PRODUCTS and is_integer else []
         if parts:
             integers = [self.bb.emit(relax.op.astype(part, "int32")) for part in parts]
             self.plain[var], self._floats[var] = self._sum(integers), self._sum(parts)
@@ -91,7 +90,7 @@ class _Floater(MainRewriter):
 
     def _parts(self, product: relax.Call) -> list[relax.Expr]:
         """Return float products with the sum `product`, each one exact. Empty if they would be too many."""
-        count, axes = self._parts_needed(product), _SUMMED[op_name(product)]
+        count, axes = self._parts_needed(product), _summed_axes(product)
         extent = static_shape(product.args[0])[axes[0]] if count else 0
         if not 1 <= count <= min(_MOST_PARTS, extent) or (count > 1 and int(getattr(product.attrs, "groups", 1)) > 1):
             return []
@@ -131,10 +130,10 @@ class _Floater(MainRewriter):
         constant, is_matrix = self._constant(weight), op_name(product) == "relax.matmul"
         if constant is None:
             factor = self._magnitude(weight) if is_matrix else None
-            extent = static_shape(data)[_SUMMED[op_name(product)][0]]
+            extent = static_shape(data)[_summed_axes(product)[0]]
             return 0 if factor is None else self._count(most * factor * extent)
         magnitudes = np.abs(constant.astype(np.float64))
-        summed = magnitudes.sum(-2 if is_matrix else tuple(range(1, constant.ndim)))
+        summed = magnitudes.sum(_summed_axes(product)[1] if is_matrix else tuple(range(1, constant.ndim)))
         return self._count(most * float(summed.max(initial=0)))
 
     @staticmethod
@@ -174,3 +173,10 @@ class _Floater(MainRewriter):
         count, evaluate = _EVALUATED[op_name(value)]
         operands = [self._constant(arg) for arg in value.args[:count]]
         return None if any(operand is None for operand in operands) else evaluate(value, *operands)
+
+
+def _summed_axes(product: relax.Call) -> tuple[int, int]:
+    """Return the axis of the data, and that of the weight, whose indices are summed over. A factor may be a vector."""
+    if op_name(product) != "relax.matmul":
+        return 1, 1
+    return -1, max(-2, -len(static_shape(product.args[1])))
