@@ -38,6 +38,7 @@ from romou.compiler.graph.fuse import (
     group_operators,
     legalize_operators,
     merge_views,
+    name_parameters_apart,
     shorten_names,
     sum_along_rows,
 )
@@ -113,6 +114,7 @@ GRAPH = listed(
     stage(split_groups, "a kernel binds a limited number of buffers", "max_buffers"),
     stage(name_origins, "a kernel that fails is traced back to ONNX nodes", "operators"),
     stage(relax.transform.FuseTIR(), "a group becomes one TIR function"),
+    stage(name_parameters_apart, "images are chosen by name, and both parameters of x * x have one"),
     stage(relax.transform.DeadCodeElimination(), "operators that are now in a group are unused"),
     stage(merge_views, "reshapes of reshapes are one view, which needs no kernel"),
     stage(shorten_names, "compilers put a kernel's name into file names"),

@@ -16,7 +16,7 @@ from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
-from romou.compiler.tir.primitives import name_parameters_apart
+from romou.compiler.tir.primitives import with_own_names
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -43,7 +43,6 @@ def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
             relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(LEGALIZED),
             relax.transform.AnnotateTIROpPattern(),
-            tirx.transform.prim_func_pass(lambda func, _mod, _context: name_parameters_apart(func), opt_level=0),
         ]
     )
     with target.tvm_target:
@@ -85,6 +84,14 @@ def _name_broken(mod: tvm.IRModule, to_functions: tvm.transform.Pass) -> None:
             raise BrokenNodesError.of(
                 op_name(binding.value) or "a value of the graph", origins[binding.var], error
             ) from error
+
+
+def name_parameters_apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give each parameter of a function a name of its own. TVM names both parameters of x * x alike.
+
+    The pass runs behind `FuseTIR`, which needs the equal names.
+    """
+    return tirx.transform.prim_func_pass(lambda func, _mod, _context: with_own_names(func), opt_level=0)(mod)
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:

@@ -145,8 +145,8 @@ def replace_parameter(
     return _exchanged(func, old, tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope())))
 
 
-def name_parameters_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with a name of its own for each parameter. Schedules and images are chosen by name.
+def with_own_names(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the function with a name of its own for each parameter.
 
     multiply(lv, lv)      ->      multiply(lv, lv_1)
     """
