@@ -3,6 +3,7 @@
     python benchmarks/bench_mobile_defaults.py                                    five GPUs, fp32 and fp16
     python benchmarks/bench_mobile_defaults.py --gpu a660 --precision float32 --only 1x1 --json result.json
     python benchmarks/bench_mobile_defaults.py --against result.json              each number over that of the file
+    python benchmarks/bench_mobile_defaults.py --candidates 16 --gpu a660         how many of the first 16 spill
 
 The counts are static: nothing is executed. They are machine instructions for each needed multiply-add, idle lanes of
 partial waves included, and the convolutions have a bias and a ReLU. S stands for spills.
@@ -59,13 +60,18 @@ def _name_of(row: dict[str, str]) -> str:
     return f"{kind}{row['kernel_h']}x{row['kernel_w']} {size}{f' /{stride}' if stride > 1 else ''}"
 
 
-def count(name: str, model: onnx.ModelProto, needed: int, gpu: str, precision: str) -> dict[str, Any] | None:
-    """Return the numbers of a layer's default config. None if Mesa's compiler refuses it."""
-    counts, _ = layers.counts_of(model, needed, gpu, mobile_gpu(gpu).devices[-1], precision, 1)
+def count(model: onnx.ModelProto, needed: int, gpu: str, precision: str, candidates: int) -> dict[str, Any] | None:
+    """Return the numbers of a layer's default config, and how many of the first configs of a search spill.
+
+    None if Mesa's compiler refuses it.
+    """
+    counts, _ = layers.counts_of(model, needed, gpu, mobile_gpu(gpu).devices[-1], precision, candidates)
     if not counts:
         return None
-    (default,) = counts
+    default = counts[0]
     return {
+        "first": len(counts),
+        "first_spilling": sum(bool(made.spills) for made in counts),
         "instructions": round(default.instructions, 3),
         "cycles": round(default.cycles, 3),
         "spills": default.spills,
@@ -78,10 +84,16 @@ def count(name: str, model: onnx.ModelProto, needed: int, gpu: str, precision: s
 @gpus_option(COMPARED)
 @precisions_option
 @layers_option
+@click.option("--candidates", default=1, show_default=True, help="First configs of a search, the default among them.")
 @click.option("--json", "written", type=click.Path(dir_okay=False, path_type=Path), help="Also write the numbers.")
 @click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An earlier --json.")
 def main(
-    gpus: tuple[str, ...], precisions: tuple[str, ...], only: str, written: Path | None, against: Path | None
+    gpus: tuple[str, ...],
+    precisions: tuple[str, ...],
+    only: str,
+    candidates: int,
+    written: Path | None,
+    against: Path | None,
 ) -> None:
     """Print a table with a column for each GPU and precision."""
     find_compilers()
@@ -96,7 +108,7 @@ def main(
             continue
         own = numbers[name] = {}
         for column, (precision, gpu) in zip(columns, ((p, g) for p in precisions for g in gpus), strict=True):
-            own[column] = count(name, model, needed, gpu, precision)
+            own[column] = count(model, needed, gpu, precision, candidates)
         table.add_row(name, *(_cell(own[column], earlier.get(name, {}).get(column)) for column in columns))
     out.print(table)
     for column in columns:
@@ -104,6 +116,12 @@ def main(
         spilling = sum(bool(number["spills"]) for number in made)
         median = statistics.median(number["instructions"] for number in made)
         text = f"{column}: {len(made)} of {len(numbers)} layers, median {median:.2f}, {spilling} spill"
+        if candidates > 1:
+            spills = [number["first_spilling"] for number in made]
+            text += (
+                f"; of the first configs {sum(spills)} of {sum(number['first'] for number in made)} spill, in"
+                f" {sum(map(bool, spills))} layers"
+            )
         ratios = [
             own[column]["instructions"] / before["instructions"]
             for name, own in numbers.items()
@@ -121,6 +139,8 @@ def _cell(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
     if now is None:
         return "refused"
     text = f"{now['instructions']:.2f}{' S' if now['spills'] else ''}"
+    if now["first"] > 1:
+        text += f" ({now['first_spilling']} of {now['first']} spill)"
     if before is None:
         return text
     spilled = " S" if before["spills"] else ""

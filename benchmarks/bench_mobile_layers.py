@@ -15,6 +15,7 @@ leaner.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,8 @@ HAND_WRITTEN: Mapping[tuple[str, str], tuple[tuple[float, ...] | None, ...]] = {
     ),
 }
 TIMEOUT_S = 60.0
+# Configs that a search proposes for each one that the lowered kernel does not exclude, at most.
+MOST_PROPOSED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +151,7 @@ def kernels_of(task: TunableTask, config: Config, target: Target) -> list[Inspec
 def counts_of(
     model: Any, needed: int, gpu: str, device: str, precision: str, candidates: int
 ) -> tuple[list[Count], int]:
-    """Return the counts of the first configs that can be built for a device, the default first.
+    """Return the counts of the first `candidates` configs that can be built for a device, the default first.
 
     The second result is the number of configs that Mesa's compiler rejected or gave up.
     """
@@ -157,9 +160,9 @@ def counts_of(
         graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
         tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
     (task,) = (pruned_task(task.with_free_images(), target) for task in tasks if task.template.sums_products)
-    built = [
-        kernels for config in first_configs(task, target, candidates) if (kernels := kernels_of(task, config, target))
-    ]
+    proposed = first_configs(task, target, candidates if candidates == 1 else MOST_PROPOSED * candidates)
+    kept = (kernels for config in proposed if (kernels := kernels_of(task, config, target)))
+    built = list(itertools.islice(kept, candidates))
     answers = iter(compile_all([kernel.source for kernels in built for kernel in kernels], gpu, timeout_s=TIMEOUT_S))
     made = [[next(answers) for _ in kernels] for kernels in built]
     fine = [

@@ -25,6 +25,8 @@ class Registers:
         the window is unrolled), or "all".
     most_strided_taps: most taps of a depthwise window at a stride, if four of its outputs fit into the registers. None
         for no limit.
+    max_needed: most estimated registers of a lowered kernel without spills (`RegisterEstimate.needed`). None if no
+        compiler was compared with the estimate.
     """
 
     max_fill: float
@@ -37,6 +39,7 @@ class Registers:
     min_rolled_texels: int | None = None
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None
+    max_needed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,11 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 import bench_registers
+from romou.base.space import Config
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
+from support.kernels.operators import conv, task_of
 from support.suite.exhaustive import exhaustive
 
 
@@ -174,6 +178,20 @@ def test_short_loops_are_unrolled_and_long_ones_are_not() -> None:
 
 def test_a_short_loop_of_many_operations_is_not_unrolled() -> None:
     assert sum_of(20, turns=32) == sum_of(20) - 2 + 1
+
+
+def test_a_product_and_a_sum_that_are_joined_late_fill_a_loop_sooner() -> None:
+    """Mesa's compiler for Adreno 660 keeps this loop of rows with `mad` and unrolls it with `fma`."""
+    adreno = Target("opencl -device=adreno660")
+    task = task_of(conv(120, (28, 28), 120, (5, 5), padding=(2, 2, 2, 2), groups=120)).with_free_images()
+    tile = {"pixels": "rows", "data": "image", "weight": "image", "tile_o": 1, "tile_h": 1, "tile_w": 7}
+
+    def live_with(spelling: str) -> float:
+        config = Config({**task.default_config(adreno), **tile, "unroll": "lanes", "multiply_add": spelling})
+        (kernel,) = inspect_function(task.schedule(config, adreno)["main"], adreno, config=config)
+        return float(kernel.registers.live)
+
+    assert live_with("fma") > 1.5 * live_with("mad")
 
 
 def test_no_load_passes_a_barrier_and_all_addresses_do() -> None:

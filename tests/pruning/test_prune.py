@@ -251,6 +251,22 @@ def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> 
     build_task(cut, least, TARGET)
 
 
+def test_a_kernel_that_spills_is_rejected_on_a_device_whose_compiler_was_compared_with_the_estimate() -> None:
+    """Mesa's compiler for Adreno 660 spills 64 registers of the larger tile and none of the smaller one."""
+    task = task_of(conv(144, (56, 56), 144, (3, 3), padding=(1, 1, 1, 1), groups=144)).with_free_images()
+
+    def build(device: str, rows: int, columns: int) -> None:
+        target = Target(f"opencl -device={device}")
+        tile = {"pixels": "rows", "data": "image", "weight": "image", "tile_h": rows, "tile_w": columns}
+        build_task(pruned_task(task, target), Config({**task.default_config(target), **tile}), target)
+
+    with pytest.raises(InvalidConfigError, match=r"registers: \d+.*limit of at most 170 registers \(max_needed of the"):
+        build("adreno660", 2, 7)
+    build("adreno660", 1, 4)
+    # The estimate was compared with no compiler of this device, so the kernel is built and judged by its time.
+    build("nvidia_h200", 2, 7)
+
+
 def test_a_criterion_that_gave_way_gives_way_to_the_kernel_too() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
     large = Config(

@@ -15,6 +15,7 @@ from romou.base.errors import InvalidConfigError
 from romou.base.space import Config
 from romou.compiler.task import TunableTask
 from romou.devices.backends.launch import launch_size, thread_extents
+from romou.devices.presets import preset_for
 from romou.tuner.analysis.registers import estimate_registers
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.criteria import BOUNDED, L1_RULES, Rules, judge
@@ -24,8 +25,8 @@ from romou.tuner.pruning.prune import LEAST_KEPT, PrunedSpace, prune
 if TYPE_CHECKING:
     from romou.devices.targets import Target
 
-# Factor on the registers of a lowered kernel, which a compiler that moves loads ahead may exceed.
-_SURE = 2.0
+# Factor on the limits of a lowered kernel's registers if its compiler was not compared with the estimate.
+_UNCERTAINTY = 2.0
 # Fewest configs that criteria leave of a space of a few hundred.
 _LEAST_OF_FEW = 12
 
@@ -132,9 +133,13 @@ class PrunedTask(TunableTask):
             usage_of(self, config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1]
         )
         verdicts = judge(usage, target.spec, rules=self.rules)
-        sure = 1 if target.spec.register_file == "dedicated" else _SURE
+        factors = dict.fromkeys(BOUNDED, 1 if target.spec.register_file == "dedicated" else _UNCERTAINTY)
+        model = preset_for(target.spec).registers
+        if "registers" in verdicts and model is not None and model.max_needed is not None:
+            verdicts["registers"] = verdicts["registers"].at_most(model.max_needed, "max_needed of the preset")
+            factors["registers"] = 1
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
-            if not verdicts[name].keep_within(sure * self.slacks[name]):
+            if not verdicts[name].keep_within(factors[name] * self.slacks[name]):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
 
     def to_json(self) -> str:

@@ -17,15 +17,17 @@ from romou.tuner.analysis.registers.index_sums import IndexSums
 from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, MemorySpace, Value
 from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, place_of
 
-# Limits of loops that a compiler unrolls: iterations (Mesa's limit), and operations of the unrolled loop. Operations: 1
-# for each lane of a float product, 2 for an index, 8 for a memory access with its 64-bit address or an image's
-# coordinates, 2 for local memory, 20 for a condition with its selection and for an iteration. Fitted: they predict the
-# loops that Mesa's Adreno compiler keeps in 94% of 556 random kernels.
+# Limits of loops that a compiler unrolls: iterations (Mesa's limit), and operations of the unrolled loop. Operations:
+# each lane of a product by its spelling, because `mad` is a product and a sum until both are joined, 9 for a memory
+# access with its index and its 64-bit address or an image's coordinates, 2 for local memory, 20 for a condition with
+# its selection and for an iteration. Fitted: they predict the loops that Mesa's compiler for Adreno 660 keeps in all
+# but 3 of 104 kernels.
 _MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
 # Up to this number of operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before
 # addresses are split.
 _MOST_EARLY_OPERATIONS = 832
-_INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
+_CALL_COST, _PRODUCT_COST = {"fma": 0.6, "mad": 1.2}, 0.66
+_ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 9, 2, 20
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -36,7 +38,7 @@ class _Cost:
     Operations are counted as for `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS`.
     """
 
-    operations: int = 0
+    operations: float = 0
     early: int = 0
     slots: int = 0
 
@@ -94,7 +96,7 @@ class Reader:
         cost, early = iterations * (self._cost.operations + _CONDITION_COST), iterations * self._cost.early
         code: list[Code]
         if iterations > _MOST_ITERATIONS or cost > _MOST_OPERATIONS:
-            self._cost.operations += before.operations + _INDEX_COST
+            self._cost.operations += before.operations
             self._cost.early += before.early
             code = [
                 Instruction("index", (), counter),
@@ -251,11 +253,11 @@ class Reader:
             return [*code, *more], uses
         if is_conditional(expr):
             return self._conditional(expr)
-        operations = _operations(expr)
-        self._cost.operations += operations
-        if "float" in dtype_of(expr):
-            self._cost.early += operations
-        elif operations:
+        products = multiply_adds_of(expr) if isinstance(expr, (tirx.Mul, tvm.ir.Call)) else 0
+        self._cost.operations += products * _CALL_COST.get(extern_name(expr) or "", _PRODUCT_COST)
+        if products:
+            self._cost.early += products
+        elif isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr):
             self._cost.early += 1
             self._cost.slots += 2 if isinstance(expr, tirx.Mul) and not _is_power_of_two(expr.b) else 1
         code, uses = self._together(_operands(expr))
@@ -292,12 +294,6 @@ def _operands(expr: Any) -> list[Any]:
         case tirx.Select():
             return [expr.condition, expr.true_value, expr.false_value]
     return [part for part in (getattr(expr, "a", None), getattr(expr, "b", None)) if part is not None]
-
-
-def _operations(expr: Any) -> int:
-    if isinstance(expr, (tirx.Mul, tvm.ir.Call)) and multiply_adds_of(expr):
-        return multiply_adds_of(expr)
-    return _INDEX_COST if isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr) else 0
 
 
 def _is_power_of_two(expr: Any) -> bool:
