@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from romou.compiler.passes.flat_buffers import flatten_buffers, truncate_quotients
+from romou.compiler.passes.flat_buffers import flatten_buffers, with_truncated_quotients
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.traversal import nodes_in
 from support.models.nodes import assert_as_onnxruntime, model_of
@@ -52,7 +52,12 @@ def random_index(rng: np.random.Generator, i: tirx.Var, j: tirx.Var, depth: int)
     return forms[int(rng.integers(0, len(forms)))]
 
 
-OF_TVM = tvm.transform.Sequential([truncate_quotients, tirx.transform.FlattenBuffer()])
+@tirx.transform.prim_func_pass(opt_level=0)
+def truncate(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    return with_truncated_quotients(func)
+
+
+OF_TVM = tvm.transform.Sequential([truncate, tirx.transform.FlattenBuffer()])
 
 
 @pytest.mark.parametrize("flatten", [flatten_buffers, OF_TVM], ids=["hidden", "truncated"])

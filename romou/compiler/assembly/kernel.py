@@ -12,7 +12,7 @@ from tvm import tirx
 import romou.compiler.pipeline as pipeline
 from romou.base.errors import InvalidConfigError
 from romou.base.space import Config
-from romou.compiler.passes.flat_buffers import truncate_quotients
+from romou.compiler.passes.flat_buffers import with_truncated_quotients
 from romou.compiler.passes.fp16_storage import compute_in_single
 from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.task import TunableTask
@@ -70,6 +70,6 @@ def build_reference(task: TunableTask, target: Target | None = None) -> tvm.runt
     for name in task.template.images:
         func = replace_parameter(func, name, scope="global")
     return tvm.tirx.build(
-        truncate_quotients(as_module(compute_in_single(func))),
+        as_module(with_truncated_quotients(compute_in_single(func))),
         target=tvm.target.Target("llvm") if target is None else target.tvm_target,
     )

@@ -66,8 +66,7 @@ _hide, _show = rewriting(((tirx.FloorMod, tirx.FloorDiv), _hidden)), rewriting((
 _truncate = rewriting(((tirx.FloorMod, tirx.FloorDiv), _truncated))
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def truncate_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+def with_truncated_quotients(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write quotients by positive numbers in a way that TVM's own pipeline leaves as it is."""
     return func.with_body(_truncate(func.body))
 
