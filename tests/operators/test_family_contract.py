@@ -22,7 +22,6 @@ from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.operators.families import families, family_of, workload_of
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.template import ContractionTemplate
-from romou.compiler.passes.flat_buffers import with_truncated_quotients
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.traversal import nodes_in
 from romou.compiler.typical import graph_of
@@ -86,8 +85,6 @@ def test_it_is_recognised(family: Family, case: Case) -> None:
 def test_the_plain_definition_is_what_numpy_says(family: Family, case: Case) -> None:
     """The packed and fused graph on the CPU agrees with NumPy in double precision."""
     mod, weights = GRAPHS[id(case)]()
-    for var, func in mod.functions_items():
-        mod[var] = with_truncated_quotients(func) if isinstance(func, tirx.PrimFunc) else func
     inputs = [np.random.default_rng(SEED).standard_normal(shape).astype("float32") for shape in case.inputs]
     output = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
     expected = case.compute(*(array.astype("float64") for array in (*inputs, *weights)))

@@ -64,28 +64,6 @@ class RowOrder:
         split = [digit for one, side in zip(at, _sides(self.tiles), strict=True) for digit in _digits(one, side)]
         return _number([split[axis] for axis in self.axes], windows)
 
-    def moved(self, rows: relax.Expr) -> relax.Expr:
-        """Return a matrix with its rows in this order, as operators of a graph."""
-        op, k = relax.op, static_shape(rows)[-1]
-
-        def transposed(value: relax.Expr, extents: Sequence[int], axes: Sequence[int]) -> relax.Expr:
-            return op.permute_dims(op.reshape(value, (*extents, k)), [*axes, len(axes)])
-
-        if self.kind == CUT:
-            moved = transposed(self._roll(op.reshape(rows, (*self._map, k))), self.tiles, self.axes)
-        else:
-            inverse = np.argsort(self.axes).tolist()
-            joined = transposed(rows, [self.tiles[axis] for axis in self.axes], inverse)
-            moved = self._roll(op.reshape(joined, (*self._map, k)))
-        return op.reshape(moved, static_shape(rows))
-
-    def _roll(self, whole: relax.Expr) -> relax.Expr:
-        for axis, (shift, extent) in enumerate(zip(self.shift, self._map, strict=True)):
-            if shift:
-                parts = [relax.op.strided_slice(whole, [axis], [a], [b]) for a, b in ((shift, extent), (0, shift))]
-                whole = relax.op.concat(parts, axis)
-        return whole
-
     @property
     def _map(self) -> list[int]:
         return [math.prod(side) for side in _sides(self.tiles)]

@@ -19,7 +19,7 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.row_order import JOINED, RowOrder, order_of, steps_back
+from romou.compiler.operators.row_order import RowOrder, order_of, steps_back
 from romou.compiler.operators.workload import Workload, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
@@ -81,11 +81,7 @@ class DenseFamily(ContractionFamily[Dense]):
     workload = Dense
     operators = frozenset({"relax.matmul", "relax.reshape", "relax.concat"})
     stores_rows = True
-    typical = (
-        Dense(m=13, k=31, n=37),
-        Dense(m=1, k=64, n=40),
-        Dense(m=36, k=12, n=10, rows=JOINED, tiles=(2, 3, 2, 3), axes=(0, 2, 1, 3), shift=(5, 4)),
-    )
+    typical = (Dense(m=13, k=31, n=37), Dense(m=1, k=64, n=40))
 
     def match(self, call: relax.Call) -> Dense | None:
         """Match a product with a constant matrix on the right. Leading dimensions of the left side become rows."""
@@ -209,14 +205,7 @@ class DenseFamily(ContractionFamily[Dense]):
         return sch, (o, sch.add_unit_loop(m), m, lane)
 
     def case(self, w: Dense) -> Case:
-        order = w.order
-        return Case(
-            name=w.name,
-            inputs=[(w.m, w.k)],
-            weights=[(w.k, w.n)],
-            build=lambda x, weight: relax.op.matmul(x if order is None else order.moved(x), weight),
-            compute=lambda x, weight: x[w.row(np.arange(w.m))] @ weight,
-        )
+        return Case(name=w.name, inputs=[(w.m, w.k)], weights=[(w.k, w.n)], build=relax.op.matmul, compute=np.matmul)
 
 
 FAMILY = DenseFamily()
