@@ -3,7 +3,7 @@
     matmul(int32(x) - zero, weight: int32)      ->      int32(matmul(float32(int32(x) - zero), weight: float32))
 
 fp32 has all integers up to 2^24. No order of a sum makes a larger number than the sum of the magnitudes of its terms.
-If that is more, the sum is split along the input channels, and its parts are added as integers, or as floats if a
+If that is more, the sum is cut along the input channels, and its parts are added as integers, or as floats if a
 float is made of the sum. So operators of quantized models (MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv) get
 the tuned kernels of floats. TF32 has all factors of 8 bits, too.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,11 +89,11 @@ class _Floater(MainRewriter):
 
     def _parts(self, product: relax.Call) -> list[relax.Expr]:
         """Return float products with the sum `product`, each one exact. Empty if they would be too many."""
-        count, axes = self._parts_needed(product), _summed_axes(product)
-        extent = static_shape(product.args[0])[axes[0]] if count else 0
-        if not 1 <= count <= min(_MOST_PARTS, extent) or (count > 1 and int(getattr(product.attrs, "groups", 1)) > 1):
+        cuts = self._cuts(product)
+        count = len(cuts) - 1
+        if not 1 <= count <= _MOST_PARTS or (count > 1 and int(getattr(product.attrs, "groups", 1)) > 1):
             return []
-        cuts = [extent * i // count for i in range(count + 1)]
+        axes = _summed_axes(product)
         return [
             self.bb.emit(self._float_product(product, [(axis, begin, end) for axis in axes] if count > 1 else []))
             for begin, end in itertools.pairwise(cuts)
@@ -121,24 +120,31 @@ class _Floater(MainRewriter):
         convolution: Callable[..., relax.Expr] = getattr(relax.op.nn, op_name(product).removeprefix("relax.nn."))
         return convolution(*operands, **{name: getattr(product.attrs, name) for name in names})
 
-    def _parts_needed(self, product: relax.Call) -> int:
-        """Return the number of parts of which no sum of magnitudes is too large. 0 if there is no bound."""
+    def _cuts(self, product: relax.Call) -> list[int]:
+        """Return where to cut the sum, so that no part has too large a sum of magnitudes. Empty without a bound."""
         data, weight = product.args
         most = self._magnitude(data)
         if most is None or shape_of(data) is None or shape_of(weight) is None:
-            return 0
+            return []
         constant, is_matrix = self._constant(weight), op_name(product) == "relax.matmul"
-        if constant is None:
-            factor = self._magnitude(weight) if is_matrix else None
-            extent = static_shape(data)[_summed_axes(product)[0]]
-            return 0 if factor is None else self._count(most * factor * extent)
-        magnitudes = np.abs(constant.astype(np.float64))
-        summed = magnitudes.sum(_summed_axes(product)[1] if is_matrix else tuple(range(1, constant.ndim)))
-        return self._count(most * float(summed.max(initial=0)))
-
-    @staticmethod
-    def _count(magnitude: float) -> int:
-        return max(1, math.ceil(magnitude / _MOST))
+        of_data, of_weight = _summed_axes(product)
+        if constant is not None:
+            # A row for each index that is summed over, a column for each output.
+            rows = np.moveaxis(np.abs(constant.astype(np.float64)), of_weight, 0)
+            magnitudes = rows.reshape(len(rows), -1) if is_matrix else rows.sum(tuple(range(2, rows.ndim)))
+        elif is_matrix and (factor := self._magnitude(weight)) is not None:
+            magnitudes = np.full((static_shape(data)[of_data], 1), factor)
+        else:
+            return []
+        cuts, sums = [0], np.zeros(magnitudes.shape[1])
+        for index, row in enumerate(most * magnitudes):
+            if row.max(initial=0) > _MOST:
+                return []
+            sums = sums + row
+            if sums.max(initial=0) > _MOST:
+                cuts.append(index)
+                sums = row
+        return [*cuts, len(magnitudes)] if len(magnitudes) else []
 
     def _magnitude(self, expr: relax.Expr) -> float | None:
         """Return a bound of the magnitude of an integer expression, or None."""
