@@ -59,6 +59,15 @@ def test_extreme_matrices(k: int, products: int, target: str) -> None:
     assert {*calls} == {"elementwise"}
 
 
+def test_large_weights_in_one_place() -> None:
+    """Half of the weights have nearly all of the magnitude, so a cut in the middle would leave one part too large."""
+    net = Net("uneven")
+    weight = np.ones((1200, 3), "int8")
+    weight[:600] = -127
+    block = net.block(net.add("MatMulInteger", net.input((2, 1200), "uint8", 256), net.const(weight, "int8")))
+    assert calls_of(block, {"x0": np.full((2, 1200), 255, "uint8")}, "opencl")["dense"] == 2
+
+
 @pytest.mark.parametrize(
     ("data", "weight"), [((5, 7), (7,)), ((7,), (7, 3)), ((2, 5, 7), (2, 7, 3)), ((5, 2061), (2061,))]
 )
