@@ -16,6 +16,7 @@ import romou
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from support.models.open_networks import wrong_points
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
 
@@ -38,19 +39,8 @@ def inputs_of(rows: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal((1, rows, width)).astype("float32") for name, width in (("x", 24), ("y", 40))}
 
 
-def wrong_sizes(model: romou.TunedModel, sizes: list[int]) -> list[int]:
-    """Return the sizes at which an output is not onnxruntime's. Larger runs before leave their rows in memory."""
-    session = cpu_session(dense_net())
-    wrong = []
-    for rows in sizes:
-        expected = session.run(None, inputs_of(rows))
-        results = model.run(inputs_of(rows))
-        if not all(
-            mine.shape == right.shape and np.allclose(mine, right, rtol=1e-4, atol=1e-5)
-            for mine, right in zip(results, expected, strict=True)
-        ):
-            wrong.append(rows)
-    return wrong
+def wrong_sizes(model: romou.TunedModel, sizes: list[int]) -> list[tuple[int, ...]]:
+    return wrong_points(model, dense_net(), [(rows,) for rows in sizes], inputs_of)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ import tvm
 import romou
 from romou.base.errors import ModelError
 from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, extent_of, generic_points, generic_sizes
-from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.driver.run_time_sizes import _Growth
-from support.models.open_networks import encoder, recogniser
+from support.models.open_networks import encoder, recogniser, wrong_points
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
 
@@ -75,25 +74,9 @@ def made(net: str, *bounds: int, device: str = HOST) -> romou.TunedModel:
     return romou.compile(network(), dims=dims, target=target, device=name or None, verify=False)
 
 
-def wrong_sizes(model: romou.TunedModel, net: str, sizes: list[int]) -> list[int]:
-    """Return the sizes at which an output is not onnxruntime's.
-
-    A run of the largest size before leaves NaN in all memory, or other numbers if the inputs are integers.
-    """
+def wrong_sizes(model: romou.TunedModel, net: str, sizes: list[int]) -> list[tuple[int, ...]]:
     network, _, _, inputs_of = NETS[net]
-    session = cpu_session(network())
-    poison = {
-        name: np.full(shape, np.nan, dtype) if "float" in dtype else np.ones(shape, dtype)
-        for name, (shape, dtype) in model.inputs.items()
-    }
-    wrong = []
-    for size in sizes:
-        model.run(poison)
-        results, expected = model.run(inputs_of(size)), session.run(None, inputs_of(size))
-        pairs = zip(results, expected, strict=True)
-        if not all(a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs):
-            wrong.append(size)
-    return wrong
+    return wrong_points(model, network(), [(size,) for size in sizes], inputs_of)
 
 
 def fifty(most: int) -> list[int]:

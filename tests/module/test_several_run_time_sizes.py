@@ -19,9 +19,8 @@ import romou
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
 from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, generic_points
-from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.operators.families.attention import AttentionTemplate
-from support.models.open_networks import encoder, recogniser
+from support.models.open_networks import encoder, recogniser, wrong_points
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
 
@@ -123,20 +122,8 @@ def combinations(net: str, most: int = 8) -> list[tuple[int, ...]]:
 
 
 def wrong_sizes(model: romou.TunedModel, net: str, points: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the sizes at which an output is not onnxruntime's. A run before leaves NaN in all memory, if it can."""
     network, _, inputs_of = NETS[net]
-    session = cpu_session(network())
-    poison = {
-        name: np.full(shape, np.nan, dtype) if "float" in dtype else np.ones(shape, dtype)
-        for name, (shape, dtype) in model.inputs.items()
-    }
-    wrong = []
-    for point in points:
-        model.run(poison)
-        pairs = zip(model.run(inputs_of(*point)), session.run(None, inputs_of(*point)), strict=True)
-        if not all(a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs):
-            wrong.append(point)
-    return wrong
+    return wrong_points(model, network(), points, inputs_of)
 
 
 @pytest.mark.parametrize("net", ["rows", "heights"])

@@ -178,7 +178,7 @@ def split_config(task: TunableTask, **knobs: int | str) -> Config:
 
 @pytest.mark.parametrize(("m", "k", "n"), [(784, 192, 576), (196, 384, 1152), (49, 768, 2304)])
 def test_split_products_start_with_one_texel(m: int, k: int, n: int) -> None:
-    """Of each of 16 products, the fastest of 33 to 65 configs has one."""
+    """The fastest of 33 to 65 configs has one, for each of 16 products."""
     config = split_config(task_of(Dense(m=m, k=k, n=n), has_epilogue=False))
     assert config["tile_o"] == 1
     assert config["tile_w"] in (4, 8)

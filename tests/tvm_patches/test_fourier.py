@@ -14,7 +14,7 @@ WINDOW = np.hanning(LENGTH).astype("float32")
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_short_time_fourier_transforms(parts: int) -> None:
-    """Of real and complex signals; with a window, without one, and with one that is computed at run time."""
+    """Signals are real and complex: with a window, without one, and with one that is computed at run time."""
     rng = np.random.default_rng(4)
     inputs = {"x": rng.standard_normal((2, SAMPLES, parts)).astype("float32"), "computed": WINDOW}
     onesided = {"onesided": 0} if parts == 2 else {}

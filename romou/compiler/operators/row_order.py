@@ -43,10 +43,10 @@ class RowOrder:
     @classmethod
     def of(cls, rows: np.ndarray, tiles: Sequence[int], axes: Sequence[int]) -> RowOrder | None:
         """Return the order that reads these rows, by their numbers, or None if windows do not describe it."""
-        sides = [math.prod(side) for side in _sides(tiles)]
+        extents = _map_of(tiles)
         # The pixel that becomes the first one of the first window.
-        into, out_of = (np.array(np.unravel_index(at, sides)) for at in (rows[0], np.argmin(rows)))
-        for kind, shift in ((CUT, into), (JOINED, -out_of % sides)):
+        into, out_of = (np.array(np.unravel_index(at, extents)) for at in (rows[0], np.argmin(rows)))
+        for kind, shift in ((CUT, into), (JOINED, -out_of % extents)):
             order = cls(kind=kind, tiles=tuple(tiles), axes=tuple(axes), shift=tuple(shift.tolist()))
             if np.array_equal(order.source(np.arange(rows.size)), rows):
                 return order
@@ -59,19 +59,15 @@ class RowOrder:
             digits = dict(zip(self.axes, _digits(row, windows), strict=True))
             each = iter(digits[axis] for axis in range(len(self.tiles)))
             at = [_number([next(each) for _ in side], side) for side in _sides(self.tiles)]
-            return _number(self._rolled(at), self._map)
-        at = self._rolled(_digits(row, self._map))
+            return _number(self._rolled(at), _map_of(self.tiles))
+        at = self._rolled(_digits(row, _map_of(self.tiles)))
         split = [digit for one, side in zip(at, _sides(self.tiles), strict=True) for digit in _digits(one, side)]
         return _number([split[axis] for axis in self.axes], windows)
-
-    @property
-    def _map(self) -> list[int]:
-        return [math.prod(side) for side in _sides(self.tiles)]
 
     def _rolled(self, at: Sequence[Any]) -> list[Any]:
         return [
             (one + shift) % extent if shift else one
-            for one, shift, extent in zip(at, self.shift, self._map, strict=True)
+            for one, shift, extent in zip(at, self.shift, _map_of(self.tiles), strict=True)
         ]
 
 
@@ -154,6 +150,10 @@ def _range_of(part: Any, source: relax.Var, axis: int) -> tuple[int, int] | None
         return None
     begin, end, *steps = (int(each[0].value) for each in numbers)
     return (begin, end) if all(step == 1 for step in steps) else None
+
+
+def _map_of(tiles: Sequence[int]) -> list[int]:
+    return [math.prod(side) for side in _sides(tiles)]
 
 
 def _sides(tiles: Sequence[int]) -> list[tuple[int, ...]]:

@@ -174,7 +174,7 @@ class Machine:
     def run(self, inputs: Sequence[np.ndarray], sizes: Sequence[int] = ()) -> list[np.ndarray]:
         """Return the outputs for inputs in call order. Raise DeviceError if the driver fails.
 
-        sizes: those that the library takes at run time.
+        sizes: the sizes that the library takes at run time.
         """
         with self._lock, self._driver():
             self._sizes = sizes

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+import romou
+from romou.compiler.frontend.onnxruntime_session import cpu_session
 from support.models.small_networks import NetworkBuilder
 
 
@@ -57,3 +61,27 @@ def _layer(g: NetworkBuilder, x: str, bias: str, heads: int, size: int) -> str:
 
 def _normal(g: NetworkBuilder, x: str, width: int) -> str:
     return g.add("LayerNormalization", x, g.weight(width, positive=True), g.weight(width), axis=-1)
+
+
+def wrong_points(
+    model: romou.TunedModel,
+    network: onnx.ModelProto,
+    points: Sequence[tuple[int, ...]],
+    inputs_of: Callable[..., Mapping[str, np.ndarray]],
+) -> list[tuple[int, ...]]:
+    """Return the points, sizes of all free dimensions, at which an output of a model is not onnxruntime's.
+
+    A run of the largest sizes before each one leaves NaN in all memory, or other numbers if the inputs are integers.
+    """
+    session = cpu_session(network)
+    poison = {
+        name: np.full(shape, np.nan, dtype) if "float" in dtype else np.ones(shape, dtype)
+        for name, (shape, dtype) in model.inputs.items()
+    }
+    wrong = []
+    for point in points:
+        model.run(poison)
+        pairs = zip(model.run(inputs_of(*point)), session.run(None, inputs_of(*point)), strict=True)
+        if not all(a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs):
+            wrong.append(point)
+    return wrong
