@@ -115,6 +115,28 @@ class TensorCores:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitProducts:
+    """Cycles of a partition of a core for products of floats that are split for tensor cores, without a window.
+
+    pair: the products of 16 depths for two pixels and a texel of the weight.
+    weight: splitting the texels of the weight for 16 depths.
+    line: a line of the first-level cache that a load touches.
+    load_latency: the loads of an iteration.
+    start: the start and the end of the kernel.
+    reduction: adding up a texel of a pixel, for each halving of the pieces of a sum.
+    not_hidden: share of the faster one of arithmetic and loads that the slower one does not hide.
+    """
+
+    pair: int
+    weight: int
+    line: int
+    load_latency: int
+    start: int
+    reduction: int
+    not_hidden: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attention:
     """Cycles in the count that chooses the default tiles of attention.
 
@@ -253,6 +275,7 @@ class Preset:
     mixed_sums: MixedSums
     staged_products: StagedProducts
     tensor_cores: TensorCores
+    split_products: SplitProducts
     streaming: Streaming
     attention: Attention
     recurrent: Recurrent

@@ -5,6 +5,7 @@ clearly.
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 
@@ -157,6 +158,16 @@ def test_functions_come_before_the_kernels_that_call_them() -> None:
     text = complete("__global__ void f(float* a, unsigned short* b) { a[0] = float_of_half(b[0]); }")
     assert nvrtc.compile_cuda(text, "sm_90a")
     assert "half_of_float" not in text
+
+
+def test_kernels_wait_for_the_kernels_before() -> None:
+    """A module with the variable may be launched early. GPUs before compute capability 9.0 cannot wait."""
+    task = task_of(conv(8, (7, 7), 8, (1, 1)))
+    source = build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()
+    for kernel in BACKEND.split_kernels(source).values():
+        assert re.search(r"\)\s*{\n  wait_for_kernels_before\(\);\n", kernel[kernel.index("__global__") :])
+    assert b"romou_kernels_wait" in nvrtc.compile_cuda(source, "sm_90a")
+    assert b"romou_kernels_wait" not in nvrtc.compile_cuda(source, "sm_80")
 
 
 def test_the_library_headers_say_the_truth() -> None:

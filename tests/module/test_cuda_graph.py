@@ -5,6 +5,7 @@ runs if there is one.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,10 +32,14 @@ class Driver:
     """NVIDIA's driver as far as a recording needs it, as cuda-bindings spells it: every call succeeds and is written
     down.
 
-    launches: how many it says were captured.   failing: name of a call that fails.
+    launches: how many it says were captured.
+    failing: name of a call that fails.
+    nodes: the captured graph in order: "kernel" waits for the node before it, "old kernel" does not, or a copy.
     """
 
-    def __init__(self, launches: int = 3, failing: str = "") -> None:
+    CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
+
+    def __init__(self, launches: int = 3, failing: str = "", nodes: Sequence[str] = ()) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.launches, self.failing = launches, failing
         self.streams: list[int] = []
@@ -43,6 +48,10 @@ class Driver:
         self.CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=SimpleNamespace(value=0))
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
         self.CUstream = int
+        self.CUgraphEdgeData = SimpleNamespace
+        self.CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
+        self.CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_KERNEL="kernel")
+        self.nodes = nodes
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("cu"):
@@ -57,7 +66,16 @@ class Driver:
                 "cuGraphGetNodes": ([], self.launches),
                 "cuEventElapsedTime": (0.25,),
                 "cuStreamEndCapture": ("graph",),
+                "cuGraphGetEdges": (range(len(self.nodes) - 1), range(1, len(self.nodes)), None, len(self.nodes[1:])),
             }
+            if name == "cuGraphNodeGetType":
+                return (0, self.nodes[arguments[0]].split()[-1])
+            if name == "cuGraphKernelNodeGetParams":
+                return (0, SimpleNamespace(func=arguments[0]))
+            if name == "cuFuncGetModule":
+                return (0, self.nodes[arguments[0]])
+            if name == "cuModuleGetGlobal":
+                return (1 if arguments[0] == "old kernel" else 0, None)
             handles = {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphInstantiate", "cuEventCreate"}
             return (0, *answers.get(name, (name,) if name in handles else ()))
 
@@ -70,7 +88,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
-    monkeypatch.setattr(cuda_graph, "_cuda_driver", lambda: found)
+    monkeypatch.setattr(cuda_graph, "cuda_driver", lambda: found)
     return found
 
 
@@ -182,10 +200,21 @@ def test_an_empty_capture_is_no_recording(driver: Driver) -> None:
     assert driver.names()[-1] == "cuGraphDestroy"
 
 
+def test_only_kernels_that_wait_are_launched_early(driver: Driver) -> None:
+    driver.nodes = ["copy", "kernel", "kernel", "old kernel", "kernel", "copy"]
+    CudaGraph(tvm.cpu(), None, lambda: None)
+    (removed,), (added,) = (
+        [rest for called, *rest in driver.calls if called == name]
+        for name in ("cuGraphRemoveDependencies", "cuGraphAddDependencies")
+    )
+    assert removed == ["graph", [1, 3], [2, 4], None, 2]
+    assert added == ["graph", [1, 3], [2, 4], [SimpleNamespace(from_port=1, type=1)] * 2, 2]
+
+
 def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
     with pytest.raises(DeviceError, match=r"(?s)the Python package cuda-bindings.*pip install 'romou\[cuda\]'"):
-        cuda_graph._cuda_driver()
+        cuda_graph.cuda_driver()
 
 
 def test_captured_runs_on_a_gpu(cuda_target: Target) -> None:

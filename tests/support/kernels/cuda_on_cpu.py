@@ -29,6 +29,8 @@ from support.suite.compiled import compiled
 # Numbers before and behind each array: poison that no kernel may read or write.
 MARGIN = 4096
 INSIDE = slice(MARGIN, -MARGIN)
+# Kernels run one after another here, so that none has to wait for the one before it.
+_FOR_GPUS = re.compile(r"#if __CUDA_ARCH__ .*?#endif\n", re.DOTALL)
 _ASM = re.compile(r"asm(?: volatile)?\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
 _OPERAND = re.compile(r"[:,\s]*\"[+=]?[rfhl]\"")
 # Instruction -> function of the prelude with the same operands in the same order.
@@ -226,7 +228,8 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
 
         structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
         body = kernel.source[kernel.source.index('extern "C" __global__') :]
-        text = _PRELUDE + _ASM.sub(_as_call, complete(body)).replace("__shared__ alignas(64)", "alignas(64) static")
+        text = _PRELUDE + _ASM.sub(_as_call, _FOR_GPUS.sub("", complete(body)))
+        text = text.replace("__shared__ alignas(64)", "alignas(64) static")
         parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
         launch = _LAUNCH.replace(
             "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))

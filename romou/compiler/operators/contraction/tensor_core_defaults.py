@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from romou.base.limits import Limits
-from romou.base.preset import TensorCores
+from romou.base.preset import Preset, TensorCores
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
@@ -21,22 +21,14 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
     choice = _choice_of(space)
     if choice is None:
         return config
-    sides = {
-        "tile_o": (1, 2),
-        "tile_w": (2, 4, 8),
-        "wg_o": (8, 16),
-        "wg_w": (4, 8, 16),
-        "split_k": space.knobs["split_k"],
-        "steps": (1, 2),
-    }
-    warp, costs, cores = _of_warps(config, choice, local=0), limits.preset.tensor_cores, limits.cores
+    tiles = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"]}
+    warp, preset, cores = _of_warps(config, choice, local=0), limits.preset, limits.cores
     _, *window, _ = c.reduce.values()
-    found: list[Config] = []
     if choice == tensor_core.TF32X3 and math.prod(window) == 1:
-        # Of each of 16 products on an NVIDIA H100, the fastest of 33 to 65 configs has such a tile. Few rows fit none.
-        found = list(candidates(space, warp, {**sides, "tile_o": (1,), "tile_w": (4, 8)}))
-    found = found or list(candidates(space, warp, sides))
-    return min(found, key=lambda candidate: _cycles(c, candidate, costs, cores), default=config)
+        found = candidates(space, warp, {**tiles, "wg_o": (8,), "wg_w": (4,), "steps": (2, 1)})
+        return min(found, key=lambda candidate: _split_cycles(c, candidate, preset, cores), default=config)
+    found = candidates(space, warp, {**tiles, "wg_o": (8, 16), "wg_w": (4, 8, 16), "steps": (1, 2)})
+    return min(found, key=lambda candidate: _cycles(c, candidate, preset.tensor_cores, cores), default=config)
 
 
 def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
@@ -74,6 +66,26 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     busy = -(-groups // cores) * warps * steps * (loads + products)
     rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
     return float(busy + rounds * (costs.start + steps / config["steps"] * costs.load_latency))
+
+
+def _split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> float:
+    """Return the cycles of a kernel whose floats are split.
+
+    The partitions of a core multiply for all its warps, and a warp waits for its loads. The slower of both hides most
+    of the other.
+    """
+    costs, tile_o, tile_w, split = preset.split_products, config["tile_o"], config["tile_w"], config["split_k"]
+    texels, *_ = tensor_core.flatten(c).reduce.values()
+    steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split)
+    pairs = tile_w / tensor_core.PAIR
+    step = costs.pair * tile_o * pairs + costs.weight * tile_o + costs.line * (LANES * tile_o + pairs)
+    groups, warps = -(-work_groups(c, config) // cores), _warps(config) * split
+    resident = max(min(groups, preset.tensor_cores.max_warps // warps), 1)
+    arithmetic, waiting = -(-resident * warps // _PARTITIONS) * step, costs.load_latency / config["steps"] + step
+    of_round = steps * (max(arithmetic, waiting) + costs.not_hidden * min(arithmetic, waiting))
+    if split > 1:
+        of_round += costs.reduction * tile_o * tile_w * math.log2(split + 1)
+    return float(costs.start + groups / resident * of_round)
 
 
 def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:

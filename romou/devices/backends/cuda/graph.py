@@ -9,6 +9,8 @@ from typing import Any
 import tvm_ffi
 
 from romou.base.errors import DeviceError
+from romou.devices.backends.cuda.driver import cuda_driver, value
+from romou.devices.backends.cuda.overlapped_launches import overlap
 
 
 class CudaGraph:
@@ -18,23 +20,24 @@ class CudaGraph:
     """
 
     def __init__(self, device: Any, vm: Any | None, run: Callable[[], None]) -> None:
-        cuda = self._cuda = _cuda_driver()
+        cuda = self._cuda = cuda_driver()
         self._device = device
-        self._context = _value(cuda, cuda.cuDevicePrimaryCtxRetain(_value(cuda, cuda.cuDeviceGet(device.index))))
-        _value(cuda, cuda.cuCtxSetCurrent(self._context))
+        self._context = value(cuda, cuda.cuDevicePrimaryCtxRetain(value(cuda, cuda.cuDeviceGet(device.index))))
+        value(cuda, cuda.cuCtxSetCurrent(self._context))
         # Storages return to TVM's pool when the run ends, and their next user would write into the graph's memory.
         self._kept: list[Any] = []
         graph = self._capture(vm, run)
         try:
-            _, launches = _value(cuda, cuda.cuGraphGetNodes(graph))
+            _, launches = value(cuda, cuda.cuGraphGetNodes(graph))
             if launches == 0:
                 raise DeviceError("nothing of the run was captured: its kernels did not go to TVM's stream")
-            self._executable = _value(cuda, cuda.cuGraphInstantiate(graph, 0))
+            overlap(cuda, graph)
+            self._executable = value(cuda, cuda.cuGraphInstantiate(graph, 0))
         finally:
             cuda.cuGraphDestroy(graph)
         self.what = f"a CUDA graph of {launches} launches"
         self._begin, self._end = (
-            _value(cuda, cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DEFAULT.value)) for _ in range(2)
+            value(cuda, cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DEFAULT.value)) for _ in range(2)
         )
         for destroy, what in (
             (cuda.cuGraphExecDestroy, self._executable),
@@ -51,13 +54,13 @@ class CudaGraph:
             if not is_before and result is not None:
                 self._kept.append(result)
 
-        stream = _value(cuda, cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        stream = value(cuda, cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
             if vm is not None:
                 vm.set_instrument(keep)
             with tvm_ffi.use_raw_stream(self._device, int(stream)):
                 # Relaxed: the pool may allocate during the capture.
-                _value(cuda, cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                value(cuda, cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
                 try:
                     run()
                 except BaseException:
@@ -65,7 +68,7 @@ class CudaGraph:
                     if graph and graph[0]:
                         cuda.cuGraphDestroy(graph[0])
                     raise
-                return _value(cuda, cuda.cuStreamEndCapture(stream))
+                return value(cuda, cuda.cuStreamEndCapture(stream))
         finally:
             if vm is not None:
                 vm.set_instrument(None)
@@ -73,38 +76,19 @@ class CudaGraph:
 
     def launch(self) -> None:
         cuda = self._cuda
-        _value(cuda, cuda.cuCtxSetCurrent(self._context))
-        _value(cuda, cuda.cuGraphLaunch(self._executable, self._stream()))
+        value(cuda, cuda.cuCtxSetCurrent(self._context))
+        value(cuda, cuda.cuGraphLaunch(self._executable, self._stream()))
 
     def time_ms(self) -> float:
         cuda = self._cuda
-        _value(cuda, cuda.cuCtxSetCurrent(self._context))
+        value(cuda, cuda.cuCtxSetCurrent(self._context))
         stream = self._stream()
-        _value(cuda, cuda.cuEventRecord(self._begin, stream))
-        _value(cuda, cuda.cuGraphLaunch(self._executable, stream))
-        _value(cuda, cuda.cuEventRecord(self._end, stream))
-        _value(cuda, cuda.cuEventSynchronize(self._end))
-        return float(_value(cuda, cuda.cuEventElapsedTime(self._begin, self._end)))
+        value(cuda, cuda.cuEventRecord(self._begin, stream))
+        value(cuda, cuda.cuGraphLaunch(self._executable, stream))
+        value(cuda, cuda.cuEventRecord(self._end, stream))
+        value(cuda, cuda.cuEventSynchronize(self._end))
+        return float(value(cuda, cuda.cuEventElapsedTime(self._begin, self._end)))
 
     def _stream(self) -> Any:
         """The stream that TVM enqueues copies on."""
         return self._cuda.CUstream(tvm_ffi.get_raw_stream(self._device))
-
-
-def _cuda_driver() -> Any:
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise DeviceError(
-            "a CUDA graph takes the Python package cuda-bindings, which is not installed",
-            hint="pip install 'romou[cuda]'",
-        ) from error
-    return driver
-
-
-def _value(cuda: Any, answer: tuple[Any, ...]) -> Any:
-    """Return the result of a call of NVIDIA's driver without its status. DeviceError if the call failed."""
-    status, *values = answer
-    if status != cuda.CUresult.CUDA_SUCCESS:
-        raise DeviceError(f"NVIDIA's driver failed: {getattr(status, 'name', status)}")
-    return values[0] if len(values) == 1 else tuple(values)

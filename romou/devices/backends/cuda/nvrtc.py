@@ -18,6 +18,7 @@ from typing import Any
 
 from romou.base.errors import BuildError, CompatError, DeviceError
 from romou.devices.backends.cuda.kernel_heads import KERNEL
+from romou.devices.backends.cuda.overlapped_launches import with_waits
 from romou.devices.backends.launch import dimension_comment
 from romou.devices.backends.programs import is_keeping, kept
 
@@ -139,7 +140,7 @@ def install() -> None:
     def with_functions(source: str, target: Any) -> str:
         # The compiler is called next, without the target.
         _building.arch = str(target.attrs["arch"])
-        return _with_comments(complete(str(source)), _building.comments)
+        return _with_comments(complete(with_waits(str(source))), _building.comments)
 
     def compile_text(source: str) -> bytes:
         from romou.devices.backends.cuda import BACKEND
