@@ -129,7 +129,8 @@ class AttentionKernel:
         a, tiles = self.attention, self.tiles
         first = self.tile * tiles.keys
         keys = self._stage(self.staged, a.key_value, a.key, a.depth, first, tiles.keys)
-        values = self._stage(self.values, a.value, a.key, a.column, first, tiles.keys)
+        # Their weights are zero, but zero times infinity is not.
+        values = self._stage(self.values, a.value, a.key, a.column, first, tiles.keys, is_used_beyond=True)
         # Loads of both tiles are waited for together, if there is memory for both.
         each_tile = [keys, values] if tiles.has_own_values else [keys]
         each_tile += [self._multiply_keys(), self._score(), self._rescale()]
@@ -227,11 +228,14 @@ class AttentionKernel:
         along: tirx.Var,
         first: tirx.Expr,
         count: int,
+        *,
+        is_used_beyond: bool = False,
     ) -> tirx.Stmt:
-        """Copy `count` rows of an operand into local memory, with zeros beyond its ends.
+        """Copy `count` rows of an operand into local memory, with zeros beyond the ends of a row.
 
         across, along: the axis that counts rows, and the axis along a row.
         first: the first row.
+        is_used_beyond: whether rows beyond the last one have to be zeros. Copies of the last row take no branch.
         """
         axes, vectors_of_row = self.attention.axes, -(-self.attention.axes[along] // LANES)
         pitch = self.tiles.value_pitch if along.same_as(self.attention.column) else self.tiles.key_pitch
@@ -246,12 +250,14 @@ class AttentionKernel:
             row, at = (number // length, number % length) if is_along else (number % count, number // count)
             store, registers = vectors.store(target, [row * pitch + at * width + vectors.lane], value.astype(_KIND))
             self.buffers += registers
-            inside = []
-            if axes[across] % count:
-                inside.append(first + row < axes[across])
+            inside, position = [], first + row
+            if axes[across] % count and is_used_beyond:
+                inside.append(position < axes[across])
+            elif axes[across] % count:
+                position = tirx.min(position, axes[across] - 1)
             if axes[along] % (length * width):
                 inside.append(at < axes[along])
-            store = substitute(store, {across: first + row, along: at, vectors.vector: at})
+            store = substitute(store, {across: position, along: at, vectors.vector: at})
             if not inside:
                 return store
             zero = self._put(target, row * pitch + at * width + vectors.lane, tirx.const(0.0, _KIND))
