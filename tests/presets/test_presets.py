@@ -12,9 +12,10 @@ import pytest
 
 import romou.compiler.operators
 from romou.base.errors import UsageError
+from romou.devices.backends import backend
 from romou.devices.hardware import known_devices, load_device
 from romou.devices.presets import known_presets, load_preset
-from romou.devices.presets.files import numbers_of, preset_from_dict
+from romou.devices.presets.files import numbers_of, preset_for, preset_from_dict
 from romou.devices.targets import Target
 
 
@@ -47,6 +48,24 @@ def test_a_mobile_gpu_of_no_family_has_the_preset_of_mobile_gpus(
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
     limits = Target("opencl -device=mine").limits
     assert (limits.preset.name, limits.is_mobile, limits.family) == ("mobile", True, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({"type": "gpu", "warp_size": 32}, "gpu"),
+        ({"type": "gpu", "warp_size": 1, "sub_group_sizes": [32, 8, 16]}, "gpu"),
+        ({"type": "gpu", "warp_size": 1}, "cpu"),
+        ({"type": "cpu", "warp_size": 1, "sub_group_sizes": [4, 8, 16]}, "cpu"),
+    ],
+    ids=["NVIDIA or AMD", "Intel", "unknown", "CPU"],
+)
+def test_an_attached_gpu_without_a_device_file(facts: dict[str, Any], name: str) -> None:
+    asked = {"max_work_group_size": 1024, "local_mem_bytes": 49152, "max_image_width": 0, "max_image_height": 0}
+    texts = {"name": "a new device", "platform": "its driver", "extensions": ""}
+    numbers = {"compute_units": 60, "clock_mhz": 1500, "constant_mem_bytes": 65536}
+    spec = backend("opencl")._asked_spec({**asked, **texts, **numbers, **facts})
+    assert preset_for(spec).name == name
 
 
 @pytest.mark.parametrize(

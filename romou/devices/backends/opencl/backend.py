@@ -95,6 +95,7 @@ class OpenCL(ComputeApi):
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "constant_mem_bytes": facts["constant_mem_bytes"],
+            "warp_sizes": _warp_sizes(facts),
             "has_half_arithmetic": _has_fp16(facts),
             # For other drivers only a device's file has the size.
             "sub_group_size": max(
@@ -215,3 +216,9 @@ class OpenCL(ComputeApi):
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:
     return has_any(facts, "cl_khr_fp16")
+
+
+def _warp_sizes(facts: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return what drivers of NVIDIA, AMD and Intel say. None for other drivers."""
+    size = int(facts.get("warp_size", 1))
+    return (size,) if size > 1 else tuple(sorted(facts.get("sub_group_sizes", ()))) or None
