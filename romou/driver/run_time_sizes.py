@@ -400,7 +400,7 @@ def _one_kernel(
 ) -> tirx.PrimFunc | NotOneKernelError:
     for rules in attempts:
         try:
-            return one_kernel([modules[point][name] for point in rules.points], replace(rules))
+            return one_kernel([modules[point][name] for point in rules.points], rules)
         except NotOneKernelError as error:
             failure = error
     return failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -140,6 +141,18 @@ def test_rules_hold_at_all_sizes(integer: Callable[[int], int], most: int) -> No
     sizes = sum(generic_sizes(most), ())
     rule = rules_at(sizes, most, (0, 1, 1, 2)).of(tuple(map(integer, sizes)))
     assert [rule([size]) for size in range(1, most + 1)] == [integer(size) for size in range(1, most + 1)]
+
+
+@pytest.mark.parametrize(
+    ("integer", "row"), [(lambda n: -(-n // 24), 1), (lambda n: -(-43 * n // 1024), 43)], ids=["24 rows", "43 columns"]
+)
+def test_tiles_of_rows_are_no_tiles_of_elements(integer: Callable[[int], int], row: int) -> None:
+    """Both are as many at all compared sizes, but only a tensor with 43 columns has tiles of its elements."""
+    sizes, _ = generic_sizes(384)
+    assert {-(-n // 24) + 43 * n // -1024 for n in sizes} == {0}
+    rules = replace(rules_at(sizes, 384), rows={1, row})
+    rule = rules.of(tuple(map(integer, sizes)))
+    assert [rule([size]) for size in range(1, 385)] == [integer(size) for size in range(1, 385)]
 
 
 def test_the_last_position_is_no_position_behind_tiles() -> None:

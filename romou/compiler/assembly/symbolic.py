@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -64,11 +64,13 @@ class Rules:
     points: the sizes at which the integers are known.
     most: the largest sizes.
     extents: the likeliest first.
+    rows: products of fixed extents, without factors of two. These are likely numbers of elements for a step of a size.
     """
 
     points: Sequence[Point]
     most: Point
     extents: Iterable[Extent]
+    rows: Collection[int] = frozenset({1})
 
     def __post_init__(self) -> None:
         by_place: list[dict[_Values, _Rule]] = [{} for _ in self.most]
@@ -88,7 +90,7 @@ class Rules:
     def of(self, values: _Values) -> _Rule:
         """Return the rule of an integer, the likeliest first. Raise NotOneKernelError if there is none."""
         if values not in self._found:
-            extents = self._extents.items()
+            extents, counts = self._extents.items(), range(1, _LARGEST_ROW + 1)
             attempts = (
                 *(partial(_moved, values, *each) for each in extents),
                 *(partial(_multiple, values, *each) for each in extents),
@@ -96,9 +98,10 @@ class Rules:
                 *(partial(_tiles, values, *each, _POWERS) for each in extents),
                 partial(self._near, values),
                 partial(self._product, values),
-                partial(self._tiles_of_elements, values),
+                partial(self._tiles_of_elements, values, [row for row in counts if _odd(row) in self.rows]),
                 *(partial(_linear, values, *each) for each in extents),
                 *(partial(_tiles, values, *each, _OTHER_TILES) for each in extents),
+                partial(self._tiles_of_elements, values, [row for row in counts if _odd(row) not in self.rows]),
                 partial(self._multiple_of_product, values),
             )
             rule = next((rule for attempt in attempts if (rule := attempt()) is not None), None)
@@ -138,7 +141,7 @@ class Rules:
                     return partial(_times, partial(_product_of, (rule, other_rule)), rest[0] // other[0])
         return None
 
-    def _tiles_of_elements(self, values: _Values) -> _Rule | None:
+    def _tiles_of_elements(self, values: _Values, rows: Sequence[int]) -> _Rule | None:
         """Return the rule of a number of tiles of elements, which are a multiple of an extent or of a product."""
         common = math.gcd(*values)
         factors = [factor for factor in range(common, 0, -1) if common % factor == 0]
@@ -149,7 +152,7 @@ class Rules:
             for found in self._found.items()
             if found in extents or all(_last(found[0], *each) is None for each in extents)
         ]
-        for factor, tile, row in itertools.product(factors, _POWERS, range(1, _LARGEST_ROW + 1)):
+        for factor, tile, row in itertools.product(factors, _POWERS, rows):
             for extent, rule in known:
                 if all(factor * -(-row * e // tile) == v for e, v in zip(extent, values, strict=True)):
                     count = partial(_rounded_up, partial(_times, rule, row), tile)
@@ -166,6 +169,11 @@ def extent_of(place: int, factor: int, offset: int, divisor: int, sizes: Sequenc
     """Return `Cut.extent` of numbers or expressions, of the dimension at a place."""
     scaled = sizes[place] * factor + offset
     return scaled if divisor == 1 else scaled // divisor
+
+
+def _odd(number: int) -> int:
+    """Return a number without its factors of two."""
+    return number // (number & -number)
 
 
 def _reduced(values: _Values) -> _Values:
@@ -295,6 +303,7 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
     NotOneKernelError
         They differ in more than integers, or an integer follows no rule.
     """
+    rules = replace(rules, rows=_rows_of(kernels))
     # The text of dimensions has sizes.
     graphs = [json.loads(tvm.ir.save_json(each.without_attr(DIMENSIONS))) for each in kernels]
     numbers, graph = _differing(graphs), graphs[0]
@@ -320,6 +329,19 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
     func, *sizes = tvm.ir.load_json(json.dumps(graph))
     # Before buffers are compacted, which looks at their whole size, and then again
     return with_whole_buffers(_with_new_buffers(func, sizes).with_attr(LARGEST_SIZES, list(rules.most)))
+
+
+def _rows_of(kernels: Sequence[tirx.PrimFunc]) -> set[int]:
+    """Return `Rules.rows`: of the parameters' extents that are the same in all kernels."""
+    found = set[int]()
+    for shapes in zip(*([parameter.shape for parameter in kernel.params] for kernel in kernels), strict=True):
+        rows = {1}
+        for extents in zip(*shapes, strict=True):
+            fixed, *others = {int(extent) for extent in extents}
+            if fixed and not others:
+                rows |= {row * _odd(fixed) for row in rows}
+        found |= rows
+    return found
 
 
 def _with_new_buffers(func: tirx.PrimFunc, sizes: Sequence[tirx.Var]) -> tirx.PrimFunc:
