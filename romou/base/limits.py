@@ -41,6 +41,7 @@ class Limits:
     preset: numbers of default configs, fitted to the device.
     family: family of the device (romou/devices/hardware/families). None if it is not known.
     is_mobile: whether the device is a mobile GPU.
+    is_cpu: whether the device is known to be a CPU.
     busy_work_items: work-items that keep all cores busy.
     warp_size: work-items that a core runs in lockstep. 1 if it is not known.
     most_with_local_memory: work-items of a group beyond which local memory is no gain (`LOCAL_MEMORY_ALPHA`). None if
@@ -73,6 +74,7 @@ class Limits:
     preset: Preset
     family: str | None = None
     is_mobile: bool = False
+    is_cpu: bool = False
     busy_work_items: int = 1
     warp_size: int = 1
     most_with_local_memory: int | None = None

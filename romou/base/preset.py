@@ -87,6 +87,20 @@ class StagedProducts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VectorTiles:
+    """Default tiles of products on CPUs.
+
+    registers: vector registers for the sums of a work-item and for the texels of the weight that it multiplies.
+    group: most work-items of a group, along the pixels.
+    multiply_add: how products are added, a choice of the knob `multiply_add`.
+    """
+
+    registers: int
+    group: int
+    multiply_add: Literal["mad", "fma", "plain"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TensorCores:
     """Cycles of a core whose warps multiply matrices.
 
@@ -265,10 +279,12 @@ class Preset:
     """Fitted numbers for a kind of device.
 
     registers: None if default tiles are not fitted to the registers.
+    vector_tiles: None for GPUs.
     """
 
     name: str
     registers: Registers | None = None
+    vector_tiles: VectorTiles | None = None
     algorithms: Algorithms
     occupancy: Occupancy
     estimate: Estimate

@@ -134,6 +134,7 @@ class Target:
             preset=preset_for(similar),
             family=similar.family,
             is_mobile=similar.is_phone_gpu,
+            is_cpu=is_cpu,
             busy_work_items=busy,
             warp_size=min(spec.warp_sizes or (1,)),
             most_with_local_memory=int(LOCAL_MEMORY_ALPHA * (spec.alus_per_core or 0)) if is_alpha_known else None,

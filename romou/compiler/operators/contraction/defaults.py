@@ -7,6 +7,7 @@ import math
 from romou.base.knob import nearest
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
+from romou.compiler.operators.contraction.cpu_defaults import vector_tile
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED
 from romou.compiler.operators.contraction.local_memory_defaults import staged_products
@@ -42,6 +43,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     contraction = rows if pixels == "rows" else flat
     config = space.default(data=memory, weight=memory, output=memory, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)
     config = _shrink_until_valid(space, config)
+    if limits.is_cpu and (tiles := limits.preset.vector_tiles) is not None:
+        return vector_tile(space, contraction, fit_group(space, contraction, config, 1), tiles)
     config = fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
     config = split_sums(space, contraction, config, limits)

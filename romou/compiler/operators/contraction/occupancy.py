@@ -73,7 +73,7 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
             for group in candidates(space, whole, {"wg_w": range(1, SIDE + 1), "wg_o": space.knobs["wg_o"]})
             if group["wg_w"] * group["wg_o"] * split <= size and is_allowed(space, group, limits)
         ]
-        config = _largest(groups, contraction, warp, wide) or config
+        config = largest(groups, contraction, warp, wide) or config
     return config
 
 
@@ -112,10 +112,10 @@ def fit_group(space: Space, contraction: Contraction, config: Config, warp_size:
         for several in candidates(space, shape, {"wg_h": [warp_size // (shape["wg_w"] * shape["wg_o"])]})
         if several["wg_h"] > 1
     ]
-    return _largest(shapes, contraction, warp_size, wide) or config
+    return largest(shapes, contraction, warp_size, wide) or config
 
 
-def _largest(shapes: Sequence[Config], contraction: Contraction, warp_size: int, wide: int = SIDE) -> Config | None:
+def largest(shapes: Sequence[Config], contraction: Contraction, warp_size: int, wide: int = SIDE) -> Config | None:
     """Return the config with the largest (then widest) group among those with little padding. None if there are none.
 
     Groups of one row come first. Widths beyond `wide` count alike.

@@ -1,0 +1,36 @@
+"""Default register tiles and work groups for CPUs."""
+
+from __future__ import annotations
+
+from romou.base.knob import nearest
+from romou.base.preset import VectorTiles
+from romou.base.space import Config, Space
+from romou.compiler.operators.contraction.form import Contraction
+from romou.compiler.operators.contraction.occupancy import candidates, computed, largest
+
+
+def vector_tile(space: Space, c: Contraction, config: Config, tiles: VectorTiles) -> Config:
+    """Return `config` with the register tile and the group that take the fewest instructions on a CPU.
+
+    The sums and the texels of the weight fit into vector registers. A step loads each texel of the weight, and spreads
+    each number of the data over a vector. Both count as much as a multiply-add of a texel. The work-items of a group
+    run one after another, so those of a group are neighbours along the pixels, which read the same weights.
+
+    Return `config` if channels do not share the data, or if there is a single pixel.
+    """
+    if c.lhs_varies != "never" or c.extents[2] == 1:
+        return config
+
+    def instructions(tile: Config) -> float:
+        loads = (tile["tile_o"] + tile["tile_w"]) / (tile["tile_o"] * tile["tile_w"])
+        return float((1 + loads) * computed(c, tile, warp_size=1))
+
+    spelled = nearest(space.knobs["multiply_add"], tiles.multiply_add)
+    plain = config.replace(wg_o=1, wg_w=1, multiply_add=spelled)
+    sides = {name: space.knobs[name] for name in ("tile_o", "tile_w")}
+    fitting = [t for t in candidates(space, plain, sides) if t["tile_o"] * (1 + t["tile_w"]) <= tiles.registers]
+    if not fitting:
+        return config
+    tile = min(fitting, key=instructions)
+    groups = candidates(space, tile, {"wg_w": range(1, tiles.group + 1)})
+    return largest(list(groups), c, warp_size=1) or tile
