@@ -42,7 +42,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
     """Say which nodes of a model run on a device, how long they take by the estimate, and what stands in the way.
 
     Nothing is compiled, and no device is needed for a target or `device` that names one. onnxruntime runs the model
-    once, to see whether fp16 is exact enough.
+    on this machine's CPU, to see whether fp16 is exact enough and how long the CPU takes.
 
     Parameters
     ----------
@@ -88,6 +88,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
         precision=_precision(compilation),
         remarks=remarks_on(target, layers),
         tensors={node_name(node): next(filter(None, node.output), "") for node in imported.folded.graph.node},
+        cpu_ms=imported.cpu_ms(),
     )
     problems = _problems(report, compilation, options)
     return replace(report, problems=problems, seconds=time.monotonic() - started)

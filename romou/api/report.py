@@ -13,14 +13,13 @@ from romou.base.compat import check_versions
 from romou.base.errors import UsageError
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel, draws_of
+from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
-from romou.compiler.frontend.reference import time_onnxruntime
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.targets import Target
 from romou.driver.options import ReportOptions
 from romou.driver.records import recorded_configs
-from romou.runtime.module import Summary, random_inputs
+from romou.runtime.module import Summary
 from romou.runtime.module.manifest import META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.inspection.check import limit_of
@@ -196,17 +195,12 @@ def _with_model(evidence: Evidence, imported: ImportedModel, target: Target, fol
     slowest = sorted(worth, key=lambda task: -task.calls * evidence.best_s.get(task.key, 0.0))[:_BROKEN_DOWN]
     spec = evidence.spec or target.spec
     limits = {task.key: limit_of(task, _config_of(task, configs, target), target, spec) for task in compilation.tasks}
-    cpu_ms = None
-    if imported.onnx_model is not None:
-        settled = {each.name: each.array for each in imported.settled}
-        inputs = random_inputs(imported.inputs, 0, draws_of(imported.folded)) | settled
-        cpu_ms = time_onnxruntime(imported.onnx_model, inputs)
     operations = {}
     for task in slowest:
         config = _config_of(task, configs, target)
         operations[task.key] = operations_step_by_step(task.schedule(config, target)["main"], target)
     named = {key: limit for key, limit in limits.items() if limit}
-    return replace(evidence, operations=operations, limits=named, cpu_ms=cpu_ms)
+    return replace(evidence, operations=operations, limits=named, cpu_ms=imported.cpu_ms())
 
 
 def _config_of(task: TunableTask, configs: Mapping[str, Config | None], target: Target) -> Config:

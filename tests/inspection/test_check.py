@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from romou.compiler.assembly import build
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.hardware import load_device
 from romou.tools.inspection.check import CheckReport
+from romou.tools.report.check import check_lines
 from romou.tuner.pruning.estimate import estimate_seconds
 from romou.tuner.pruning.tasks import usage_of
 from support.models.small_networks import NetworkBuilder
@@ -69,6 +72,16 @@ def test_times_are_the_estimate_of_default_kernels(report: CheckReport) -> None:
     assert convolution.peak_share == pytest.approx(convolution.flops / (convolution.ms * 1e-3) / peak)
     assert convolution.nodes[0].startswith("Conv (")
     assert f"{convolution.peak_share:.0%} of peak" in convolution.words
+
+
+def test_the_cpu_is_timed_beside_the_estimate(report: CheckReport) -> None:
+    """Without a time by onnxruntime, the line is left out."""
+    assert report.cpu_ms is not None
+    assert 0 < report.cpu_ms < 1e4
+    (time,) = (lines for heading, lines in check_lines(report) if heading == "Time")
+    assert re.fullmatch(r"onnxruntime takes \S+ ms on this machine's CPU, which is not the device's\.", time[1])
+    (time,) = (lines for heading, lines in check_lines(dataclasses.replace(report, cpu_ms=None)) if heading == "Time")
+    assert "onnxruntime" not in time[1]
 
 
 def test_what_it_says_of_memory_fp16_and_drivers(report: CheckReport) -> None:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 import onnx
 import tvm
 
+from romou.base.inputs import random_inputs
 from romou.compiler.frontend.declared import Settled
 from romou.compiler.frontend.host_groups import split
+from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.precision import Precision
+from romou.compiler.frontend.reference import time_onnxruntime
 from romou.compiler.frontend.to_relax import to_relax
 
 
@@ -44,6 +47,13 @@ class ImportedModel:
     settled: tuple[Settled, ...] = ()
     short_outputs: Mapping[str, str] = field(default_factory=dict)
     suffix: str = ""
+
+    def cpu_ms(self) -> float | None:
+        """Return the time of a run by onnxruntime on this machine's CPU, None if onnxruntime cannot run the model."""
+        if self.onnx_model is None:
+            return None
+        settled = {each.name: each.array for each in self.settled}
+        return time_onnxruntime(self.onnx_model, random_inputs(self.inputs, 0, draws_of(self.folded)) | settled)
 
 
 def imported_with(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:

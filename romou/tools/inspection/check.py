@@ -108,6 +108,7 @@ class CheckReport:
     problems: reasons for exit code 1.
     remarks: what is not known, or not counted.
     tensors: name of a node -> its first output, for `node_data`.
+    cpu_ms: time of the model by onnxruntime on this machine's CPU, None if onnxruntime cannot run it.
     """
 
     target: str
@@ -126,6 +127,7 @@ class CheckReport:
     remarks: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
     tensors: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cpu_ms: float | None = field(default=None, compare=False)
 
     @property
     def ms(self) -> float | None:

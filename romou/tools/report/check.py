@@ -59,7 +59,9 @@ def check_lines(report: CheckReport) -> Iterator[tuple[str, list[str]]]:
     if report.between_ms is not None:
         low, high = report.between_ms
         lines[0] += f"; between {low:.1f} and {high:.1f} ms, if its errors are those seen on phones"
-    yield "Time", [f"{lines[0]}.", *report.remarks]
+    if report.cpu_ms is not None:
+        lines.append(f"onnxruntime takes {number(report.cpu_ms)} ms on this machine's CPU, which is not the device's")
+    yield "Time", [*(f"{line}." for line in lines), *report.remarks]
     lines = [] if report.memory is None else [memory_text(report.memory)]
     if report.largest is not None:
         most = "is not known" if report.largest_allowed is None else f"is {mib(report.largest_allowed)} MiB"
