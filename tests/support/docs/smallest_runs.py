@@ -28,6 +28,10 @@ RUNS: dict[str, tuple[str, str]] = {
     "bench_effort": ("--operator 1x1", r"1x1  *(│ +\d+ ){6}│ +\d+\.\d+ │ +\d\.\d+ │ .* 3\.8 "),
     "bench_l1": ("--only dense", r"dense, 1024 -> 1000 +│ reread +│ +\d+ │"),
     "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
+    "bench_integer_products": (
+        "--rows 4 --width 16 --layers 1 --repeat 1",
+        r"onnxruntime, exact +│ +\d+\.\d │ +\d+\.\d\d",
+    ),
     "bench_run_time_sizes": (
         "--backend opencl --most 32 --sizes 20 --width 32 --rounds 1 --repeat 1",
         r"attention │ +20 │ +3 │ +\d\.\d+ │ +\d\.\d+ │ +\d+\.\d\d │",
