@@ -15,6 +15,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def main(target: str, rows: int, width: int, layers: int, trials: int, repeat: i
     tuned: Any = romou.tune(model, target=target, trials=trials) if trials else romou.compile(model, target=target)
     exact, fast, floats = session(model, is_exact=True), session(model, is_exact=False), session(plain, is_exact=True)
     inputs = {"x": np.random.default_rng(1).standard_normal((rows, width)).astype("float32")}
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "Romou": lambda: tuned.run(inputs),
         "onnxruntime, exact": lambda: exact.run(None, inputs),
         "onnxruntime, default": lambda: fast.run(None, inputs),
