@@ -22,7 +22,7 @@ from romou.driver.model import tuned_model
 from romou.driver.options import BenchOptions, CompareOptions
 from romou.driver.records import recorded_configs, valid_configs
 from romou.driver.site import TimingSite, timing
-from romou.driver.summary import layer_rows, unmeasured
+from romou.driver.summary import layer_rows, nodes_of_functions, unmeasured
 from romou.tools.regression import Bench, operators_of, with_times
 
 if TYPE_CHECKING:
@@ -95,7 +95,10 @@ def bench_of(
         tvm=tvm.__version__,
         time=timestamp(),
         operators=operators_of(
-            compilation.scheduled_functions(), count_calls(compilation.functions.fused), site.target
+            compilation.scheduled_functions(),
+            count_calls(compilation.functions.fused),
+            site.target,
+            nodes_of_functions(compilation),
         ),
     )
     if find_site is None:

@@ -14,6 +14,7 @@ from romou.compiler.pipeline import STAGE_NAMES
 from romou.driver.lowering import lowered_model
 from romou.driver.options import InspectOptions, RecordedOptions
 from romou.driver.records import recorded_configs
+from romou.driver.summary import nodes_of_functions
 from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 
@@ -48,7 +49,7 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
     """
     options = InspectOptions.from_dict(keywords)
     compilation, kernel = _compilation_of(model, options), options.kernel
-    functions = compilation.scheduled_functions()
+    functions, nodes = compilation.scheduled_functions(), nodes_of_functions(compilation)
     kernels: list[InspectedKernel] = []
     names = {function.name for function in functions}
     for function in functions:
@@ -63,6 +64,7 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
             task=task,
             config=function.config,
             with_passes=options.passes,
+            nodes=nodes.get(function.hint, ()),
         )
         names |= {k.name for k in inspected}
         kernels += [k for k in inspected if kernel is None or kernel in (k.name, function.name, k.task)]

@@ -103,6 +103,14 @@ def warn_of_stand_in(site: TimingSite) -> None:
         logger.warning("%s", text)
 
 
+def nodes_of_functions(compilation: Compilation) -> dict[str, tuple[str, ...]]:
+    """Return the names of the ONNX nodes of each function of the fused graph, of all its calls together."""
+    nodes: dict[str, dict[str, None]] = {}
+    for call in where_nodes_run(compilation)["calls"]:
+        nodes.setdefault(call.function, {}).update(dict.fromkeys(call.nodes))
+    return {function: tuple(names) for function, names in nodes.items()}
+
+
 def layer_rows(
     compilation: Compilation,
     results: Mapping[str, TaskResult],
@@ -119,9 +127,9 @@ def layer_rows(
         return None if None in times else sum(times)  # type: ignore[arg-type]
 
     nodes_of: dict[str, dict[str, None]] = {}
-    for call in where_nodes_run(compilation)["calls"]:
-        if call.layer:
-            nodes_of.setdefault(compilation.task_of[call.function].key, {}).update(dict.fromkeys(call.nodes))
+    for function, nodes in nodes_of_functions(compilation).items():
+        if function in compilation.task_of:
+            nodes_of.setdefault(compilation.task_of[function].key, {}).update(dict.fromkeys(nodes))
     rows = []
     for task in compilation.tasks:
         result = results.get(task.key)

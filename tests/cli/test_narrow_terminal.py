@@ -16,6 +16,7 @@ from rich.console import Console
 from archprobe.cli import app
 from romou.base.outcome import Outcome
 from romou.cli import COMMANDS, doctor, main
+from romou.compiler.frontend import ImportedModel
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.runtime.module import LayerRow, Summary
@@ -31,6 +32,7 @@ from support.models.small_networks import prime_net
 NARROW, WIDE = 80, 500
 PIXEL = Path(__file__).parents[1] / "archprobe/data/pixel4"
 LONG = "conv2d_1x1024x14x14_1024_3x3_s1"
+NODES = ("Conv (/layer1/conv)", "Relu (/layer1/act)")
 ADRENO = ["--target", "opencl -device=adreno640"]
 STATUS = Status(
     task=LONG,
@@ -103,7 +105,7 @@ def compared(out: Console) -> None:
     def timed(ms: float) -> Bench:
         times = ((ms,) * 3,) * 16
         return bench(
-            operator(LONG, times_ms=times),
+            operator(LONG, times_ms=times, nodes=NODES),
             operator("dense"),
             model_times_ms=times,
             reference_times_ms=((1.0,) * 3,) * 16,
@@ -115,7 +117,9 @@ def compared(out: Console) -> None:
 LINES_ALONE = {"compile", "export", "generate", "records", "run", "serve", "report", "phone", "setup", "version"}
 TABLES: dict[str, Sequence[Callable[[int], str]]] = {
     "tune": [printed(summary), printed(progress)],
-    "bench": [printed(lambda out: print_table(bench_table(bench(operator(LONG), operator("dense"))), out))],
+    "bench": [
+        printed(lambda out: print_table(bench_table(bench(operator(LONG, nodes=NODES), operator("dense"))), out))
+    ],
     "compare": [printed(compared)],
     "devices": [command(main, "devices")],
 }
@@ -132,14 +136,16 @@ def test_space(model: str) -> None:
     assert_readable(command(main, "space", model, *ADRENO))
 
 
-def test_check(model: str) -> None:
+def test_check(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImportedModel, "cpu_ms", lambda _: 1.25)  # it is timed for each width
     assert_readable(command(main, "check", model, *ADRENO))
 
 
 def test_inspect() -> None:
     target, task = Target(ADRENO[1]), task_of(conv(16, (12, 12), 32, (3, 3)))
     config = task.default_config(target)
-    (kernel,) = inspect_function(task.schedule(config, target)["main"], target, task=task.name, config=config)
+    func, names = task.schedule(config, target)["main"], NODES
+    (kernel,) = inspect_function(func, target, task=task.name, config=config, nodes=names)
     assert_readable(
         printed(
             lambda out: print_kernel(

@@ -108,6 +108,7 @@ def test_printed(model: Path) -> None:
         "divisions and modulos in loops",
     ):
         assert row in result.stdout
+    assert re.search(r"^ONNX nodes: Conv \(.*\)", result.stdout, re.MULTILINE)
     assert "Mesa" not in result.stdout
     assert "__kernel" not in invoke(str(model), "--target", TARGET, "--no-source").stdout
 

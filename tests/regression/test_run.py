@@ -64,6 +64,8 @@ def test_a_bench_holds_every_repeat_of_every_operator(baseline: Path) -> None:
     assert conv.measures["registers"] == round(kernel.registers.allocated)
     assert conv.measures["integer_operations_in_loops"] == kernel.operations.in_loops
     assert conv.config == dict(kernel.config)
+    assert [name.split(" ")[0] for name in conv.nodes] == ["Conv", "Relu"]
+    assert conv.nodes == kernel.nodes
 
 
 def test_the_same_model_is_measured_in_turns_and_passes(model: Path, baseline: Path) -> None:

@@ -51,6 +51,7 @@ class InspectedKernel:
     source, lowered: OpenCL C or CUDA C++, and TIR before code generation.
     work_group: sides (x, y, z) of the work group, in work-items.
     passes: the passes over the function and its kernels, empty unless requested.
+    nodes: names of the ONNX nodes that the function computes, empty if it is of no ONNX model.
     """
 
     name: str
@@ -61,6 +62,7 @@ class InspectedKernel:
     lowered: tirx.PrimFunc
     work_group: tuple[int, int, int]
     passes: tuple[PassStep, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     @cached_property
     def registers(self) -> RegisterEstimate:
@@ -88,6 +90,7 @@ class InspectedKernel:
             "name": self.name,
             "function": self.function,
             "task": self.task,
+            "nodes": list(self.nodes),
             "config": dict(self.config),
             "work_group": list(self.work_group),
             "registers": round(self.registers.allocated),
@@ -136,12 +139,14 @@ def inspect_function(
     task: str = "",
     config: Mapping[str, Any] | None = None,
     with_passes: bool = False,
+    nodes: Sequence[str] = (),
     tir_pipeline: str = pipeline.NAME,
     without: Sequence[str] = (),
 ) -> list[InspectedKernel]:
     """Lower a scheduled function as a build does and return its kernels. No device is needed.
 
     func: a function whose loops are bound to work groups and work-items.
+    nodes: names of the function's ONNX nodes.
     tir_pipeline: TVM's name of the lowering pipeline. "default" is TVM's own.
     without: names of passes to disable.
     """
@@ -167,6 +172,7 @@ def inspect_function(
                     lowered=lowered,
                     work_group=work_group(lowered),
                     passes=tuple(recorder.steps),
+                    nodes=tuple(nodes),
                 )
             )
     pipeline.dump_source(name, lambda: "\n".join(kernel.source for kernel in inspected))

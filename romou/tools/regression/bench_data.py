@@ -45,6 +45,7 @@ class OperatorBench:
     source_bytes   size of its kernels' sources
     measures       see `JUDGED`
     times_ms       one entry for each round. Empty if nothing was timed
+    nodes          names of its ONNX nodes. Empty in files of versions that did not keep them
     """
 
     name: str
@@ -57,6 +58,7 @@ class OperatorBench:
     source_bytes: int
     measures: Mapping[str, int]
     times_ms: Rounds = ()
+    nodes: tuple[str, ...] = ()
 
     @property
     def time_ms(self) -> float | None:
@@ -247,6 +249,7 @@ def _operator(data: Any, replaced: Collection[str]) -> OperatorBench:
         source_bytes=_read(data, "source_bytes", int),
         measures={name: value for name, value in measures.items() if name not in replaced},
         times_ms=_rounds(data, "times_ms"),
+        nodes=tuple(map(str, _read(data, "nodes", list))) if "nodes" in data else (),
     )
 
 

@@ -59,6 +59,7 @@ class Row:
     times: None if they were not compared.
     rises: measures that became worse.
     notes: changes without a failure.
+    nodes: names of the ONNX nodes, empty for the whole model.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Row:
     times: TimeVerdict | None = None
     rises: tuple[Rise, ...] = ()
     notes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     @property
     def is_regression(self) -> bool:
@@ -270,14 +272,25 @@ def compare_benches(
     rows = [Row(name=MODEL, calls=1, times=times[MODEL])] if MODEL in times else []
     for operator in after.operators:
         if operator.name not in common:
-            rows.append(Row(name=operator.name, calls=operator.calls, notes=("new",)))
+            rows.append(Row(name=operator.name, calls=operator.calls, notes=("new",), nodes=operator.nodes))
             continue
         old, _ = common[operator.name]
         rises, notes = _judge_measures(old, operator, fail_over) if has_measures else ((), ())
         rows.append(
-            Row(name=operator.name, calls=operator.calls, times=times.get(operator.name), rises=rises, notes=notes)
+            Row(
+                name=operator.name,
+                calls=operator.calls,
+                times=times.get(operator.name),
+                rises=rises,
+                notes=notes,
+                nodes=operator.nodes,
+            )
         )
-    rows += [Row(name=o.name, calls=o.calls, notes=("gone",)) for o in before.operators if o.name not in common]
+    rows += [
+        Row(name=o.name, calls=o.calls, notes=("gone",), nodes=o.nodes)
+        for o in before.operators
+        if o.name not in common
+    ]
     return Comparison(
         model=after.model,
         target=after.target,

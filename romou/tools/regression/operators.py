@@ -21,19 +21,28 @@ if TYPE_CHECKING:
 
 
 def operators_of(
-    functions: Iterable[ScheduledFunction], calls: Mapping[str, int], target: Target
+    functions: Iterable[ScheduledFunction],
+    calls: Mapping[str, int],
+    target: Target,
+    nodes: Mapping[str, tuple[str, ...]],
 ) -> tuple[OperatorBench, ...]:
     """Return each distinct function, untimed.
 
     Functions of the same structure are one operator with the sum of their calls.
 
     calls: name of a function in the fused graph -> how often the model calls it.
+    nodes: the same names -> its ONNX nodes.
     """
     operators: dict[str, OperatorBench] = {}
     for function in functions:
         key = function.task.key if function.task is not None else key_of(plain_form(function.plain))
         if key in operators:
-            operators[key] = replace(operators[key], calls=operators[key].calls + calls.get(function.hint, 0))
+            same = operators[key]
+            operators[key] = replace(
+                same,
+                calls=same.calls + calls.get(function.hint, 0),
+                nodes=tuple(dict.fromkeys((*same.nodes, *nodes.get(function.hint, ())))),
+            )
             continue
         kernels = inspect_function(function.func, target, name=function.name)
         sha256, size = source_mark(kernels)
@@ -48,6 +57,7 @@ def operators_of(
             source_sha256=sha256,
             source_bytes=size,
             measures=stable_measures(kernels, function.task, function.config, target),
+            nodes=nodes.get(function.hint, ()),
         )
     return _with_unique_names(list(operators.values()))
 

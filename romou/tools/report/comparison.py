@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from romou.runtime.module.profile import nodes_text
 from romou.tools.report.table import number
 
 if TYPE_CHECKING:
     from romou.tools.regression import Bench, Comparison, Row
 
-_COLUMNS = ("operator", "calls", "before ms", "after ms", "ratio", "99% bounds", "p", "times", "measures and notes")
+_COLUMNS = (
+    *("operator", "calls", "before ms", "after ms", "ratio", "99% bounds", "p", "times"),
+    *("measures and notes", "ONNX nodes"),
+)
+_WRAPPED = _COLUMNS[-2:]
+_NODE_CHARACTERS = 22
 # Characters that XML 1.0 does not allow, even escaped.
 _NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
 
@@ -26,8 +32,8 @@ def comparison_table(comparison: Comparison) -> Table:
     """Return a table with one line per operator that marks regressions."""
     table = Table(title=escape(headline(comparison)))
     for title in _COLUMNS:
-        is_text = title in (_COLUMNS[0], *_COLUMNS[-2:])
-        table.add_column(title, justify="left" if is_text else "right", no_wrap=title != _COLUMNS[-1])
+        is_text = title in (_COLUMNS[0], "times", *_WRAPPED)
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=title not in _WRAPPED)
     for row in comparison.rows:
         table.add_row(*map(escape, _cells(row)), style="bold red" if row.is_regression else None)
     return table
@@ -39,12 +45,14 @@ def bench_table(bench: Bench) -> Table:
     table.add_column("operator", no_wrap=True)
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
         table.add_column(title, justify="right")
+    table.add_column("ONNX nodes")
     for operator in bench.operators:
         measures = (
             str(operator.measures.get(name, "-"))
             for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration")
         )
-        table.add_row(escape(operator.name), str(operator.calls), number(operator.time_ms, 4), *measures)
+        nodes = escape(nodes_text(operator.nodes, _NODE_CHARACTERS))
+        table.add_row(escape(operator.name), str(operator.calls), number(operator.time_ms, 4), *measures, nodes)
     return table
 
 
@@ -85,7 +93,7 @@ def remarks(comparison: Comparison) -> Iterator[str]:
 def markdown(comparison: Comparison) -> str:
     """Return a table for a pull request's page."""
     lines = [f"### {_md(headline(comparison))}", "", *(_md(text) + "  " for text in remarks(comparison)), ""]
-    lines += ["| " + " | ".join(_COLUMNS) + " |", "|---|" + "---:|" * (len(_COLUMNS) - 3) + "---|---|"]
+    lines += ["| " + " | ".join(_COLUMNS) + " |", "|---|" + "---:|" * (len(_COLUMNS) - 4) + "---|---|---|"]
     for row in comparison.rows:
         cells = [_md(cell) for cell in _cells(row)]
         if row.is_regression:
@@ -137,7 +145,13 @@ def _cells(row: Row) -> tuple[str, ...]:
             f"{times.p:.2g}",
             times.verdict,
         )
-    return (row.name, str(row.calls), *numbers, "; ".join((*_rises(row), *row.notes)))
+    return (
+        row.name,
+        str(row.calls),
+        *numbers,
+        "; ".join((*_rises(row), *row.notes)),
+        nodes_text(row.nodes, _NODE_CHARACTERS),
+    )
 
 
 def _rises(row: Row) -> list[str]:

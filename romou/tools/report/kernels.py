@@ -32,6 +32,8 @@ def print_kernel(
         out.print(f"task {kernel.task}: " + ", ".join(f"{k}={v}" for k, v in kernel.config.items()), markup=False)
     else:
         out.print("TVM's default schedule", markup=False)
+    if kernel.nodes:
+        out.print(f"ONNX nodes: {', '.join(kernel.nodes)}", markup=False)
     for step in kernel.passes:
         _print_pass(step, out)
     if has_source:
