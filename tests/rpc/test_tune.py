@@ -247,6 +247,11 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["summary"]["is_right"]
+    exported = tmp_path / "app"
+    words = ["export", str(tmp_path / "m"), "--android", str(exported), "--host", "x86_64-linux-gnu"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert (exported / "opencl-host/model.so").is_file()
     result = CliRunner().invoke(main, ["run", str(tmp_path / "m"), "--rpc", server.address, "--repeat", "2"])
     assert result.exit_code == 0, result.output
     assert "median of 2 runs" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_commands_name_their_device_first_unless_they_are_quiet(tmp_path: Path) 
     assert invoke(*compiling, "0", "-q").stderr == ""
     for arguments in (["run", str(saved)], ["bench", str(model), "--save", str(tmp_path / "b.json"), "--no-times"]):
         assert invoke(*arguments, "--device", "0").stderr.startswith(f"Device: opencl:0 {ATTACHED[0]['name']} (")
+
+
+def test_a_run_on_another_device_than_the_models_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved = tmp_path / "m.romou"
+    romou.compile(one_operator(), device="adreno640", verify=False).save(saved)
+    done = invoke("run", str(saved), "--repeat", "1")
+    here = ATTACHED[0]["name"]
+    assert done.exit_code == 0, done.output
+    assert re.match(
+        rf"Device: Qualcomm Adreno 640 .*, not attached; opencl:0 {re.escape(here)} .* in its place\n", done.stderr
+    )
+    assert f"no adreno640 is attached: the model was compiled for it and runs on {here}" in done.stderr + caplog.text
 
 
 def test_a_target_that_is_only_a_device_says_what_to_write() -> None:
