@@ -1,6 +1,7 @@
 // Classifies the pixels in a file with the sample's code, on a desktop's JVM: FOLDER PIXELS.bin
 import dev.romou.Model
 import dev.romou.ModelException
+import dev.romou.sample.bench
 import dev.romou.sample.classify
 import dev.romou.sample.pictureSize
 import java.io.File
@@ -15,6 +16,7 @@ fun main(arguments: Array<String>) {
         ByteBuffer.wrap(File(arguments[1]).readBytes()).order(ByteOrder.nativeOrder()).asIntBuffer().get(pixels)
         for ((number, score) in classify(model, pixels)) println("class $number  $score")
         println(model.about)
+        File(arguments[2]).writeText(bench(model, "picture", 1, 2))
         val mistakes = listOf({ model.set("nonesuch", FloatArray(3)) }, { model.get("nonesuch", Model.buffer(8)) }, { model.set("picture", ByteBuffer.wrap(ByteArray(8))) })
         for (mistake in mistakes) {
             try { mistake() } catch (error: ModelException) { println("error ${error.code} ${error.message}") }

@@ -7,6 +7,7 @@ open class Context {
     val noBackupFilesDir: java.io.File get() = TODO()
     val assets: android.content.res.AssetManager get() = TODO()
     val contentResolver: ContentResolver get() = TODO()
+    fun getExternalFilesDir(type: String?): java.io.File? = TODO()
 }
 
 class ContentResolver {
@@ -16,6 +17,7 @@ class ContentResolver {
 class Intent(action: String) {
     val data: android.net.Uri? get() = TODO()
     fun setType(type: String): Intent = this
+    fun getBooleanExtra(name: String, default: Boolean): Boolean = default
 
     companion object {
         const val ACTION_GET_CONTENT = "android.intent.action.GET_CONTENT"
@@ -40,6 +42,7 @@ class Bundle
 package android.app
 
 open class Activity : android.content.Context() {
+    val intent: android.content.Intent get() = TODO()
     open fun onCreate(state: android.os.Bundle?) {}
     open fun onActivityResult(request: Int, result: Int, data: android.content.Intent?) {}
     fun setContentView(view: android.widget.TextView) {}

@@ -17,7 +17,9 @@ from click.testing import CliRunner
 import romou
 from romou.base.errors import UsageError
 from romou.cli import main
+from romou.devices.targets import Target
 from romou.runtime.deploy import write_project
+from romou.tools.regression import Bench
 from support.models.classifier import check_classes, classifier, picture
 from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import ROOT
@@ -163,8 +165,9 @@ def test_kotlin_gives_pythons_classes(
     saved: list[Path], host_runtime: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     """The class and the sample's code run on this machine's JVM, on PoCL."""
-    sample, own = TEMPLATE / "app" / SOURCES / "sample/Picture.kt", Path(__file__).with_name("Classify.kt")
-    classes = kotlin(tmp_path, pytestconfig, TEMPLATE / "romou" / SOURCES / "Model.kt", sample, own)
+    sample = [TEMPLATE / "app" / SOURCES / "sample" / name for name in ("Picture.kt", "Bench.kt")]
+    own = Path(__file__).with_name("Classify.kt")
+    classes = kotlin(tmp_path, pytestconfig, TEMPLATE / "romou" / SOURCES / "Model.kt", *sample, own)
     build_jni(host_runtime, tmp_path)
     first, *others = map(romou.load, saved)
     exported = first.export_android(tmp_path / "model", others=others, host=HERE)
@@ -172,8 +175,14 @@ def test_kotlin_gives_pythons_classes(
     colours = np.frombuffer(file.read_bytes()[-360:], np.uint8).astype(np.int32).reshape(-1, 3)
     (colours[:, 0] << 16 | colours[:, 1] << 8 | colours[:, 2]).astype(np.int32).tofile(tmp_path / "pixels.bin")
     command = ["java", f"-Djava.library.path={tmp_path}", "-cp", str(classes), "ClassifyKt", str(exported)]
-    done = subprocess.run([*command, str(tmp_path / "pixels.bin")], capture_output=True, text=True, check=False)
+    command += [str(tmp_path / "pixels.bin"), str(tmp_path / "bench.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    timed = Bench.load(tmp_path / "bench.json")
+    assert Target.from_json(timed.target).device_name == "host"
+    assert [len(times) for times in timed.model_times_ms] == [2, 2, 2]
+    assert timed.time_ms is not None
+    assert 0 < timed.time_ms < 1e4
     assert "[picture float32 [1, 3, 12, 10] 1440]" in done.stdout
     assert '"variant":"opencl-host"' in done.stdout
     check_classes(done.stdout, saved[0], values)
