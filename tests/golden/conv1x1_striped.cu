@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
 // weight[ic 8][ky 1][kx 1][ilane 4][oc 16][lane 4]
 // relu[n 1][oc 16][y 14][x 14][lane 4]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 acc_local_ptr[8];
   __shared__ alignas(64) float4 patch_shared_ptr[32];

@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
 // weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
 // relu[n 1][oc 16][y 28][x 28][lane 4]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict__ bias_ptr, ushort4* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort4* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 acc_local_ptr[4];
   alignas(64) float4 patch_local_ptr[4];

@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
 // weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
 // relu[n 1][oc 16][y 28][x 28][lane 4]
 extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   alignas(64) float acc_local_ptr[32];
   int group_x = ((int)blockIdx.x);
   int local_x = ((int)threadIdx.x);

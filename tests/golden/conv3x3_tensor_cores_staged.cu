@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
 // weight[ic 4][ky 3][kx 3][ilane 4][oc 8][lane 4]
 // relu[n 1][oc 8][y 6][x 6][lane 4]
 extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   alignas(64) float acc_local_ptr[8];
   __shared__ alignas(64) ushort patch_shared_ptr[960];
   __shared__ alignas(64) ushort kernel_shared_ptr[1728];

@@ -2,6 +2,7 @@ extern "C" __global__ void __launch_bounds__(96) main_kernel(float4* __restrict_
 extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restrict__ products_ptr, float4* __restrict__ transformed_ptr, float4* __restrict__ weight_ptr);
 extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restrict__ bias_ptr, float4* __restrict__ products_ptr, float4* __restrict__ relu_ptr);
 extern "C" __global__ void __launch_bounds__(96) main_kernel(float4* __restrict__ data_ptr, float4* __restrict__ transformed_ptr) {
+  wait_for_kernels_before();
   int group_x = ((int)blockIdx.x);
   alignas(64) float4 data_tile_local_ptr[6];
   __shared__ alignas(64) float4 data_rows_shared_ptr[576];
@@ -446,6 +447,7 @@ extern "C" __global__ void __launch_bounds__(96) main_kernel(float4* __restrict_
 }
 
 extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restrict__ products_ptr, float4* __restrict__ transformed_ptr, float4* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   alignas(64) float4 acc_local_ptr[4];
   alignas(64) float4 patch_local_ptr[4];
   int group_x = ((int)blockIdx.x);
@@ -638,6 +640,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
 }
 
 extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restrict__ bias_ptr, float4* __restrict__ products_ptr, float4* __restrict__ relu_ptr) {
+  wait_for_kernels_before();
   int group_x = ((int)blockIdx.x);
   __shared__ alignas(64) float4 output_rows_shared_ptr[384];
   alignas(64) float4 output_column_local_ptr[6];

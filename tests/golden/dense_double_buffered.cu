@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
 // weight[k 48][n 16][lane 4]
 // relu[m 33][n 64]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   alignas(64) float4 acc_local_ptr[8];
   __shared__ alignas(64) float4 patch_shared_ptr[144];
   __shared__ alignas(64) float4 kernel_shared_ptr[256];

@@ -7,6 +7,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
 // weight[k 256][n 25][lane 4]
 // relu[m 1][n 100]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 part_shared_local_ptr[1];
   alignas(64) float4 patch_local_ptr[1];

@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
 // weight[k 64][n 13][lane 4]
 // relu[m 16][n 50]
 extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ bias_ptr, float* __restrict__ data_ptr, float* __restrict__ relu_ptr, float* __restrict__ weight_ptr) {
+  wait_for_kernels_before();
   int group_y = ((int)blockIdx.y);
   alignas(64) float acc_local_ptr[8];
   int group_x = ((int)blockIdx.x);

@@ -4,6 +4,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
 // m = (group_x % 4 * 4 + local_x) * 4 + (0 to 3)
 // sum over k 8, kstep 4
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__ bias_ptr, float4* __restrict__ lhs_ptr, float* __restrict__ relu_ptr, float4* __restrict__ rhs_ptr) {
+  wait_for_kernels_before();
   int group_y = ((int)blockIdx.y);
   alignas(64) float acc_local_ptr[16];
   __shared__ alignas(64) float4 patch_shared_ptr[40];
