@@ -25,8 +25,8 @@ class Registers:
         the window is unrolled), or "all".
     most_strided_taps: most taps of a depthwise window at a stride, if four of its outputs fit into the registers. None
         for no limit.
-    max_needed: most estimated registers of a lowered kernel without spills (`RegisterEstimate.needed`). None if no
-        compiler was compared with the estimate.
+    max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
+        register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
     """
 
     max_fill: float

@@ -12,6 +12,7 @@ from romou.tuner.analysis.registers.instructions import ADDRESS, DELAY, SLOTS
 from romou.tuner.analysis.registers.liveness import blocks_of
 from romou.tuner.analysis.registers.reader import Reader
 from romou.tuner.analysis.registers.scheduler import Scheduler, live_as_written
+from romou.tuner.analysis.registers.shared_reads import SharedReads
 
 # Number of live registers above which Mesa spills, and the number measured on the same GPU, as in device files.
 _MOST, _MOST_MEASURED = 192, 181
@@ -57,10 +58,10 @@ def estimate_registers(func: tirx.PrimFunc) -> RegisterEstimate:
     """
     reader = Reader(func.body)
     sizes = reader.values.sizes
-    blocks = blocks_of(reader.code, sizes)
-    counts = [(*Scheduler(block, sizes).run(), live_as_written(block, sizes)) for block in blocks]
-    live, written, as_written = (float(max(numbers)) for numbers in zip((0, 0, 0), *counts, strict=True))
-    return RegisterEstimate(live, written, as_written)
+    counts = [Scheduler(block, sizes).run() for block in blocks_of(reader.code, sizes)]
+    live, written = (float(max(numbers)) for numbers in zip((0, 0), *counts, strict=True))
+    shared = blocks_of(SharedReads(sizes).of(reader.code), sizes)
+    return RegisterEstimate(live, written, float(max((live_as_written(block, sizes) for block in shared), default=0)))
 
 
 def address_registers(loads: Any, *, is_image: Any) -> Any:

@@ -6,13 +6,14 @@ They give the constant bytes of a local memory access, and the change of these b
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
+from tvm_ffi.structural import structural_walk
 
-from romou.tuner.analysis.registers.instructions import Value
+from romou.tuner.analysis.registers.instructions import Index, Value
 from romou.tuner.analysis.registers.values import Values
 
 
@@ -115,6 +116,26 @@ class IndexSums:
         # Iterations are distinguished by `strides`.
         base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
         return base, whole.constant, whole.strides
+
+    def texel(self, image: tirx.Var, coordinates: Sequence[tirx.Expr]) -> tuple[Index, ...]:
+        """Return the image and the coordinates of a texel as sums. Empty if a coordinate is no linear sum."""
+        sums = [self.of(coordinate) for coordinate in coordinates]
+        if not all(index_sum.is_plain for index_sum in sums):
+            return ()
+        whole = Index(frozenset({((self._values.number_of(image),), 1)}), frozenset(), 0)
+        return (whole, *map(self._index, sums))
+
+    def changing(self, indices: Sequence[tirx.Expr]) -> tuple[Index, ...]:
+        """Return the sums of the variables in these indices that `bind` registered, which change in loops."""
+        variables: dict[tirx.Var, None] = {}
+        for index in indices:
+            structural_walk(index, [(tirx.Var, lambda var: variables.setdefault(var))])
+        sums = (self.known(var) for var in variables)
+        return tuple(self._index(index_sum) for index_sum in sums if index_sum is not None)
+
+    def _index(self, index_sum: IndexSum) -> Index:
+        variables = {value: each for value, each in index_sum.variables.items() if value[0] not in self._counters}
+        return Index(frozenset(variables.items()), frozenset(index_sum.strides.items()), index_sum.constant)
 
     def _in_full(self, index_sum: IndexSum) -> IndexSum:
         """Return a sum with its variables replaced by their sums."""

@@ -21,6 +21,24 @@ SLOTS = {"local": 1, "image": 6, "buffer": 10}
 _LOCAL_REACH = 4096
 
 
+@dataclass(frozen=True)
+class Index:
+    """One index of a load as a linear sum: variables with their factors, counters with their factors, and a constant.
+
+    The counter of an unrolled loop is part of the constant.
+    """
+
+    variables: frozenset[tuple[Value, int]]
+    counters: frozenset[tuple[int, int]]
+    constant: int
+
+    def in_iteration(self, loop: int, iteration: int) -> Index:
+        """Return the index in the given iteration of an unrolled loop."""
+        factors = dict(self.counters)
+        moved = iteration * factors.pop(loop, 0)
+        return Index(self.variables, frozenset(factors.items()), self.constant + moved)
+
+
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """A load, a store or a group of arithmetic instructions.
@@ -35,6 +53,8 @@ class Instruction:
     strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of
         unrolled loops have added.
     slots: instructions that compute the index.
+    index: of an image, what is read: the image and the coordinates, empty if one is no linear sum. Of a buffer, the
+        variables in the index that change in loops.
     """
 
     kind: Kind
@@ -48,14 +68,16 @@ class Instruction:
     strides: Mapping[int, int] = field(default_factory=dict)
     moved: int = 0
     slots: int = 0
+    index: tuple[Index, ...] = ()
 
     def in_iteration(self, loop: int, iteration: int, *, is_early: bool) -> Instruction:
         """Return the instruction in the given iteration of an unrolled loop.
 
         is_early: the loop is unrolled before addresses are split, so all constants fold into one
         """
+        index = tuple(part.in_iteration(loop, iteration) for part in self.index)
         if not iteration or loop not in self.strides:
-            return self
+            return replace(self, index=index) if index else self
         bytes_moved = iteration * self.strides[loop]
         return (
             replace(self, offset=self.offset + bytes_moved)
@@ -92,7 +114,13 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class BlockEnd:
-    """The end of a basic block: a branch, or the start or the end of a loop."""
+    """The end of a basic block: a branch, or the start or the end of a loop.
+
+    opens, closes: whether code under a condition begins or ends
+    """
+
+    opens: bool = False
+    closes: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,9 +73,9 @@ class Reader:
                     item
                     for branch in (stmt.then_case, stmt.else_case)
                     if branch is not None
-                    for item in [*self._statement(branch), BlockEnd()]
+                    for item in [BlockEnd(opens=True), *self._statement(branch), BlockEnd(closes=True)]
                 ]
-                return [*code, Instruction("index", uses), BlockEnd(), *branches]
+                return [*code, Instruction("index", uses), *branches]
             case tirx.Bind():
                 return self._bind(stmt)
             case tirx.BufferStore():
@@ -198,6 +198,11 @@ class Reader:
         instruction = Instruction("load", uses, values, place, 0 if is_plain else ADDRESS.get(place, 1), slots=slots)
         if is_plain:
             instruction = self._in_local_memory(instruction, load.source, load.indices[0])
+        elif place == "image":
+            image = load.args[0].args[0] if isinstance(load.args[0], tvm.ir.Call) else load.args[0]
+            instruction = replace(instruction, index=self._sums.texel(image, index))
+        else:
+            instruction = replace(instruction, index=self._sums.changing(index))
         # A vector from a buffer of scalars is read lane by lane.
         parts = [(value,) for value in values] if is_by_lane and len(values) == lanes_of(load) else [values]
         return [
@@ -280,7 +285,8 @@ class Reader:
             kept = self.values.kept(expr)
             self._kept.update(dict.fromkeys(kept))
             inside = [Instruction("index", kept, kept), *inside]
-        return [*code, Instruction("index", uses), BlockEnd(), *inside, BlockEnd(), *outside], (*values, *others)
+        branch = [BlockEnd(opens=True), *inside, BlockEnd(closes=True)]
+        return [*code, Instruction("index", uses), *branch, *outside], (*values, *others)
 
 
 def _operands(expr: Any) -> list[Any]:
