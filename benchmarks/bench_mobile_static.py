@@ -97,9 +97,14 @@ class Result:
 
 
 def model_of(row: Mapping[str, str]) -> onnx.ModelProto:
-    """Return the convolution with a bias and a ReLU. Its weights are ones, since no kernel depends on them."""
+    """Return the convolution with a bias and a ReLU.
+
+    All its weights are 0.5: integers would exclude Winograd, whose transforms round.
+    """
     n = {k: int(v) for k, v in row.items() if k not in ("op", "models")}
-    weight = np.ones((n["out_channels"], n["in_channels"] // n["groups"], n["kernel_h"], n["kernel_w"]), np.float32)
+    weight = np.full(
+        (n["out_channels"], n["in_channels"] // n["groups"], n["kernel_h"], n["kernel_w"]), 0.5, np.float32
+    )
     nodes = [
         helper.make_node(
             "Conv",

@@ -239,7 +239,7 @@ def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> 
     build_task(task, large, TARGET)
     with pytest.raises(
         InvalidConfigError,
-        match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 54 registers",
+        match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 57 registers",
     ):
         build_task(cut, large, TARGET)
     build_task(cut, cut.default_config(TARGET), TARGET)
@@ -260,7 +260,7 @@ def test_a_kernel_that_spills_is_rejected_on_a_device_whose_compiler_was_compare
         tile = {"pixels": "rows", "data": "image", "weight": "image", "tile_h": rows, "tile_w": columns}
         build_task(pruned_task(task, target), Config({**task.default_config(target), **tile}), target)
 
-    with pytest.raises(InvalidConfigError, match=r"registers: \d+.*limit of at most 170 registers \(max_needed of the"):
+    with pytest.raises(InvalidConfigError, match=r"registers: \d+.*limit of at most 160 registers \(max_needed of the"):
         build("adreno660", 2, 7)
     build("adreno660", 1, 4)
     # The estimate was compared with no compiler of this device, so the kernel is built and judged by its time.
@@ -277,9 +277,17 @@ def test_texels_that_outputs_share_are_registers_on_mali() -> None:
         config = Config({**task.default_config(target), **tile, "tile_h": rows})
         build_task(pruned_task(task, target), config, target)
 
-    with pytest.raises(InvalidConfigError, match=r"registers: 6\d.*limit of at most 54 registers \(max_needed of the"):
+    with pytest.raises(InvalidConfigError, match=r"registers: 6\d.*limit of at most 53 registers \(max_needed of the"):
         build(2)
     build(1)
+
+
+def test_sums_between_transforms_may_fill_the_registers_of_mali() -> None:
+    """Mesa's compiler for Mali-G610 spills none of their 56 registers, and no other config has fewer instructions."""
+    task, target = task_of(conv(256, (33, 33), 256, (3, 3), padding=(1, 1, 1, 1))), Target("opencl -device=mali_g610")
+    config = next(config for config in task.starts(target) if config["algorithm"] == "winograd6")
+    assert config != task.default_config(target)
+    build_task(pruned_task(task, target), config, target)
 
 
 def test_a_criterion_that_gave_way_gives_way_to_the_kernel_too() -> None:
