@@ -72,8 +72,9 @@ class SharedReads:
         new = self._new(indices)
         self._sizes.update(dict.fromkeys(new, 1))
         computed: list[Code] = [Instruction("index", access.indices or access.uses, new)] if new else []
-        field = "uses" if access.kind == "load" else "indices"
-        return [*computed, replace(access, **{field: (*getattr(access, field), *indices)}) if indices else access]
+        if access.kind == "load":
+            return [*computed, replace(access, uses=(*access.uses, *indices))]
+        return [*computed, replace(access, indices=(*access.indices, *indices)) if indices else access]
 
     def _new(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return the values that are not there yet, and keep them."""
