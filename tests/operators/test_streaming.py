@@ -131,14 +131,20 @@ def test_rows_of_odd_length_are_read_and_written_in_vectors(name: str, opencl_de
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", ["transpose of odd rows", "unpack", "unpack of prime rows"])
 def test_vectors_of_odd_rows_overlap_on_every_device(name: str, dtype: str, target: Target) -> None:
-    """The last vector of four of a row adds three, two or one elements. With two lanes it adds one."""
+    """The last vector of four of a row adds three, two or one elements. With two lanes it adds one.
+
+    CUDA's vectors are aligned, so they do not overlap.
+    """
     ((task,), (plain,)) = (relax_tasks(*OPERATORS[name], dtype=kind) for kind in (dtype, "float32"))
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(plain, [a.astype("float32") for a in arrays])
     for width in (4, 2):
         config = task.default_config(target).replace(across=LANES, vector_width=width)
-        assert task.space(target).is_valid(config)
-        assert_agrees(target, task, config, arrays, expected, TOLERANCE[dtype])
+        is_there = target.limits.has_vector_arithmetic or task.template.shape[-1] % width == 0
+        assert (width in task.space(target).knobs["vector_width"]) == is_there
+        if is_there:
+            assert task.space(target).is_valid(config)
+            assert_agrees(target, task, config, arrays, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(

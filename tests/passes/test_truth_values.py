@@ -9,6 +9,8 @@ from onnx import TensorProto
 
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends.cuda.nvrtc import compile_cuda
+from romou.devices.targets import Target
 from support.models.nodes import model_of
 from support.models.small_networks import NetworkBuilder, random_inputs
 
@@ -87,7 +89,8 @@ def test_truth_values_in_memory_behind_a_product(behind: str, target: str, openc
 
 
 @pytest.mark.parametrize("behind", BEHIND)
-def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
+@pytest.mark.parametrize("named", ["-device=nvidia_h200", "-arch=sm_90a"])
+def test_truth_values_are_bytes_in_cuda(behind: str, named: str) -> None:
     """TVM treats vectors of booleans as vectors of 16-bit integers in CUDA. The numbers are checked on an NVIDIA GPU if
     there is one.
     """
@@ -101,9 +104,10 @@ def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
     )
     del model.graph.output[:-1]
     has_device = tvm.device("cuda", 0).exist
-    compiled = romou.compile(
-        model, target="cuda" if has_device else "cuda -device=nvidia_h200", verify=False, strict=True
-    )
+    target = Target("cuda" if has_device else f"cuda {named}")
+    compiled = romou.compile(model, target=target, verify=False, strict=True)
+    for text in compiled.sources().values():
+        assert compile_cuda(text, "sm_90a")
     assert all("ushort4*" not in text for text in compiled.sources().values())
     if has_device:
         expected = run_onnxruntime(model, inputs)

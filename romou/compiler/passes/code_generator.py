@@ -91,12 +91,12 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
     select(x == y, v, w)
         ->  select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
 
-    In CUDA, TVM declares such a condition as a vector like v, but no truth value converts to it. It also writes `~` of
-    a vector, which CUDA lacks.
+    In CUDA, TVM declares such a condition as a vector like v, but no truth value converts to it. It also writes `~` and
+    `!` of a vector, which CUDA lacks.
     """
     dialect = dialect_of(func)
     if dialect.takes_vectors_apart:
-        func = func.with_body(structural_map(func.body, (tirx.BitwiseNot, _inverted)))
+        func = func.with_body(structural_map(func.body, [(tirx.BitwiseNot, _inverted), (tirx.Not, _negated)]))
     is_changed = dialect.has_negative_truth or dialect.takes_vectors_apart
     return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if is_changed else func
 
@@ -219,6 +219,11 @@ def lane_of(expr: tirx.Expr, lane: int) -> tirx.Expr:
     if isinstance(expr, _ELEMENTWISE):
         return type(expr)(lane_of(expr.a, lane), lane_of(expr.b, lane))
     return tirx.Shuffle([expr], [lane])
+
+
+def _negated(value: tirx.Not) -> tirx.Expr:
+    lanes = int(tvm.DataType(str(value.ty)).lanes)
+    return value if lanes == 1 else tirx.EQ(value.a, tirx.Broadcast(tirx.const(0, "bool"), lanes))
 
 
 def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:

@@ -84,7 +84,9 @@ class Elementwise(StreamingTemplate):
     knobs = KNOBS
 
     def space(self, limits: Limits) -> Space:
-        widths = self._widths(self.shape[-1], may_overlap=self._across is not None)
+        # CUDA stores vectors through pointers to vectors, which are aligned.
+        may_overlap = self._across is not None and limits.has_vector_arithmetic
+        widths = self._widths(self.shape[-1], may_overlap=may_overlap)
         choices: dict[str, Sequence[Choice]] = {
             "vector_width": widths,
             "work_group": self._groups(limits),

@@ -128,7 +128,10 @@ def install() -> None:
     import tvm_ffi
 
     from romou.devices.backends.cuda.dialect import complete
+    from tvm_patches import cuda_runtime
 
+    # It registers TVM's own functions, also if it is loaded later.
+    cuda_runtime.load()
     generate: Any = tvm_ffi.get_global_func("target.build.cuda", allow_missing=True)
 
     def build(mod: Any, target: Any) -> Any:
