@@ -17,6 +17,7 @@ import json
 import math
 import os
 import threading
+import tokenize
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -231,7 +232,8 @@ def _digest_of(schedule: ScheduleFunction) -> str:
     """Return 16 hex digits of the schedule's text and of the plain values that it closes over."""
     try:
         text = inspect.getsource(schedule)
-    except (OSError, TypeError):
+    except (OSError, TypeError, tokenize.TokenError):
+        # There is no file, or it has changed since: from Python 3.12 on, inspect passes on the tokenizer's error.
         code = getattr(schedule, "__code__", None)
         text = repr(schedule) if code is None else f"{code.co_code!r} {code.co_names} {code.co_consts}"
     plain = (int, float, str, bool, tuple, type(None))
