@@ -155,6 +155,14 @@ def test_tiles_of_rows_are_no_tiles_of_elements(integer: Callable[[int], int], r
     assert [rule([size]) for size in range(1, 385)] == [integer(size) for size in range(1, 385)]
 
 
+def test_tiles_of_elements_may_be_no_power_of_two() -> None:
+    """Groups of eight tiles of seven pixels, of rows of three."""
+    sizes, _ = generic_sizes(512)
+    rules = replace(rules_at(sizes, 512), rows={1, 3})
+    rule = rules.of(tuple(7 * -(-3 * n // 56) for n in sizes))
+    assert [rule([size]) for size in range(1, 513)] == [7 * -(-3 * n // 56) for n in range(1, 513)]
+
+
 def test_the_last_position_is_no_position_behind_tiles() -> None:
     """At odd sizes it is also three before the end of tiles of two."""
     sizes, _ = generic_sizes(512)

@@ -91,6 +91,7 @@ class Rules:
         """Return the rule of an integer, the likeliest first. Raise NotOneKernelError if there is none."""
         if values not in self._found:
             extents, counts = self._extents.items(), range(1, _LARGEST_ROW + 1)
+            likely = [row for row in counts if _odd(row) in self.rows]
             attempts = (
                 *(partial(_moved, values, *each) for each in extents),
                 *(partial(_multiple, values, *each) for each in extents),
@@ -98,11 +99,12 @@ class Rules:
                 *(partial(_tiles, values, *each, _POWERS) for each in extents),
                 partial(self._near, values),
                 partial(self._product, values),
-                partial(self._tiles_of_elements, values, [row for row in counts if _odd(row) in self.rows]),
+                partial(self._tiles_of_elements, values, likely, _POWERS),
                 *(partial(_linear, values, *each) for each in extents),
                 *(partial(_tiles, values, *each, _OTHER_TILES) for each in extents),
-                partial(self._tiles_of_elements, values, [row for row in counts if _odd(row) not in self.rows]),
+                partial(self._tiles_of_elements, values, [row for row in counts if row not in likely], _POWERS),
                 partial(self._multiple_of_product, values),
+                partial(self._tiles_of_elements, values, likely, _OTHER_TILES),
             )
             rule = next((rule for attempt in attempts if (rule := attempt()) is not None), None)
             if rule is None:
@@ -141,7 +143,7 @@ class Rules:
                     return partial(_times, partial(_product_of, (rule, other_rule)), rest[0] // other[0])
         return None
 
-    def _tiles_of_elements(self, values: _Values, rows: Sequence[int]) -> _Rule | None:
+    def _tiles_of_elements(self, values: _Values, rows: Sequence[int], tiles: Sequence[int]) -> _Rule | None:
         """Return the rule of a number of tiles of elements, which are a multiple of an extent or of a product."""
         common = math.gcd(*values)
         factors = [factor for factor in range(common, 0, -1) if common % factor == 0]
@@ -152,7 +154,7 @@ class Rules:
             for found in self._found.items()
             if found in extents or all(_last(found[0], *each) is None for each in extents)
         ]
-        for factor, tile, row in itertools.product(factors, _POWERS, rows):
+        for factor, tile, row in itertools.product(factors, tiles, rows):
             for extent, rule in known:
                 if all(factor * -(-row * e // tile) == v for e, v in zip(extent, values, strict=True)):
                     count = partial(_rounded_up, partial(_times, rule, row), tile)
