@@ -102,9 +102,9 @@ class Rules:
                 partial(self._tiles_of_elements, values, likely, _POWERS),
                 *(partial(_linear, values, *each) for each in extents),
                 *(partial(_tiles, values, *each, _OTHER_TILES) for each in extents),
-                partial(self._tiles_of_elements, values, [row for row in counts if row not in likely], _POWERS),
                 partial(self._multiple_of_product, values),
                 partial(self._tiles_of_elements, values, likely, _OTHER_TILES),
+                partial(self._tiles_of_elements, values, [row for row in counts if row not in likely], _POWERS),
             )
             rule = next((rule for attempt in attempts if (rule := attempt()) is not None), None)
             if rule is None:
