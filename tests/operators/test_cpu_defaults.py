@@ -21,14 +21,14 @@ def sides(work: Workload, target: str = HOST) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        # 12 sums and 4 texels of the weight fill 16 registers. 43 tiles of rows are in groups of 4, because 8 pad more.
-        (Dense(m=128, k=512, n=2048), (4, 3, 1, 4)),
+        (Dense(m=128, k=512, n=2048), (2, 4, 1, 8)),
+        # Pairs of rows pad least.
         (Dense(m=2, k=512, n=512), (4, 2, 1, 1)),
-        # Tiles of 3 rows would compute a ninth one.
         (Dense(m=8, k=512, n=512), (2, 4, 1, 2)),
-        (conv(256, (28, 28), 256, (1, 1)), (4, 3, 1, 8)),
-        (conv(320, (7, 7), 1280, (1, 1)), (2, 7, 1, 1)),
-        (conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)), (4, 3, 1, 8)),
+        (conv(256, (28, 28), 256, (1, 1)), (2, 4, 1, 8)),
+        (conv(320, (7, 7), 1280, (1, 1)), (4, 2, 1, 2)),
+        # 14 tiles of a row are in groups of 4, because 8 pad more.
+        (conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)), (2, 4, 1, 4)),
         # A single row has nothing to share a weight with, and depthwise channels share no data.
         (Dense(m=1, k=512, n=512), (1, 1, 8, 1)),
         (conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1), groups=64), (1, 4, 8, 8)),

@@ -7,6 +7,7 @@ from romou.base.preset import VectorTiles
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.occupancy import candidates, computed, largest
+from romou.compiler.tir.primitives import LANES
 
 
 def vector_tile(space: Space, c: Contraction, config: Config, tiles: VectorTiles) -> Config:
@@ -27,10 +28,12 @@ def vector_tile(space: Space, c: Contraction, config: Config, tiles: VectorTiles
 
     spelled = nearest(space.knobs["multiply_add"], tiles.multiply_add)
     plain = config.replace(wg_o=1, wg_w=1, multiply_add=spelled)
-    sides = {name: space.knobs[name] for name in ("tile_o", "tile_w")}
+    # Tiles and groups along the pixels are powers of two. Kernels for sizes at run time are compared at sizes that no such
+    # group divides (`generic_sizes`).
+    sides = {"tile_o": space.knobs["tile_o"], "tile_w": (1, 2, LANES)}
     fitting = [t for t in candidates(space, plain, sides) if t["tile_o"] * (1 + t["tile_w"]) <= tiles.registers]
     if not fitting:
         return config
     tile = min(fitting, key=instructions)
-    groups = candidates(space, tile, {"wg_w": range(1, tiles.group + 1)})
+    groups = candidates(space, tile, {"wg_w": [1 << power for power in range(tiles.group.bit_length())]})
     return largest(list(groups), c, warp_size=1) or tile
