@@ -28,8 +28,8 @@ def vector_tile(space: Space, c: Contraction, config: Config, tiles: VectorTiles
 
     spelled = nearest(space.knobs["multiply_add"], tiles.multiply_add)
     plain = config.replace(wg_o=1, wg_w=1, multiply_add=spelled)
-    # Tiles and groups along the pixels are powers of two. Kernels for sizes at run time are compared at sizes that no such
-    # group divides (`generic_sizes`).
+    # Tiles and groups along the pixels are powers of two. Kernels for sizes at run time are compared at sizes that no
+    # such group divides (`generic_sizes`).
     sides = {"tile_o": space.knobs["tile_o"], "tile_w": (1, 2, LANES)}
     fitting = [t for t in candidates(space, plain, sides) if t["tile_o"] * (1 + t["tile_w"]) <= tiles.registers]
     if not fitting:
