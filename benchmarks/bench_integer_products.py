@@ -76,7 +76,7 @@ def session(model: onnx.ModelProto, *, is_exact: bool) -> Any:
 @click.option("--width", default=512, show_default=True, help="columns of activations")
 @click.option("--layers", default=2, show_default=True)
 @click.option("--trials", default=0, show_default=True, help="candidates of a search; 0: default schedules")
-@click.option("--repeat", default=41, show_default=True, help="runs of which the median is taken")
+@click.option("--repeat", default=41, show_default=True, help="runs of each; their median counts")
 def main(target: str, rows: int, width: int, layers: int, trials: int, repeat: int) -> None:
     plain = encoder(rows, width, layers)
     model = quantized(plain)

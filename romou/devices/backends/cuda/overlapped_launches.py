@@ -35,10 +35,10 @@ def with_waits(source: str) -> str:
     return KERNEL.sub(lambda head: head[0] + call * (head["end"] == "{"), source)
 
 
-def overlap(cuda: Any, graph: Any) -> int:
+def overlap(cuda: Any, graph: Any) -> None:
     """Let kernels of a captured graph be launched before the kernels that they depend on have ended.
 
-    Return their number. A dependency on something else, or of a kernel that does not wait, stays as it is.
+    A dependency on something else, or of a kernel that does not wait, stays as it is.
 
     cuda: the module `cuda.bindings.driver`.
     """
@@ -46,14 +46,13 @@ def overlap(cuda: Any, graph: Any) -> int:
     befores, behinds, *_ = value(cuda, cuda.cuGraphGetEdges(graph, count))
     pairs = [(x, y) for x, y in zip(befores, behinds, strict=True) if _is_kernel(cuda, x) and _waits(cuda, y)]
     if not pairs:
-        return 0
+        return
     ends = [list(nodes) for nodes in zip(*pairs, strict=True)]
     overlapped = cuda.CUgraphEdgeData()
     overlapped.from_port = cuda.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
     overlapped.type = int(cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
     value(cuda, cuda.cuGraphRemoveDependencies(graph, *ends, None, len(pairs)))
     value(cuda, cuda.cuGraphAddDependencies(graph, *ends, [overlapped] * len(pairs), len(pairs)))
-    return len(pairs)
 
 
 def _is_kernel(cuda: Any, node: Any) -> bool:
