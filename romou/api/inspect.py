@@ -14,7 +14,7 @@ from romou.compiler.pipeline import STAGE_NAMES
 from romou.driver.lowering import lowered_model
 from romou.driver.options import InspectOptions, RecordedOptions
 from romou.driver.records import recorded_configs
-from romou.driver.summary import nodes_of_functions
+from romou.driver.summary import nodes_of_functions, planned_memory
 from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 
@@ -89,7 +89,7 @@ def memory_plan(model: onnx.ModelProto | str | Path, **keywords: Unpack[Recorded
     UsageError, ModelError, DeviceError, CompatError, RecordError
         As in `inspect`.
     """
-    return _compilation_of(model, RecordedOptions.from_dict(keywords)).memory_plan()
+    return planned_memory(_compilation_of(model, RecordedOptions.from_dict(keywords)))
 
 
 @takes_options(RecordedOptions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from romou.base.options import takes_options
 from romou.base.space import Space
 from romou.driver.lowering import lowered_model
 from romou.driver.options import ModelOptions, SpaceOptions
+from romou.driver.summary import nodes_of_tasks
 from romou.tuner.pruning import PrunedSpace, Rules
 from romou.tuner.pruning.tasks import pruned_space
 
@@ -42,6 +44,8 @@ def pruned_spaces(
 ) -> list[tuple[TunableTask, PrunedSpace]]:
     """Return each task of a model with its knob space after pruning. `PrunedSpace.report` counts the removed configs.
 
+    `TunableTask.nodes` names the ONNX nodes of a task.
+
     Parameters
     ----------
     model
@@ -62,4 +66,6 @@ def pruned_spaces(
     if options.rules is not None:
         instance_of("rules", options.rules, Rules)
     compilation = lowered_model(model, options)
-    return [(task, pruned_space(task, compilation.target, options.rules)) for task in compilation.tasks]
+    nodes = nodes_of_tasks(compilation)
+    tasks = [replace(task, nodes=nodes.get(task.key, ())) for task in compilation.tasks]
+    return [(task, pruned_space(task, compilation.target, options.rules)) for task in tasks]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvm import tirx
 
@@ -16,6 +16,7 @@ class Task:
     func: unscheduled, with static shapes. The last parameter is the output.
     calls: how often the model calls it.
     flops: multiplications and additions of one call without the epilogue. Without a contraction, all operations.
+    nodes: names of the ONNX nodes of all its calls, empty if nothing has looked for them.
     """
 
     key: str
@@ -24,3 +25,4 @@ class Task:
     func: tirx.PrimFunc
     calls: int
     flops: int
+    nodes: tuple[str, ...] = field(default=(), compare=False, kw_only=True)

@@ -62,6 +62,7 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
                 "task": task.name,
                 "key": task.key,
                 "calls": task.calls,
+                "nodes": task.nodes,
                 "knobs": space.knobs,
                 "constraints": space.ruled_out(),
                 **space.report.to_dict(),
@@ -77,7 +78,7 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
     if not spaces:
         out.print("No tasks: no kernel of this model has knobs.", markup=False)
         return
-    rows = [(task.name, space.report) for task, space in spaces]
+    rows = [(task, space.report) for task, space in spaces]
     print_table(space_table(rows, title=f"Configs on {parsed}"), out)
     print_table(constraint_table([space for _, space in spaces]), out)
     print_table(criteria_table([report for _, report in rows]), out)
@@ -105,17 +106,18 @@ def _compare(
     both = [pruned_spaces(source, target=target.with_options(device=name), rules=rules, **options) for name in names]
     # Devices may fuse differently: tasks are compared by name.
     others = {task.name: space for task, space in both[1]}
-    rows = [(task.name, space, others[task.name]) for task, space in both[0] if task.name in others]
+    rows = [(task, space, others[task.name]) for task, space in both[0] if task.name in others]
     if is_json:
         tasks = [
             {
-                "task": name,
+                "task": task.name,
+                "nodes": task.nodes,
                 "shared": list(shared_shares(first, second)),
                 "spaces": {
                     device: space.report.to_dict() for device, space in zip(names, (first, second), strict=True)
                 },
             }
-            for name, first, second in rows
+            for task, first, second in rows
         ]
         print_json({"devices": names, "tasks": tasks})
         return

@@ -18,10 +18,12 @@ from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.devices.targets import Target
 from romou.driver.site import TimingSite
-from romou.runtime.module import CallRow, HostRow, LayerRow, MovedRow, Summary
+from romou.runtime.module import CallRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
+from romou.runtime.module.profile import named_calls
 from romou.runtime.module.summary import stand_in_text
 from romou.tuner.pruning.estimate import can_estimate
 from romou.tuner.search import TaskResult
+from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 
 logger = logging.getLogger("romou")
 
@@ -111,6 +113,23 @@ def nodes_of_functions(compilation: Compilation) -> dict[str, tuple[str, ...]]:
     return {function: tuple(names) for function, names in nodes.items()}
 
 
+def nodes_of_tasks(compilation: Compilation) -> dict[str, tuple[str, ...]]:
+    """Return key of a task -> names of the ONNX nodes of all its functions."""
+    nodes: dict[str, dict[str, None]] = {}
+    for function, names in nodes_of_functions(compilation).items():
+        if function in compilation.task_of:
+            nodes.setdefault(compilation.task_of[function].key, {}).update(dict.fromkeys(names))
+    return {key: tuple(names) for key, names in nodes.items()}
+
+
+def planned_memory(compilation: Compilation) -> MemoryPlan:
+    """Return the memory plan of a model, with the ONNX nodes of each call."""
+    plan, rows = compilation.memory_plan(), where_nodes_run(compilation)
+    calls = [("" if function == HOST_NODES else function, ()) for function in plan.calls]
+    named = named_calls(calls, rows["calls"], [row.nodes for row in rows["host"]])
+    return replace(plan, nodes=tuple(call.nodes for call in named))
+
+
 def layer_rows(
     compilation: Compilation,
     results: Mapping[str, TaskResult],
@@ -126,10 +145,7 @@ def layer_rows(
         times = [results[k].default_ms if k in results else None for k in keys]
         return None if None in times else sum(times)  # type: ignore[arg-type]
 
-    nodes_of: dict[str, dict[str, None]] = {}
-    for function, nodes in nodes_of_functions(compilation).items():
-        if function in compilation.task_of:
-            nodes_of.setdefault(compilation.task_of[function].key, {}).update(dict.fromkeys(nodes))
+    nodes_of = nodes_of_tasks(compilation)
     rows = []
     for task in compilation.tasks:
         result = results.get(task.key)
@@ -143,7 +159,7 @@ def layer_rows(
                 tuned_ms=result.best_ms if result else None,
                 config=dict(result.config) if result and result.config else {},
                 key=task.key,
-                nodes=tuple(nodes_of.get(task.key, ())),
+                nodes=nodes_of.get(task.key, ()),
             )
         )
     return tuple(rows)

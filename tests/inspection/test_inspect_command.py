@@ -113,6 +113,18 @@ def test_printed(model: Path) -> None:
     assert "__kernel" not in invoke(str(model), "--target", TARGET, "--no-source").stdout
 
 
+def test_the_memory_plan_names_onnx_nodes(model: Path) -> None:
+    plan = romou.memory_plan(model, target=TARGET)
+    nodes = dict(zip(plan.calls, plan.nodes, strict=True))
+    assert nodes["fused_conv2d_add_relu"] == ("Conv (t0)", "Relu (t1)")
+    assert nodes["max_pool2d"] == ("MaxPool (t3)",)
+    assert all(nodes.values()), "each call is of a node"
+    text = invoke(str(model), "--target", TARGET, "--memory").stdout
+    assert re.search(r"fused_conv2d_add_relu\b.* Conv \(t0\) \+1", text)
+    said = json.loads(invoke(str(model), "--target", TARGET, "--memory", "--json").stdout)["memory"]
+    assert said["nodes"] == [list(names) for names in plan.nodes]
+
+
 def test_passes_show_the_ir_before_and_after(model: Path) -> None:
     text = invoke(
         str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--passes", "--no-source"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -35,6 +36,8 @@ def test_json_counts_what_each_criterion_removes(model: Path) -> None:
         assert task["pruned_share"] == pytest.approx(1 - task["kept"] / task["before"])
         assert {c["criterion"] for c in task["criteria"]} >= {"l1_cache", "registers", "warp", "padding"}
         assert max(task["constraints"].values()) > 0.1
+        assert all(re.fullmatch(r"(Conv|Relu|Add|MaxPool) \(t\d\)", node) for node in task["nodes"])
+        assert task["nodes"]
         assert all(0 <= share <= 1 - task["before"] / task["declared"] for share in task["constraints"].values())
         assert all(0 <= c["only"] <= c["alone"] <= task["before"] for c in task["criteria"])
 
@@ -62,6 +65,7 @@ def test_tables_name_tasks_and_criteria(model: Path) -> None:
     assert "l1_cache" in text
     assert "local memory, device's limit" in text
     assert "all together" in text
+    assert re.search(r"conv2d_1x6x9x9_8_3x3_s1 .* Conv \(t0\) \+1", text), "a task's ONNX nodes stand in its row"
     assert "dropped" in text or " x2" in text or " x4" in text or " x8" in text
 
 
@@ -73,6 +77,7 @@ def test_two_devices_are_compared(model: Path) -> None:
     assert any(min(task["shared"]) < 1 for task in data["tasks"])
     text = run(str(model), "--compare-devices", "adreno640,mali_g76")
     assert "kept on" in text
+    assert re.search(r"conv2d_1x6x9x9_8_3x3_s1: Conv \(t0\) \+1", text), "ONNX nodes are named beside tasks"
     assert "buffers" in text
     wrong = CliRunner().invoke(main, ["space", str(model), "--compare-devices", "adreno640"])
     assert wrong.exit_code == 2

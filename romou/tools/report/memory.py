@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from romou.tools.report.table import mib, table_of_numbers
+from romou.runtime.module.profile import nodes_text
+from romou.tools.report.table import NODE_CHARACTERS, mib, table_of_numbers
 
 if TYPE_CHECKING:
     from romou.runtime.module import MemoryPlan, MemoryUse
@@ -32,10 +33,15 @@ def tensor_table(plan: MemoryPlan) -> Table:
     """Return a table with the largest tensors and the calls between which they are live."""
     largest = sorted(plan.tensors, key=lambda tensor: -tensor.bytes)[:_SHOWN]
     table = table_of_numbers(
-        "written by", ("MiB", "from call", "to call"), "shape", title=f"The largest of {len(plan.tensors)} tensors"
+        "written by",
+        ("MiB", "from call", "to call"),
+        "shape",
+        "ONNX nodes",
+        title=f"The largest of {len(plan.tensors)} tensors",
     )
     for tensor in largest:
         shape = "x".join(map(str, tensor.shape)) + f" {tensor.dtype}" + ("" if tensor.scope == "global" else ", image")
         name = tensor.function + (" (workspace)" if tensor.is_workspace else "")
-        table.add_row(escape(name), mib(tensor.bytes), str(tensor.first + 1), str(tensor.last + 1), shape)
+        nodes = escape(nodes_text(plan.nodes[tensor.first], NODE_CHARACTERS)) if tensor.first < len(plan.nodes) else ""
+        table.add_row(escape(name), mib(tensor.bytes), str(tensor.first + 1), str(tensor.last + 1), shape, nodes)
     return table

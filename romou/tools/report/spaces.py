@@ -11,9 +11,11 @@ from rich.table import Table
 
 from romou.base.knob import Choice, nearest
 from romou.base.space import Space
-from romou.tools.report.table import table_of_numbers
+from romou.runtime.module.profile import nodes_text
+from romou.tools.report.table import NODE_CHARACTERS, table_of_numbers
 
 if TYPE_CHECKING:
+    from romou.base.task import Task
     from romou.tuner.pruning import PrunedSpace, PruningReport
     from romou.tuner.pruning.prune import CriterionCount
 
@@ -22,20 +24,23 @@ if TYPE_CHECKING:
 _SAMPLE = 300
 
 
-def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
+def space_table(rows: Sequence[tuple[Task, PruningReport]], *, title: str) -> Table:
     """Return a table with a line for each task.
 
-    Its columns are the configs of the knobs, of the template and after pruning, and the criteria that gave way.
+    Its columns are the configs of the knobs, of the template and after pruning, the criteria that gave way, and the
+    ONNX nodes.
     """
-    table = table_of_numbers("task", ("declared", "before", "kept", "pruned"), "gave way", title=title)
-    for name, report in rows:
+    columns = ("declared", "before", "kept", "pruned")
+    table = table_of_numbers("task", columns, "gave way", "ONNX nodes", title=title)
+    for task, report in rows:
         table.add_row(
-            escape(name),
+            escape(task.name),
             str(report.declared),
             str(report.before),
             str(report.kept),
             percent(report.pruned_share),
             ", ".join(report.relaxed),
+            escape(nodes_text(task.nodes, NODE_CHARACTERS)),
         )
     return table
 
@@ -87,17 +92,18 @@ def _share_in(space: Space, other: Space) -> float:
     return kept / len(sample) if sample else 1.0
 
 
-def compared_spaces_table(rows: Sequence[tuple[str, PrunedSpace, PrunedSpace]], names: tuple[str, str]) -> Table:
+def compared_spaces_table(rows: Sequence[tuple[Task, PrunedSpace, PrunedSpace]], names: tuple[str, str]) -> Table:
     """Return a table of each task's configs on two devices.
 
     A line also has the share of each device's configs that the other keeps.
     """
     one, other = names
     columns = (f"kept on {one}", f"kept on {other}", f"of {one}'s on {other}", f"of {other}'s on {one}")
-    table = table_of_numbers("task", columns, title=f"Pruned spaces by the facts of {one} and {other}")
-    for name, *spaces in rows:
-        shares = shared_shares(*spaces)
-        table.add_row(escape(name), *(str(space.report.kept) for space in spaces), *map(percent, shares))
+    table = table_of_numbers("task", columns, "ONNX nodes", title=f"Pruned spaces by the facts of {one} and {other}")
+    for task, *spaces in rows:
+        shares, kept = shared_shares(*spaces), (str(space.report.kept) for space in spaces)
+        nodes = escape(nodes_text(task.nodes, NODE_CHARACTERS))
+        table.add_row(escape(task.name), *kept, *map(percent, shares), nodes)
     return table
 
 

@@ -54,7 +54,7 @@ def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str 
 
 
 # Longest name of an ONNX node beside other columns.
-_NODE_CHARACTERS, _PROFILED_CHARACTERS = 28, 56
+NODE_CHARACTERS, _PROFILED_CHARACTERS = 28, 56
 
 # Least width of a column of text. A narrower column would have about one word per line.
 _LEAST_TEXT = 24
@@ -167,7 +167,7 @@ def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
             ratio(row.speedup),
             number(row.gflops, 2),
             str(row.trials),
-            *([escape(nodes_text(row.nodes, _NODE_CHARACTERS))] if has_nodes else []),
+            *([escape(nodes_text(row.nodes, NODE_CHARACTERS))] if has_nodes else []),
         )
     return table
 

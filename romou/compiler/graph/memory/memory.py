@@ -99,6 +99,7 @@ class MemoryPlan:
     tensors: in the order of their first call.
     live: live bytes during each call.
     weights: constants, each with the first function that reads it.
+    nodes: names of the ONNX nodes of each call, empty if nothing has looked for them.
     """
 
     calls: tuple[str, ...]
@@ -106,6 +107,7 @@ class MemoryPlan:
     live: tuple[int, ...]
     use: MemoryUse
     weights: tuple[PlannedTensor, ...] = ()
+    nodes: tuple[tuple[str, ...], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
