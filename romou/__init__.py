@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from romou.api.decoder import Generated as Generated
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
-    from romou.api.list_devices import list_devices as list_devices
     from romou.api.operators import tune_operator as tune_operator
     from romou.api.quantize import Quantized as Quantized
     from romou.api.quantize import quantize as quantize
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from romou.base.errors import SpaceEmptyError as SpaceEmptyError
     from romou.base.errors import UsageError as UsageError
     from romou.base.outcome import Outcome as Outcome
+    from romou.devices import attached_devices
     from romou.devices.targets import Target as Target
     from romou.runtime.module.binding import BoundModel as BoundModel
     from romou.runtime.module.multi_shape import MultiShapeModel as MultiShapeModel
@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from romou.tuner.measure.options import MeasureOptions as MeasureOptions
     from romou.tuner.search.trial import Trial as Trial
 
+    devices = attached_devices
+
 _NAMES = {
-    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare", "list_devices")},
+    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare")},
     "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),
@@ -96,17 +98,17 @@ _NAMES = {
         ),
     ),
 }
-# Modules whose functions belong to the interface too.
-_MODULES = ("operators", "training")
+# Modules that belong to the interface too. `romou.devices` can be called.
+_MODULES = {"operators": "romou.api.operators", "training": "romou.api.training", "devices": "romou.devices"}
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, "devices"])
 
 # Hidden from type checkers, which would take each name for Any. They read the imports above.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            return importlib.import_module(f"romou.api.{name}")
+            return importlib.import_module(_MODULES[name])
         if name not in _HOME:
             raise AttributeError(f"module 'romou' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOME[name]), name)

@@ -77,13 +77,13 @@ def _compare(one: str, other: str, *, is_json: bool) -> None:
 def _list(*, is_json: bool) -> None:
     from rich.table import Table
 
-    from romou.api.list_devices import list_devices
     from romou.base.errors import EXIT_NO_DEVICE
+    from romou.devices import attached_devices
     from romou.devices.backends import device_backends
     from romou.devices.hardware import known_socs, load_device
     from romou.tools.report.table import print_table
 
-    attached = list_devices()
+    attached = attached_devices()
     targets = [
         (name, f"{backend.name} -device={name}") for backend in device_backends() for name in backend.named_devices()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -306,7 +307,9 @@ def test_the_cpu_is_named_by_no_other_kind() -> None:
 
 def test_devices_are_data_in_python() -> None:
     """Each name that is listed is one that `device` takes."""
-    devices = romou.list_devices()
+    devices = romou.devices()
+    assert devices == json.loads(invoke("devices", "--json").stdout)["attached"]
+    assert romou.devices is importlib.import_module("romou.devices"), "its rooms are imported as ever"
     assert "opencl:0" in [each["device"] for each in devices]
     for each in devices:
         assert {"name", "platform", "driver", "type"} <= set(each)
