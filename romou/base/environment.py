@@ -24,6 +24,7 @@ VARIABLES = {
     "CXX": Variable("C++ compiler of the runtime and exported samples, linker of models", "g++, then any linker"),
     "CXXFLAGS": Variable("options for the C++ compiler while Romou is built"),
     "HOME": Variable("Mesa's compilers keep their cache below it"),
+    "NO_COLOR": Variable("anything: no colours in a terminal", "colours in a terminal, none in a pipe"),
     "OCL_ICD_VENDORS": Variable(
         "folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"
     ),

@@ -14,9 +14,10 @@ from typing import Any
 
 import click
 
+from romou.base import environment
 from romou.base.errors import EXIT_FAILED, EXIT_USAGE, RomouError, UsageError, nearest_name
 from romou.base.without_torch import leave_out_torch
-from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json
+from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json, print_problem
 
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is
 # quick.
@@ -92,6 +93,8 @@ class RomouGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # Errors of the arguments are reported as --json wants them, although no option is parsed yet.
         ctx.meta[JSON_KEY] = "--json" in args
+        # Click colours what goes to a terminal. It does not read this variable.
+        ctx.color = False if environment.variable("NO_COLOR") else None
         with _reporting(ctx):
             return super().parse_args(ctx, args)
 
@@ -148,7 +151,7 @@ def _reporting(ctx: click.Context) -> Iterator[None]:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         if ctx.meta.get(JSON_KEY):
             print_json({"error": error.to_dict()})
-        click.echo(f"romou: {error}", err=True)
+        print_problem(error.message, error.hint)
         ctx.exit(error.exit_code)
     except click.exceptions.Exit:
         raise

@@ -88,7 +88,7 @@ def check_host(summary: Summary, allow_host: bool) -> None:
     """Raise an error if too much of a saved model is not on the device."""
     if summary.is_off_device and not allow_host:
         share = f"{summary.host_flop_share:.0%} of the model's operations run on the host"
-        click.echo(f"romou: {share}, more than {MOST_ON_HOST:.0%}; --allow-host accepts that", err=True)
+        print_problem(f"{share}, more than {MOST_ON_HOST:.0%}; --allow-host accepts that")
         raise SystemExit(EXIT_NO_DEVICE)
 
 
@@ -217,6 +217,13 @@ def _finite(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [_finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def print_problem(message: str, hint: str | None = None) -> None:
+    """Print an error and its hint on stderr, each marked by a word, which has a colour in a terminal."""
+    click.echo(f"{click.style('romou:', fg='red', bold=True)} {message}", err=True)
+    if hint is not None:
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {hint}", err=True)
 
 
 def print_error(context: click.Context, error: BaseException, message: str) -> None:

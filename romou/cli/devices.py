@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, print_json, print_problem
 
 
 @click.command("devices")
@@ -114,5 +114,5 @@ def _list(*, is_json: bool) -> None:
             names.add_row(str(entry["target"]), str(entry["title"]), ", ".join(entry["found_in"]))
         print_table(names, out)
     if not attached:
-        click.echo("romou: no device is attached; `romou doctor` says what is missing.", err=True)
+        print_problem("no device is attached", "`romou doctor` says what is missing.")
         raise click.exceptions.Exit(EXIT_NO_DEVICE)

@@ -34,7 +34,7 @@ def test_the_error_comes_before_tvm_is_loaded(command: str, tmp_path: Path) -> N
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == "False\n"
-    assert "input 'image' has the dynamic shape (batch, 1, 8, width); fix it\nAdd --dim width=224 " in done.stderr
+    assert "input 'image' has the dynamic shape (batch, 1, 8, width); fix it\nhint: Add --dim width=224 " in done.stderr
 
 
 def unnamed() -> onnx.ModelProto:

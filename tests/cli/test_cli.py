@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -73,8 +74,14 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tun"], "Did you mean 'tune'?"),
         (["tune"], "Missing argument 'MODEL'"),
         (["tune", "--trial", "3", "x.onnx"], "Did you mean"),
-        (["tune", "none.onnx"], "romou: model file 'none.onnx' does not exist\nBundled networks: bundled:alexnet, "),
-        (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
+        (
+            ["tune", "none.onnx"],
+            "romou: model file 'none.onnx' does not exist\nhint: Bundled networks: bundled:alexnet, ",
+        ),
+        (
+            ["tune", "resnet18"],
+            "romou: model file 'resnet18' does not exist\nhint: bundled:resnet18 is a bundled network.",
+        ),
         (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
         (
             ["tune", "bundled:squeezenet1_0", "--allow-tf32"],
@@ -86,7 +93,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
         ),
         (
             ["tune", "x.onnx", "--shape", "a"],
-            "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224",
+            "romou: --shape 'a': expected NAME=SIZES\nhint: For example --shape input=1,3,224,224",
         ),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=1"], "romou: --shape gives 'a' the shape (1,) twice"),
@@ -113,7 +120,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
             ["devices", "--facts", "adreno740", "--compare", "adreno740", "adreno750"],
             "romou: --facts and --compare are both given; use one",
         ),
-        (["run", "none.romou"], "romou: module 'none.romou' does not exist\n`romou tune MODEL` makes one."),
+        (["run", "none.romou"], "romou: module 'none.romou' does not exist\nhint: `romou tune MODEL` makes one."),
     ],
 )
 def test_wrong_use_is_exit_code_2_and_one_message(arguments: list[str], message: str) -> None:
@@ -249,7 +256,23 @@ def test_a_device_error_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenCL, "list_devices", broken)
     result = invoke("devices")
     assert result.exit_code == 3
-    assert result.stderr == "romou: gone\nplug it in\n"
+    assert result.stderr == "romou: gone\nhint: plug it in\n"
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_errors_and_hints_are_marked_with_colours_in_a_terminal(no_color: str) -> None:
+    """Only there, and not with NO_COLOR: `test_a_device_error_is_exit_code_3` has the same lines in a pipe."""
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "romou.cli", "devices", "--facts", "adreno741"]
+    done = subprocess.run(command, stderr=terminal, env={**os.environ, "NO_COLOR": no_color}, check=False)
+    loading, error, hint = os.read(controller, 4096).decode().splitlines()
+    os.close(terminal)
+    os.close(controller)
+    assert done.returncode == 2
+    assert loading == "Loading TVM and the drivers ..."
+    red, cyan, plain = ("", "", "") if no_color else ("\x1b[31m\x1b[1m", "\x1b[36m\x1b[1m", "\x1b[0m")
+    assert error.startswith(f"{red}romou:{plain} unknown device 'adreno741'")
+    assert hint == f"{cyan}hint:{plain} Did you mean 'adreno740'?"
 
 
 def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
@@ -349,5 +372,5 @@ def test_a_machine_without_a_linker_says_so_at_the_start(
     assert result.stderr.splitlines() == [
         "romou: no linker, which every tuned or saved model needs: none of g++, clang++, c++, gcc, clang, cc, ld,"
         " ld.lld is on PATH",
-        "apt-get install g++ (Debian, Ubuntu), or without root: pip install ziglang",
+        "hint: apt-get install g++ (Debian, Ubuntu), or without root: pip install ziglang",
     ]

@@ -159,7 +159,7 @@ def test_missing_compilers_are_reported_first(model: Path, tmp_path: Path, monke
     result = invoke(str(model), "--target", TARGET, "--gpu", "a630")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        f"romou: Mesa's mobile compilers are not in {tmp_path}\nRun romou setup mobile-compilers"
+        f"romou: Mesa's mobile compilers are not in {tmp_path}\nhint: Run romou setup mobile-compilers"
     )
 
 

@@ -151,15 +151,20 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
 @pytest.mark.parametrize(
     ("devices", "options", "code", "message"),
     [
-        ({}, (), 3, "romou: adb sees no phone\nAttach it by USB, turn on developer options and USB debugging"),
-        ({"P1": "unauthorized"}, (), 3, "romou: the phone P1 does not trust this machine yet\nUnlock it and confirm"),
-        ({"P1": "offline"}, (), 3, "romou: the phone P1 does not answer (adb says: offline)\nReplug it"),
+        ({}, (), 3, "romou: adb sees no phone\nhint: Attach it by USB, turn on developer options and USB debugging"),
+        (
+            {"P1": "unauthorized"},
+            (),
+            3,
+            "romou: the phone P1 does not trust this machine yet\nhint: Unlock it and confirm",
+        ),
+        ({"P1": "offline"}, (), 3, "romou: the phone P1 does not answer (adb says: offline)\nhint: Replug it"),
         ({"P1": "no permissions (missing udev rules?)"}, (), 3, "android-sdk-platform-tools-common"),
         (
             {"P1": "device", "P2": "device"},
             (),
             2,
-            "romou: several phones are attached: P1, P2\nChoose one: --serial NUMBER",
+            "romou: several phones are attached: P1, P2\nhint: Choose one: --serial NUMBER",
         ),
         ({"P1": "device"}, ("--serial", "P3"), 2, "romou: no phone has the serial number P3; attached: P1"),
     ],
@@ -185,7 +190,7 @@ def test_without_adb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = invoke("status")
     assert result.exit_code == 3
     assert (
-        "romou: adb is not on the PATH\napt-get install adb (Debian, Ubuntu), or Android's platform-tools."
+        "romou: adb is not on the PATH\nhint: apt-get install adb (Debian, Ubuntu), or Android's platform-tools."
         in result.output
     )
 
@@ -197,7 +202,7 @@ def test_what_is_pushed_must_be_a_phones_runtime(
     result = invoke("push", str(tmp_path / "other"))
     assert (
         result.exit_code,
-        "other holds no runtime for a phone\nBuild it: romou phone build" in result.output,
+        "other holds no runtime for a phone\nhint: Build it: romou phone build" in result.output,
     ) == (2, True)
     result = invoke("push", str(host_runtime))
     assert (result.exit_code, "was built for host; P1 is a phone with arm64-v8a" in result.output) == (2, True)
@@ -211,7 +216,7 @@ def test_what_is_pushed_must_be_a_phones_runtime(
 
 def test_without_a_runtime_on_the_phone(fake: FakePhone) -> None:
     result = invoke("start", "--key", "k")
-    assert (result.exit_code, "the runtime is not on P1\nBuild and push it" in result.output) == (3, True)
+    assert (result.exit_code, "the runtime is not on P1\nhint: Build and push it" in result.output) == (3, True)
     status = invoke("status")
     assert status.exit_code == 3
     assert "runtime: not pushed" in status.output
