@@ -10,7 +10,6 @@ import functools
 import json
 import logging
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -31,6 +30,7 @@ JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
 QUIET_KEY = "romou.is_quiet"
 _PRINTED_KEY = "romou.has_printed"
+LOADING = "Loading TVM and the drivers ..."
 _LOADS_TVM = (
     "tune",
     "compile",
@@ -123,13 +123,13 @@ def debug_option(function: _F) -> _F:
 
 
 def _saying_that_it_started(function: _F) -> _F:
-    """Print a line in a terminal before a command loads TVM and the drivers, which takes seconds."""
+    """Print a line on stderr before a command loads TVM and the drivers, which takes seconds."""
 
     @functools.wraps(function)
     def started(*arguments: Any, **options: Any) -> Any:
         context = click.get_current_context()
-        if context.info_name in _LOADS_TVM and sys.stderr.isatty() and not is_quiet():
-            click.echo("Loading TVM and the drivers ...", err=True)
+        if context.info_name in _LOADS_TVM and not is_quiet():
+            click.echo(LOADING, err=True)
         return function(*arguments, **options)
 
     return cast(_F, started)

@@ -39,7 +39,8 @@ def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(devices.command, "callback", full)
     result = CliRunner().invoke(main, ["devices"])
-    assert (result.exit_code, result.stderr) == (2, f"romou: out/output_0.npy: No space left on device\nhint: {HINT}")
+    assert result.exit_code == 2
+    assert result.stderr == f"romou: out/output_0.npy: No space left on device\nhint: {HINT}"
 
 
 def test_where_the_model_cannot_be_saved_is_said_before_the_search(model: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 import romou
 from romou.base.errors import UsageError
 from romou.cli import main
+from romou.cli.common import LOADING
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 from romou.tuner.records import Record, RecordStore
@@ -159,7 +160,7 @@ def test_missing_compilers_are_reported_first(model: Path, tmp_path: Path, monke
     result = invoke(str(model), "--target", TARGET, "--gpu", "a630")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        f"romou: Mesa's mobile compilers are not in {tmp_path}\nhint: Run romou setup mobile-compilers"
+        f"{LOADING}\nromou: Mesa's mobile compilers are not in {tmp_path}\nhint: Run romou setup mobile-compilers"
     )
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 import romou
 from romou.base.errors import DeviceError, UsageError
 from romou.cli import main
+from romou.cli.common import LOADING
 from romou.devices.backends import backend
 from romou.devices.hardware import known_shipped_devices, known_socs, soc_called
 from romou.devices.targets import Target, attached_index, device_text, with_device
@@ -125,13 +126,15 @@ def test_commands_name_their_device_first_unless_they_are_quiet(tmp_path: Path) 
     model.write_bytes(one_operator().SerializeToString())
     saved = tmp_path / "m.romou"
     compiling = ["compile", str(model), "--no-verify", "-o", str(saved), "--device"]
-    assert invoke(*compiling, "Pixel 8").stderr.splitlines()[0] == (
-        "Device: Arm Mali-G715, Immortalis-G715, not attached"
-    )
-    assert invoke(*compiling, "0").stderr.splitlines()[0].startswith(f"Device: opencl:0 {ATTACHED[0]['name']} (")
+    assert invoke(*compiling, "Pixel 8").stderr.splitlines()[:2] == [
+        LOADING,
+        "Device: Arm Mali-G715, Immortalis-G715, not attached",
+    ]
+    here = f"{LOADING}\nDevice: opencl:0 {ATTACHED[0]['name']} ("
+    assert invoke(*compiling, "0").stderr.startswith(here)
     assert invoke(*compiling, "0", "-q").stderr == ""
     for arguments in (["run", str(saved)], ["bench", str(model), "--save", str(tmp_path / "b.json"), "--no-times"]):
-        assert invoke(*arguments, "--device", "0").stderr.startswith(f"Device: opencl:0 {ATTACHED[0]['name']} (")
+        assert invoke(*arguments, "--device", "0").stderr.startswith(here)
 
 
 def test_a_run_on_another_device_than_the_models_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,9 +143,8 @@ def test_a_run_on_another_device_than_the_models_says_so(tmp_path: Path, caplog:
     done = invoke("run", str(saved), "--repeat", "1")
     here = ATTACHED[0]["name"]
     assert done.exit_code == 0, done.output
-    assert re.match(
-        rf"Device: Qualcomm Adreno 640 .*, not attached; opencl:0 {re.escape(here)} .* in its place\n", done.stderr
-    )
+    first = rf"Device: Qualcomm Adreno 640 .*, not attached; opencl:0 {re.escape(here)} .* in its place"
+    assert re.fullmatch(first, done.stderr.splitlines()[1])
     assert f"no adreno640 is attached: the model was compiled for it and runs on {here}" in done.stderr + caplog.text
 
 
