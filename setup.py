@@ -52,7 +52,7 @@ class WithHeaders(patches["COMMANDS"]["build_py"]):
             shutil.copytree(patches["THIRD_PARTY"], target, dirs_exist_ok=True)
 
 
-data = ("sh", "json", "onnx", "ubj.gz", "cl", "html", "md", "txt", "kt", "kts", "xml")
+data = ("sh", "json", "onnx", "ubj.gz", "cl", "html", "md", "txt", "kt", "kts", "pro", "xml")
 
 setup(
     license="Apache-2.0",

@@ -28,6 +28,7 @@ from support.suite.exhaustive import exhaustive
 HERE, APP = "x86_64-linux-gnu", ROOT / "tvm_patches/app_runtime"
 TEMPLATE = ROOT / "romou/runtime/deploy/android"
 SOURCES = "src/main/java/dev/romou"
+CLASS = [TEMPLATE / "romou" / SOURCES / name for name in ("Model.kt", "Native.kt")]
 LIBRARIES = ("libromou.so", "libromou_jni.so", "libtvm_runtime.so")
 
 
@@ -113,9 +114,18 @@ def test_the_parts_of_the_project_fit_together() -> None:
     (api,) = re.findall(r"^API=(\d+)", (ROOT / "tvm_patches/build_phone_runtime.sh").read_text(), re.MULTILINE)
     for module in ("romou", "app"):
         assert f"minSdk = {api} " in (TEMPLATE / module / "build.gradle.kts").read_text()
-    externals = re.findall(r"external fun (\w+)\(", (TEMPLATE / "romou" / SOURCES / "Model.kt").read_text())
-    natives = re.findall(r"Java_dev_romou_Model_(\w+)\(", (APP / "jni.cc").read_text())
+    externals = re.findall(r"external fun (\w+)\(", CLASS[1].read_text())
+    jni = (APP / "jni.cc").read_text()
+    natives = re.findall(r"Java_dev_romou_Native_(\w+)\(", jni)
     assert sorted(externals) == sorted(natives) != []
+    # What only JNI names would be removed or renamed in a release of an app.
+    assert set(re.findall(r'FindClass\("(.*)/\w+"\)', jni)) == {"dev/romou"}
+    assert "-keep class dev.romou.* { *; }" in (TEMPLATE / "romou/consumer-rules.pro").read_text()
+    assert 'consumerProguardFiles("consumer-rules.pro")' in (TEMPLATE / "romou/build.gradle.kts").read_text()
+
+
+def test_the_class_is_short() -> None:
+    assert len(CLASS[0].read_text().splitlines()) <= 30
 
 
 def kotlin(folder: Path, config: pytest.Config, *sources: Path) -> Path:
@@ -144,7 +154,7 @@ def test_kotlin_runs_several_shapes_as_python(host_runtime: Path, tmp_path: Path
     model = romou.compile(network, target="opencl -device=host", verify=False, **options)
     exported = model.export_android(tmp_path / "model", host=HERE)
     own = Path(__file__).with_name("Shapes.kt")
-    classes = kotlin(tmp_path, pytestconfig, TEMPLATE / "romou" / SOURCES / "Model.kt", own)
+    classes = kotlin(tmp_path, pytestconfig, *CLASS, own)
     build_jni(host_runtime, tmp_path)
     command = ["java", f"-Djava.library.path={tmp_path}", "-cp", str(classes), "ShapesKt", str(exported)]
     done = subprocess.run([*command, "3", "5", "4", "6", "3"], capture_output=True, text=True, check=False)
@@ -167,7 +177,7 @@ def test_kotlin_gives_pythons_classes(
     """The class and the sample's code run on this machine's JVM, on PoCL."""
     sample = [TEMPLATE / "app" / SOURCES / "sample" / name for name in ("Picture.kt", "Bench.kt")]
     own = Path(__file__).with_name("Classify.kt")
-    classes = kotlin(tmp_path, pytestconfig, TEMPLATE / "romou" / SOURCES / "Model.kt", *sample, own)
+    classes = kotlin(tmp_path, pytestconfig, *CLASS, *sample, own)
     build_jni(host_runtime, tmp_path)
     first, *others = map(romou.load, saved)
     exported = first.export_android(tmp_path / "model", others=others, host=HERE)

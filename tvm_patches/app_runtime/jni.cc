@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// romou.h for Java and Kotlin: the native functions of dev.romou.Model. Tensors are direct byte buffers, so that nothing is copied on the way.
+// romou.h for Java and Kotlin: the functions of dev.romou.Native. Tensors are direct byte buffers, so that nothing is copied on the way.
 #include <jni.h>
 
 #include <cstdint>
@@ -45,15 +45,11 @@ class Text {
 
 romou_model* model_of(jlong handle) { return reinterpret_cast<romou_model*>(handle); }
 
-romou_status tensor_of(jlong handle, jboolean is_input, jint index, romou_tensor* tensor) {
-  return (is_input ? romou_input : romou_output)(model_of(handle), static_cast<size_t>(index), tensor);
-}
-
 }  // namespace
 
 extern "C" {
 
-JNIEXPORT jlong JNICALL Java_dev_romou_Model_open(JNIEnv* env, jclass, jstring folder, jstring variant, jstring programs) {
+JNIEXPORT jlong JNICALL Java_dev_romou_Native_open(JNIEnv* env, jclass, jstring folder, jstring variant, jstring programs) {
   const Text folder_text(env, folder), variant_text(env, variant), programs_text(env, programs);
   const romou_options options{variant_text, programs_text};
   romou_model* model = nullptr;
@@ -61,43 +57,37 @@ JNIEXPORT jlong JNICALL Java_dev_romou_Model_open(JNIEnv* env, jclass, jstring f
   return reinterpret_cast<jlong>(model);
 }
 
-JNIEXPORT void JNICALL Java_dev_romou_Model_close(JNIEnv*, jclass, jlong handle) { romou_close(model_of(handle)); }
+JNIEXPORT void JNICALL Java_dev_romou_Native_close(JNIEnv*, jclass, jlong handle) { romou_close(model_of(handle)); }
 
-JNIEXPORT jint JNICALL Java_dev_romou_Model_count(JNIEnv*, jclass, jlong handle, jboolean is_input) {
-  return static_cast<jint>((is_input ? romou_input_count : romou_output_count)(model_of(handle)));
-}
-
-JNIEXPORT jobjectArray JNICALL Java_dev_romou_Model_names(JNIEnv* env, jclass, jlong handle, jboolean is_input, jint index) {
-  romou_tensor tensor;
-  if (!check(env, tensor_of(handle, is_input, index, &tensor))) return nullptr;
-  const jobjectArray names = env->NewObjectArray(2, env->FindClass("java/lang/String"), nullptr);
-  if (names == nullptr) return nullptr;
-  env->SetObjectArrayElement(names, 0, env->NewStringUTF(tensor.name));
-  env->SetObjectArrayElement(names, 1, env->NewStringUTF(tensor.stored));
-  return names;
-}
-
-JNIEXPORT jlongArray JNICALL Java_dev_romou_Model_sizes(JNIEnv* env, jclass, jlong handle, jboolean is_input, jint index) {
-  romou_tensor tensor;
-  if (!check(env, tensor_of(handle, is_input, index, &tensor))) return nullptr;
-  const jsize rank = static_cast<jsize>(tensor.rank);
-  const jlongArray sizes = env->NewLongArray(rank + 1);
-  if (sizes == nullptr) return nullptr;
-  const jlong bytes = static_cast<jlong>(tensor.bytes);
-  env->SetLongArrayRegion(sizes, 0, 1, &bytes);
-  for (jsize axis = 0; axis < rank; ++axis) {
-    const jlong side = tensor.shape[axis];
-    env->SetLongArrayRegion(sizes, axis + 1, 1, &side);
+JNIEXPORT jobjectArray JNICALL Java_dev_romou_Native_tensors(JNIEnv* env, jclass, jlong handle, jboolean is_input) {
+  const jclass type = env->FindClass("dev/romou/Tensor");
+  if (type == nullptr) return nullptr;  // the JVM throws its own error, here and below
+  const jmethodID constructor = env->GetMethodID(type, "<init>", "(Ljava/lang/String;Ljava/lang/String;[JI)V");
+  if (constructor == nullptr) return nullptr;
+  const size_t count = (is_input ? romou_input_count : romou_output_count)(model_of(handle));
+  const jobjectArray tensors = env->NewObjectArray(static_cast<jsize>(count), type, nullptr);
+  for (size_t index = 0; tensors != nullptr && index < count; ++index) {
+    romou_tensor tensor;
+    if (!check(env, (is_input ? romou_input : romou_output)(model_of(handle), index, &tensor))) return nullptr;
+    const std::vector<jlong> sides(tensor.shape, tensor.shape + tensor.rank);
+    const jlongArray shape = env->NewLongArray(static_cast<jsize>(sides.size()));
+    const jstring name = env->NewStringUTF(tensor.name), dtype = env->NewStringUTF(tensor.stored);
+    if (shape == nullptr || name == nullptr || dtype == nullptr) return nullptr;
+    env->SetLongArrayRegion(shape, 0, static_cast<jsize>(sides.size()), sides.data());
+    const jobject made = env->NewObject(type, constructor, name, dtype, shape, static_cast<jint>(tensor.bytes));
+    if (made == nullptr) return nullptr;
+    env->SetObjectArrayElement(tensors, static_cast<jsize>(index), made);
+    for (const jobject held : {made, static_cast<jobject>(shape), static_cast<jobject>(name), static_cast<jobject>(dtype)}) env->DeleteLocalRef(held);
   }
-  return sizes;
+  return tensors;
 }
 
-JNIEXPORT void JNICALL Java_dev_romou_Model_set(JNIEnv* env, jclass, jlong handle, jstring input, jobject buffer) {
+JNIEXPORT void JNICALL Java_dev_romou_Native_set(JNIEnv* env, jclass, jlong handle, jstring input, jobject buffer) {
   const Text name(env, input);
   check(env, romou_set(model_of(handle), name, env->GetDirectBufferAddress(buffer), static_cast<size_t>(env->GetDirectBufferCapacity(buffer))));
 }
 
-JNIEXPORT void JNICALL Java_dev_romou_Model_reshape(JNIEnv* env, jclass, jlong handle, jstring input, jlongArray shape) {
+JNIEXPORT void JNICALL Java_dev_romou_Native_reshape(JNIEnv* env, jclass, jlong handle, jstring input, jlongArray shape) {
   const Text name(env, input);
   std::vector<jlong> sides(static_cast<size_t>(env->GetArrayLength(shape)));
   env->GetLongArrayRegion(shape, 0, static_cast<jsize>(sides.size()), sides.data());
@@ -105,13 +95,13 @@ JNIEXPORT void JNICALL Java_dev_romou_Model_reshape(JNIEnv* env, jclass, jlong h
   check(env, romou_reshape(model_of(handle), name, given.data(), given.size()));
 }
 
-JNIEXPORT void JNICALL Java_dev_romou_Model_run(JNIEnv* env, jclass, jlong handle) { check(env, romou_run(model_of(handle))); }
+JNIEXPORT void JNICALL Java_dev_romou_Native_run(JNIEnv* env, jclass, jlong handle) { check(env, romou_run(model_of(handle))); }
 
-JNIEXPORT void JNICALL Java_dev_romou_Model_get(JNIEnv* env, jclass, jlong handle, jstring output, jobject buffer) {
+JNIEXPORT void JNICALL Java_dev_romou_Native_get(JNIEnv* env, jclass, jlong handle, jstring output, jobject buffer) {
   const Text name(env, output);
   check(env, romou_get(model_of(handle), name, env->GetDirectBufferAddress(buffer), static_cast<size_t>(env->GetDirectBufferCapacity(buffer))));
 }
 
-JNIEXPORT jstring JNICALL Java_dev_romou_Model_about(JNIEnv* env, jclass, jlong handle) { return env->NewStringUTF(romou_about(model_of(handle))); }
+JNIEXPORT jstring JNICALL Java_dev_romou_Native_about(JNIEnv* env, jclass, jlong handle) { return env->NewStringUTF(romou_about(model_of(handle))); }
 
 }  // extern "C"

@@ -1,6 +1,6 @@
 """Write an Android project around an exported model: a library with a Kotlin class, and a sample app.
 
-romou/src/main/java/dev/romou/Model.kt      romou.h in Kotlin
+romou/src/main/java/dev/romou/Model.kt      romou.h in Kotlin, over the functions in Native.kt
 romou/src/main/jniLibs/arm64-v8a            the runtime
 romou/src/main/assets/model                 the exported model, which the app unpacks at its first start
 app                                         the sample, which classifies a picture

@@ -9,6 +9,7 @@ android {
     defaultConfig {
         minSdk = 24 // the runtime is built for it
         ndk { abiFilters += "arm64-v8a" }
+        consumerProguardFiles("consumer-rules.pro")
     }
     compileOptions {
         sourceCompatibility = JavaVersion.VERSION_1_8
