@@ -9,8 +9,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
 
 model=${1:-squeezenet1_0}
 work=${WORK_DIR:-$ROOT/.demo}
-# Where PoCL is installed as well: the faster one (docs/targets-and-devices.md).
-export ROMOU_OPENCL_DEVICE=${ROMOU_OPENCL_DEVICE:-Intel(R) OpenCL}
 
 setup_system
 setup_python "[cpu]"

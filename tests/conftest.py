@@ -18,6 +18,9 @@ from support.devices import short_pocl
 # Some ICD loaders search elsewhere by default. Loaded drivers were chosen by it, so it is set before TVM is imported.
 if Path(os.environ.get("OCL_ICD_VENDORS", short_pocl.SYSTEM)) == short_pocl.SYSTEM:
     os.environ["OCL_ICD_VENDORS"] = str(short_pocl.vendors())
+# The tests' CPU is PoCL, also if a faster driver is installed.
+if short_pocl.is_first():
+    os.environ.setdefault("ROMOU_OPENCL_DEVICE", "Portable Computing Language")
 # Images of containers often set it: each of the many processes that tests start would compile the project's modules
 # again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -56,7 +56,7 @@ VARIABLES = {
     "ROMOU_OPENCL_DEVICE": Variable(
         "part of an OpenCL device's or platform's name, or its number: devices that match come first; an error if none"
         " does",
-        "all, GPUs first",
+        "all, GPUs first, then the faster driver of the CPU",
     ),
     "ROMOU_OPENCL_DUMP_DIR": Variable(
         "folder for the sources of kernels that the OpenCL driver refuses",

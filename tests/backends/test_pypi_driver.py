@@ -5,6 +5,8 @@ drivers.
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -65,14 +67,26 @@ def test_without_the_wheels_there_is_nothing_to_open(monkeypatch: pytest.MonkeyP
 
 
 def test_both_drivers_are_listed_and_each_tells_where_it_came_from(pytestconfig: pytest.Config) -> None:
-    """The system's device stays the first. Both compute in one process."""
+    """Both compute in one process."""
     INTEL.require(pytestconfig)
     found = BACKEND.list_devices()
-    assert [facts["platform"] for facts in found][:1] == [POCL.title]
     (index,) = [index for index, facts in enumerate(found) if facts["platform"] == INTEL.title]
     assert BACKEND.origin(found[0]) == f"the system's platforms, by {found[0]['library']}"
     report = BACKEND.check_device(index)
     assert (report.is_usable, report.has_images, report.has_fp16, report.origin) == (True, True, True, origin_of_pypi())
+
+
+def test_the_faster_driver_is_taken_and_named_unless_a_variable_chooses(pytestconfig: pytest.Config) -> None:
+    INTEL.require(pytestconfig)
+    POCL.require(pytestconfig)
+    code = "from romou.devices.targets import Target, device_text; print(device_text(Target('opencl -device=host')))"
+    words = {
+        chosen: forked.run("-c", code, env={**os.environ, "ROMOU_OPENCL_DEVICE": chosen}).stdout.strip()
+        for chosen in ("", POCL.title)
+    }
+    intel, pocl = rf"opencl:\d .* \({re.escape(INTEL.title)}\)", rf"opencl:\d .* \({POCL.title}\)"
+    assert re.fullmatch(f"{intel}, usually faster than {pocl}", words[""])
+    assert re.fullmatch(rf"{pocl}; usually faster: --device \d, {intel}", words[POCL.title])
 
 
 def test_it_serves_where_no_loader_can_be_opened(tmp_path: Path, pytestconfig: pytest.Config) -> None:
@@ -82,7 +96,8 @@ def test_it_serves_where_no_loader_can_be_opened(tmp_path: Path, pytestconfig: p
     INTEL.require(pytestconfig)
     for name in ("libOpenCL.so.1", "libOpenCL.so"):
         (tmp_path / name).write_text("no library")
-    with serving(OCL_ICD_VENDORS=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path)) as server:
+    named = {"ROMOU_OPENCL_DEVICE": "", "OCL_ICD_VENDORS": str(tmp_path), "LD_LIBRARY_PATH": str(tmp_path)}
+    with serving(**named) as server:
         connection = connect(Address.parse(server.address))
         try:
             (facts,) = connection.devices

@@ -224,6 +224,7 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(compat, "check_versions", mismatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("ROMOU_DEBGU", "1")
+    monkeypatch.delenv("ROMOU_OPENCL_DEVICE", raising=False)
     result = invoke("doctor", "--json")
     assert result.exit_code == 1
     findings = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}

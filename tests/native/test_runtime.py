@@ -93,7 +93,13 @@ def addresses(library: Path) -> Path:
 
 def run(program: Path, library: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     # TVM's own tables live as long as the process; handles of the driver are counted by the library.
-    variables = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library), "ASAN_OPTIONS": "detect_leaks=0", **environment}
+    variables = {
+        **os.environ,
+        "ROMOU_OPENCL_LIBRARY": str(library),
+        "ROMOU_OPENCL_DEVICE": "",
+        "ASAN_OPTIONS": "detect_leaks=0",
+        **environment,
+    }
     return subprocess.run(
         [str(program), *arguments], env=variables, capture_output=True, text=True, timeout=300, check=False
     )

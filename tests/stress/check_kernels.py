@@ -66,7 +66,7 @@ Run = Callable[[int, str], tuple[str | None, str | None]]
 
 def watched(library: str) -> dict[str, str]:
     """Return the environment of a process that runs kernels in Oclgrind."""
-    return {"ROMOU_OPENCL_LIBRARY": library, **WATCH, **PLAIN}
+    return {"ROMOU_OPENCL_LIBRARY": library, "ROMOU_OPENCL_DEVICE": "", **WATCH, **PLAIN}
 
 
 class Log:

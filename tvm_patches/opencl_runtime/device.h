@@ -58,7 +58,7 @@ class Device {
   cl_device_id id() const { return id_; }
   /// "opencl:0 'name' (platform)"
   std::string label() const;
-  /// Device type: GPU, accelerator or CPU.
+  /// Device type: GPU, accelerator or CPU. Of a CPU's drivers, the faster one comes first.
   int type_rank() const;
   int index = 0;  ///< the N of opencl:N
   /// Return the device that this thread's host code chose last.

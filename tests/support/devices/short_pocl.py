@@ -25,6 +25,12 @@ UNCALLED = re.compile(
 DECLARATION = re.compile(r"^[a-z][\w ]*?[\w*]+\s+(?:__attribute__\(\(\w+\)\)\s*)*(\w+)\s*\([^;{}]*\);\n", re.MULTILINE)
 
 
+def is_first() -> bool:
+    """Return whether PoCL is installed and no platform but Mesa's beside it, which may be a GPU's."""
+    installed = {path.stem for path in SYSTEM.glob("*.icd")}
+    return "pocl" in installed and installed <= {"pocl", "mesa", "rusticl"}
+
+
 def vendors() -> Path:
     """Return the system's folder of OpenCL platforms with the copy in place of PoCL, or that folder itself if PoCL is
     not installed in the usual way.
