@@ -26,7 +26,11 @@ def right(saved: Path) -> bytes:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set a separate cache for the test and return the folder of its entries, which does not exist yet."""
+    """Set a separate cache for the test and return the folder of its entries, which does not exist yet.
+
+    PoCL's programs are kept here, one for each kernel.
+    """
+    monkeypatch.setenv("ROMOU_QUIRKS_OFF", "pocl_headers")
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     return tmp_path / "cache" / "programs"

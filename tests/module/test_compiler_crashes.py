@@ -43,13 +43,15 @@ def assert_names(text: str, kernel: str) -> Path:
     return Path(named)
 
 
+@pytest.mark.parametrize("quirks_off", ["", "pocl_headers"], ids=["together", "one_by_one"])
 def test_a_compiler_that_crashes_ends_one_process(
-    saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
+    quirks_off: str, saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
 ) -> None:
     """The next start compiles in another process and reports the kernel. All later starts do the same, until the user
-    has it tried again.
+    has it tried again. Kernels that are one program are then compiled one by one.
     """
     kernel, environment = crashing
+    environment["ROMOU_QUIRKS_OFF"] = quirks_off
     lines = starts(CRASHES, saved, right_file, *["crashes on source"] * 3, "", **environment)
     codes, texts = zip(*map(json.loads, lines), strict=True)
     assert codes == (-signal.SIGABRT, 2, 2, 2)
@@ -62,11 +64,13 @@ def test_a_compiler_that_crashes_ends_one_process(
     assert (code, report[2]) == (0, [])
 
 
+@pytest.mark.parametrize("quirks_off", ["", "pocl_headers"], ids=["together", "one_by_one"])
 def test_a_process_that_was_killed_refuses_no_kernel(
-    saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
+    quirks_off: str, saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
 ) -> None:
     """If a process is killed while it compiles a kernel, another process compiles the kernel again."""
-    lines = starts(CRASHES, saved, right_file, "crashes on source", "", "", **crashing[1])
+    environment = {**crashing[1], "ROMOU_QUIRKS_OFF": quirks_off}
+    lines = starts(CRASHES, saved, right_file, "crashes on source", "", "", **environment)
     codes, reports = zip(*map(json.loads, lines), strict=True)
     assert codes == (-signal.SIGABRT, 0, 0)
     assert reports[1][0] == reports[2][0] > 1

@@ -281,7 +281,7 @@ def test_modules_release_their_kernels(opencl_device: tvm.runtime.Device) -> Non
 def test_kernels_are_compiled_as_one_program(opencl_device: tvm.runtime.Device) -> None:
     before = statistics()
     module = tirx.build(TwoKernels, target=HOST_AND_OPENCL)
-    tvm.get_global_func("romou.opencl.compile_as_one")(module, 0)
+    tvm.get_global_func("romou.opencl.compile_as_one")(module, 0, "")
     a = tvm.runtime.tensor(np.arange(64, dtype="float32"), opencl_device)
     b, c = (tvm.runtime.empty((64,), "float32", opencl_device) for _ in range(2))
     module["add_one"](a, b)
@@ -308,7 +308,7 @@ def test_a_kernel_that_the_driver_refuses_is_named_among_several(opencl_device: 
                 A[i] = T.call_extern("float32", "no_such_function", A[i])
 
     module = tirx.build(OneIsBroken, target=HOST_AND_OPENCL)
-    tvm.get_global_func("romou.opencl.compile_as_one")(module, 0)
+    tvm.get_global_func("romou.opencl.compile_as_one")(module, 0, "")
     a = tvm.runtime.tensor(np.zeros(64, "float32"), opencl_device)
     module["right"](a)
     assert (a.numpy() == 7).all()

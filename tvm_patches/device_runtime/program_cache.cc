@@ -201,6 +201,10 @@ bool ProgramCache::has(const std::string& key) const { return is_usable() && acc
 
 void ProgramCache::remove(const std::string& key) { unlink(path_of(key).c_str()); }
 
+void ProgramCache::trust_again(const std::string& key) {
+  if (doubtful_.erase(key) != 0) unlink((folder_ + "/" + key + kMark).c_str());
+}
+
 void ProgramCache::trim(uint64_t limit) {
   DIR* folder = opendir(folder_.c_str());
   if (folder == nullptr) return;

@@ -60,6 +60,8 @@ class ProgramCache {
   bool has(const std::string& key) const;
   /// Return whether a process ended while the driver compiled this program.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) != 0; }
+  /// Remove the mark of a process that ended.
+  void trust_again(const std::string& key);
 
   enum class Work { kLoad, kCompile };
   /// A mark that exists while a driver loads a binary or compiles.

@@ -134,7 +134,9 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
   /// Compile all kernels as one program. If the driver refuses it, `kernel_on` compiles each, and names the one at fault.
-  void compile_as_one(Device& device);
+  /// Compile kernels that are not in the cache as one program, without those that a process ended in. Return false if a process ended in that program,
+  /// which is then left alone once: kernel by kernel it is seen which one it was.
+  bool compile_as_one(Device& device, ProgramCache& cache);
   /// Write a kernel that had to be compiled to the cache. False if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) {
     Kernel& kernel = kernel_on(device, name);
@@ -246,19 +248,29 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
   return kernel;
 }
 
-void OpenCLModule::compile_as_one(Device& device) {
+bool OpenCLModule::compile_as_one(Device& device, ProgramCache& cache) {
   std::vector<std::string> names, sources;
   for (const auto& [name, source] : parts_) {
-    if (name.empty()) continue;
+    const std::string key = program_key(device, name, source);
+    if (name.empty() || cache.has(key) || cache.is_doubtful(key)) continue;
     names.push_back(name);
     sources.push_back(source);
   }
-  const auto program = names.size() > 1 ? compile_together(device, sources) : nullptr;
+  if (names.size() < 2) return true;
+  const std::string source = joined(sources), key = program_key(device, "", source);
+  if (cache.is_doubtful(key)) {
+    cache.trust_again(key);
+    return false;
+  }
+  std::optional<ProgramCache::Attempt> attempt;
+  if (cache.is_usable()) attempt.emplace(cache, key, ProgramCache::Work::kCompile);
+  const auto program = compile_together(device, source);
   for (const std::string& name : names) {
     Kernel& kernel = slot_of(device, name);
     std::lock_guard<std::mutex> lock(kernel.mutex);
     if (!kernel.program) kernel.program = program;
   }
+  return true;
 }
 
 }  // namespace
@@ -270,10 +282,14 @@ TVM_FFI_STATIC_INIT_BLOCK() {
         for (const auto& [format, text] : texts) completed.Set(format, with_samplers(std::string(text)));
         return tvm::ffi::Module(tvm::ffi::make_object<OpenCLModule>(with_samplers(std::string(data.data(), data.size())), functions, completed));
       });
-  tvm::ffi::reflection::GlobalDef().def("romou.opencl.compile_as_one", [](const tvm::ffi::Module& library, int device) {
+  tvm::ffi::reflection::GlobalDef().def("romou.opencl.compile_as_one", [](const tvm::ffi::Module& library, int index, const String& folder) {
+    Device& device = DeviceTable::global().at(index);
+    ProgramCache cache(std::string(folder), program_key(device));
     std::vector<OpenCLModule*> modules;
     collect(library, modules);
-    for (OpenCLModule* module : modules) module->compile_as_one(DeviceTable::global().at(device));
+    bool is_done = true;
+    for (OpenCLModule* module : modules) is_done = module->compile_as_one(device, cache) && is_done;
+    return is_done;
   });
   register_programs<OpenCLModule, DeviceTable>();
 }

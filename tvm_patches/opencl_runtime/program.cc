@@ -67,7 +67,8 @@ cl_int compile_source(Device& device, const std::string& name, const std::string
   return api().clBuildProgram(made.get(), 1, &id, options.c_str(), nullptr, nullptr);
 }
 
-/// Return the sources behind each other, without functions that an earlier source defines in the same words.
+}  // namespace
+
 std::string joined(const std::vector<std::string>& sources) {
   std::string all;
   std::set<std::string> functions;
@@ -89,10 +90,7 @@ std::string joined(const std::vector<std::string>& sources) {
   return all;
 }
 
-}  // namespace
-
-std::shared_ptr<const Program> compile_together(Device& device, const std::vector<std::string>& sources) {
-  const std::string source = joined(sources);
+std::shared_ptr<const Program> compile_together(Device& device, const std::string& source) {
   Program made;
   const cl_int code = compile_source(device, "", source, build_options(device, source), made);
   return code == CL_SUCCESS ? std::make_shared<const Program>(std::move(made)) : nullptr;

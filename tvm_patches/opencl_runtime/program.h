@@ -20,8 +20,10 @@ namespace romou::opencl {
 /// source, it is the key of the device.
 std::string program_key(const Device& device, const std::string& name = {}, const std::string& source = {});
 
-/// Compile the sources of several kernels as one program, with the build options of all. Null if the driver refuses it.
-std::shared_ptr<const Program> compile_together(Device& device, const std::vector<std::string>& sources);
+/// Return the sources behind each other, without functions that an earlier source defines in the same words.
+std::string joined(const std::vector<std::string>& sources);
+/// Compile a source of several kernels. Null if the driver refuses it.
+std::shared_ptr<const Program> compile_together(Device& device, const std::string& source);
 
 /// The kernel object of one function on one device. OpenCL keeps arguments in the kernel object, so setting arguments and launching happen under one
 /// lock.

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -102,7 +103,8 @@ class Programs:
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
     missing, module_bytes: the same, on this machine only. None elsewhere, or if the runtime lacks them.
-    compile_as_one: the same. It compiles all kernels as one program. None if each kernel is a program.
+    compile_as_one: the same. It compiles all kernels that are not in the cache as one program, which is not cached.
+        It returns False if a process ended while it compiled that program. None if each kernel is a program.
     threads: compiling threads. 0 for one on each core.
     is_kept: False if the driver must not be given binaries.
     crashes: whether the driver's compiler is known to crash.
@@ -118,7 +120,7 @@ class Programs:
         folder: Callable[[], str],
         missing: Callable[[Any, int, str], str] | None = None,
         module_bytes: Callable[[Any], Sequence[bytes]] | None = None,
-        compile_as_one: Callable[[Any, int], None] | None = None,
+        compile_as_one: Callable[[Any, int, str], bool] | None = None,
         threads: int = 0,
         is_kept: bool = True,
         crashes: bool = False,
@@ -143,25 +145,25 @@ class Programs:
         RuntimeError
             The driver refuses a program. The message names the kernel.
         """
+        start = time.perf_counter()
         with contextlib.ExitStack() as stack:
             folder = self._folder
+            has_ended = self._compile_as_one is not None and not self._compile_as_one(self._library, self._index, folder)
             if compile_apart is not None and self._missing is not None and self._module_bytes is not None:
                 if self._crashes and not folder:
                     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-programs-"))
                 status = json.loads(str(self._missing(self._library, self._index, folder)))
-                if status["doubtful"] or (self._crashes and status["missing"]):
+                if has_ended or status["doubtful"] or (self._crashes and status["missing"]):
                     modules = [bytes(module) for module in self._module_bytes(self._library)]
                     compile_apart(modules, self._index, folder, self._threads)
-            self._prepare_here(folder)
+            self._prepare_here(folder, start)
 
-    def _prepare_here(self, folder: str) -> None:
-        if self._compile_as_one is not None and not folder:
-            self._compile_as_one(self._library, self._index)
+    def _prepare_here(self, folder: str, start: float) -> None:
         report = json.loads(str(self._prepare(self._library, self._index, folder, self._threads)))
         self.report = ProgramReport(
             cached=report["cached"],
             compiled=report["compiled"],
-            seconds=report["seconds"],
+            seconds=time.perf_counter() - start,
             notes=tuple(report["notes"]),
         )
         warn_of(self.report.notes)
