@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from romou.base.errors import DeviceError, NumericError
 from romou.base.linking import is_here
 from romou.compiler.compilation import Compilation, import_model
+from romou.devices.hardware.quirks import rules_for
 from romou.devices.targets import Target
 from romou.driver.site import TimingSite
 from romou.driver.verify import verified
@@ -46,7 +47,7 @@ def checked(compilation: Compilation, site: TimingSite, device: int | None, make
     target, model = site.named, make(compilation, site)
     if is_attached(target, device):
         return _until_right(compilation, model, site, make, lambda candidate: candidate)
-    index = stand_in(target)
+    index = stand_in(target, model)
     if index is None:
         return model
     cpu = TimingSite(named=target, target=target.limited_to(target.backend.facts(index)), index=index)
@@ -75,19 +76,25 @@ def is_attached(target: Target, device: int | None) -> bool:
         return False
 
 
-def stand_in(target: Target) -> int | None:
-    """Return the index of the CPU that runs kernels for a device that is not attached. None if there is none.
+def stand_in(target: Target, model: TunedModel) -> int | None:
+    """Return the index of the CPU that runs a model's kernels for a device that is not attached. None if there is none.
 
-    Of several, it is the one whose limits leave most kernels as they are.
+    Of several, it is one that runs them as they are. Of these, it is one whose driver compiles several at once.
     """
     if not is_here(target.host):
         return None
-    texts = {
-        index: str(target.limited_to(facts))
-        for index, facts in enumerate(target.backend.list_devices())
-        if facts["type"] == "cpu"
-    }
-    return min(texts, key=lambda index: (texts[index] != str(target), len(texts[index])), default=None)
+
+    def drawbacks(index: int) -> tuple[bool, bool, int]:
+        limited = target.limited_to(devices[index])
+        return (
+            not runs_on_stand_in(model, target, limited),
+            rules_for(devices[index]).compiles_in_order,
+            len(str(limited)),
+        )
+
+    devices = target.backend.list_devices()
+    cpus = [index for index, facts in enumerate(devices) if facts["type"] == "cpu"]
+    return min(cpus, key=drawbacks, default=None)
 
 
 def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool:
@@ -95,12 +102,14 @@ def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool
 
     limited: the target within the device's limits.
     """
-    lacks_fp16 = "-half=storage" in str(limited)
-    same = target.with_options(half="storage") if lacks_fp16 else target
-    if str(same) != str(limited):
-        return False
-    may_use_fp16 = target.limits.has_fp16_arithmetic and lacks_fp16
-    return not (may_use_fp16 and any("cl_khr_fp16" in text for text in model.sources().values()))
+    same, texts = target, model.sources().values()
+    uses_fp16 = target.limits.has_fp16_arithmetic and any("cl_khr_fp16" in text for text in texts)
+    if limited.options.get("half") == "storage" and not uses_fp16:
+        same = same.with_options(half="storage")
+    lost = {*limited.limits.without} - {*target.limits.without}
+    if lost == {("functions", "native")} and not any("native_" in text for text in texts):
+        same = same.with_options(without=limited.options["without"])
+    return str(same) == str(limited)
 
 
 def _until_right(

@@ -294,7 +294,7 @@ def _is_part_wrong(
         if reference is None:
             return False
         limit = _limit(reference, target, precision)
-        return not _worst(found, reference, limit, part, inputs) <= limit
+        return not _worst(model.run(inputs), reference, limit, part, inputs) <= limit
     except (RomouError, RuntimeError):
         return False
 
