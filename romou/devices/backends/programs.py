@@ -148,7 +148,8 @@ class Programs:
         start = time.perf_counter()
         with contextlib.ExitStack() as stack:
             folder = self._folder
-            has_ended = self._compile_as_one is not None and not self._compile_as_one(self._library, self._index, folder)
+            compiles_as_one = self._compile_as_one or (lambda *_: True)
+            has_ended = not compiles_as_one(self._library, self._index, folder)
             if compile_apart is not None and self._missing is not None and self._module_bytes is not None:
                 if self._crashes and not folder:
                     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-programs-"))
