@@ -14,8 +14,10 @@ from romou.devices.hardware import quirks
 from romou.devices.hardware.quirks import Quirk, known_quirks, quirks_of, rules_for
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
+from support.devices import platforms
 from support.kernels.operators import small_tasks
 from support.models.small_networks import prime_net
+from support.servers import forked
 
 LIMITS = {
     "max_work_group_size": 1024,
@@ -160,3 +162,34 @@ def test_rules_act_on_a_models_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert saved.programs is not None
     assert saved.programs.cached == 0
     assert not (tmp_path / "other").exists()
+
+
+_SIGMOID = """
+import numpy as np, romou
+from onnx import helper
+x, y = (helper.make_tensor_value_info(name, 1, [7, 20]) for name in "xy")
+graph = helper.make_graph([helper.make_node("Sigmoid", ["x"], ["y"])], "g", [x], [y])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+compiled = romou.compile(model, verify=False, target="opencl -device=adreno640")
+data = np.random.default_rng(0).standard_normal((7, 20), np.float32)
+right = 1 / (1 + np.exp(-data.astype("float64")))
+print("native_exp(" in "".join(compiled.sources().values()), np.abs(compiled.run({"x": data})[0] / right - 1).max())
+"""
+
+
+def test_a_phones_native_functions_are_accurate_where_the_cpus_are_not(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The kernel keeps its text."""
+    platforms.INTEL.require(request.config)
+    environment = platforms.INTEL.environment()
+    errors = []
+    for off in ("", "intel_cpu_native_functions"):
+        done = forked.run(
+            "-c", _SIGMOID, env={**environment, "ROMOU_QUIRKS_OFF": off, "ROMOU_CACHE_DIR": str(tmp_path)}
+        )
+        assert done.returncode == 0, done.stderr
+        has_native, error = done.stdout.split()
+        assert has_native == "True"
+        errors.append(float(error))
+    assert errors[0] < 1e-6 < 1e-5 < errors[1]

@@ -88,6 +88,15 @@ class Device {
   Queue hold_queue() { return Queue(*this); }
   /// Use the queue with profiling for everything as soon as there is a buffer of `bytes`. Some drivers corrupt large buffers on other queues.
   void profile_above(size_t bytes) { profiled_bytes_ = bytes; }
+  /// Compile all programs with these options, besides those of the environment and of the source.
+  void set_build_options(const std::string& options) {
+    std::lock_guard<std::mutex> lock(options_mutex_);
+    build_options_ = options;
+  }
+  std::string build_options() const {
+    std::lock_guard<std::mutex> lock(options_mutex_);
+    return build_options_;
+  }
   /// Called when a buffer of `bytes` bytes was created.
   void note_buffer(size_t bytes);
   /// Create a queue besides the queues for commands.
@@ -119,6 +128,8 @@ class Device {
   cl_command_queue plain_queue_ = nullptr, profiling_queue_ = nullptr, active_queue_ = nullptr;
   std::vector<LaunchLog*> logs_;
   std::atomic<size_t> profiled_bytes_ = SIZE_MAX;
+  mutable std::mutex options_mutex_;
+  std::string build_options_;
 };
 
 /// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Devices with $ROMOU_OPENCL_DEVICE in the name of

@@ -23,6 +23,7 @@ namespace {
 std::string build_options(const Device& device, const std::string& source) {
   const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
   std::string options = given == nullptr ? "" : given;
+  if (const std::string own = device.build_options(); !own.empty()) options += " " + own;
   if (device.facts().divides_exactly && source.find("/* correctly rounded */") != std::string::npos) {
     options += " -cl-fp32-correctly-rounded-divide-sqrt";
   }

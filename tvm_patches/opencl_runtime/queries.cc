@@ -92,6 +92,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("romou.opencl.library", [] { return String(api().library); })
       .def("romou.opencl.offer_driver",
            [](tvm::ffi::Array<String> libraries) { offer_driver({libraries.begin(), libraries.end()}); })
+      .def("romou.opencl.set_build_options",
+           [](int device, const tvm::ffi::String& options) { DeviceTable::global().at(device).set_build_options(options); })
       .def("romou.opencl.profile_above",
            [](int device, int64_t bytes) { DeviceTable::global().at(device).profile_above(static_cast<size_t>(bytes)); })
       .def("romou.opencl.failure", [] { return String(api().failure); })

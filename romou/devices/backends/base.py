@@ -15,7 +15,7 @@ from romou.base.variants import VARIANTS
 from romou.devices.backends.programs import Programs, keeping
 from romou.devices.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.devices.hardware import HardwareSpec, device_called, known_devices, load_device
-from romou.devices.hardware.quirks import rules_for
+from romou.devices.hardware.quirks import DriverRules, rules_for
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -416,6 +416,15 @@ class Backend:
             compiler(module, index)
         return compiler is not None
 
+    def set_rules(self, facts: Mapping[str, Any], index: int, find: Callable[[str], Any]) -> DriverRules:
+        """Set the workarounds for a device's quirks in the runtime that `find` has functions of, and return them."""
+        rules = rules_for(facts)
+        if rules.profiling_queue_above_bytes is not None:
+            find(self.function("profile_above"))(index, rules.profiling_queue_above_bytes)
+        if rules.build_options:
+            find(self.function("set_build_options"))(index, rules.build_options)
+        return rules
+
     def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
         """Return the programs of a model on a device. None if the device's facts lack `keeps_programs`.
 
@@ -433,9 +442,7 @@ class Backend:
         facts = devices[index]
         find = tvm.get_global_func if connection is None else connection.session.get_function
         prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
-        rules = rules_for(facts)
-        if rules.profiling_queue_above_bytes is not None:
-            find(self.function("profile_above"))(index, rules.profiling_queue_above_bytes)
+        rules = self.set_rules(facts, index, find)
         threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
         how: dict[str, Any] = {"prepare": prepare, "keep": keep, "folder": folder, "threads": threads}
         if connection is None:

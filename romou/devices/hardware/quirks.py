@@ -37,6 +37,7 @@ class DriverRules:
     compiles_apart                programs outside the cache are first compiled in a child process
     keeps_no_programs             compiled programs are not cached, so the driver is never given a binary
     captures_no_runs              runs are launched kernel by kernel
+    build_options                 what the compiler is told besides, separated by spaces
     profiling_queue_above_bytes   if a buffer has at least this size, all commands go to a queue with profiling
     """
 
@@ -47,6 +48,7 @@ class DriverRules:
     compiles_apart: bool = False
     keeps_no_programs: bool = False
     captures_no_runs: bool = False
+    build_options: str = ""
     profiling_queue_above_bytes: int | None = None
 
     def target_options(self) -> dict[str, str]:

@@ -40,6 +40,7 @@ def compile_modules(kind: str, modules: Sequence[bytes], index: int, folder: str
     import tvm
 
     function = backend(kind).function
+    backend(kind).set_rules(backend(kind).facts(index), index, tvm.get_global_func)
     prepare, keep = (tvm.get_global_func(function(name)) for name in ("prepare", "keep"))
     load = tvm.get_global_func(f"ffi.Module.load_from_bytes.{kind}")
     for module in map(load, modules):
