@@ -72,7 +72,7 @@ def test_every_stage_of_a_model(model: Path, tmp_path: Path) -> None:
     given = ["inspect", str(model), "--target", str(PHONE), "--stages", "--output", str(tmp_path / "out"), "--json"]
     result = CliRunner().invoke(main, given)
     assert result.exit_code == 0, result.output
-    written = {Path(path) for path in json.loads(result.output)["stages"]}
+    written = {Path(path) for path in json.loads(result.stdout)["stages"]}
     assert written == set((tmp_path / "out").rglob("*.txt"))
     assert {path.name for path in (tmp_path / "out").glob("*.txt")} == files_of((*pipeline.GRAPH, *pipeline.MODULE))
     kernels = list((tmp_path / "out").glob("kernel-*"))

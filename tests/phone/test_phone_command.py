@@ -115,7 +115,7 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
     assert ["-s", "P1", "push", f"{runtime}/.", f"{FOLDER}/"] in fake.calls
     port, tracker_port = free_port(), free_port()
     started = invoke("start", "--port", str(port), "--timeout", "60", "--json", key="secret")
-    assert json.loads(started.output) == {"serial": "P1", "rpc": f"127.0.0.1:{port}/secret"}
+    assert json.loads(started.stdout) == {"serial": "P1", "rpc": f"127.0.0.1:{port}/secret"}
     assert ["-s", "P1", "forward", f"tcp:{port}", f"tcp:{port}"] in fake.calls
     # No list of processes shows the key, here or on the phone.
     running = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
@@ -140,7 +140,7 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
     assert f"forward tcp:{port} tcp:{port}" in status.output
     assert invoke("stop").output == "the RPC server on P1 is stopped\n"
     assert fake.state["forward"] == []
-    assert json.loads(invoke("status", "--json").output)["server_pid"] is None
+    assert json.loads(invoke("status", "--json").stdout)["server_pid"] is None
     assert invoke("stop").output == "the RPC server on P1 was not running\n"
     assert invoke("start", "--key", "k", "--port", str(port), "--tracker", f"127.0.0.1:{tracker_port}").exit_code == 0
     assert fake.state["reverse"] == [[f"tcp:{tracker_port}", f"tcp:{tracker_port}"]]
@@ -278,7 +278,7 @@ def test_warm_brings_the_phones_programs_back(fake: FakePhone, runtime: Path, tm
     assert invoke("push", str(runtime)).exit_code == 0
     warmed = invoke("warm", str(exported), "--json")
     assert warmed.exit_code == 0, warmed.output
-    found = json.loads(warmed.output)
+    found = json.loads(warmed.stdout)
     (compiled,) = re.findall(r"programs +\S+ ms  0 loaded, (\d+) compiled", found["printed"])
     assert found["programs"] == int(compiled) == len(list(exported.glob("*/programs/*.program"))) > 0
     assert not (fake.folder / "phone" / "warm").exists()
