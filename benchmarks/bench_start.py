@@ -6,8 +6,8 @@ python benchmarks/bench_start.py [MODEL ...] [--target TARGET] [--repeat N] [--d
 default: the eight bundled networks on opencl -device=host
 
 Each start is a new process. The caches of PoCL (POCL_KERNEL_CACHE=0) and NVIDIA (CUDA_CACHE_DISABLE=1) are off, because
-they would hide the compile time. With --driver-caches they are on, as for a user, and empty before the first start. PoCL's
-is always on where it alone keeps programs, as the quirk `pocl_headers` has it.
+they would hide the compile time. With --driver-caches they are on, as for a user, and empty before the first start.
+PoCL's is always on where it alone keeps programs, as the quirk `pocl_headers` has it.
 PoCL also compiles in a kernel's first launch, so `compile` is the time of `programs` plus the excess of the first run
 over the median of later ones. `keep` is the time of reading programs from the driver and writing them, after the first
 output. No other column includes it.
@@ -103,8 +103,8 @@ def measure(
             command = [sys.executable, __file__, "--start", str(saved), str(time.time())]
             done = subprocess.run(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True, check=True)
             runs.append(json.loads(done.stdout.splitlines()[-1]))
-    for run in starts["second"]:
-        assert run["compiled"] == 0 or not is_kept, f"{run['compiled']} programs were compiled in the second start: {run['notes']}"
+    for run in starts["second"] if is_kept else ():
+        assert run["compiled"] == 0, f"{run['compiled']} programs were compiled in the second start: {run['notes']}"
     assert len({run["outputs"] for runs in starts.values() for run in runs}) == 1, (
         "a kept program computes something else"
     )
