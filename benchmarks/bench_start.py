@@ -88,9 +88,7 @@ def driver_caches(folder: Path | None) -> dict[str, str]:
     }
 
 
-def measure(
-    saved: Path, cache: Path, repeat: int, *, with_drivers: bool, is_kept: bool = True
-) -> dict[str, dict[str, Any]]:
+def measure(saved: Path, cache: Path, repeat: int, *, with_drivers: bool, is_kept: bool) -> dict[str, dict[str, Any]]:
     """Return the medians of `repeat` pairs of starts. Each pair begins with an empty cache.
 
     is_kept: whether Romou keeps programs.
@@ -130,24 +128,21 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     target = romou.Target(options.target)
-    rules = rules_for(facts := target.backend.facts(target.backend.device_index(target.device_name)))
+    facts = target.backend.facts(target.backend.device_index(target.device_name))
+    is_kept = not rules_for(facts).compiles_as_one
+    with_drivers = options.driver_caches or not is_kept
     print(
         f"{facts['name']}, {facts['platform']}, driver {facts['driver']}; seconds, medians of {options.repeat} starts",
         end="",
     )
-    print(", with the drivers' caches" if options.driver_caches else "")
+    print(", with the drivers' caches" if with_drivers else "")
     print(f"{'model':17}{'start':8}{''.join(f'{part:>10}' for part in _PARTS)}")
-    is_kept = not rules.compiles_as_one
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
             saved = romou.compile(models.load(name), target=target, verify=False).save(Path(folder) / name)
             starts = results[name] = measure(
-                saved,
-                Path(folder) / "cache" / name,
-                options.repeat,
-                with_drivers=options.driver_caches or not is_kept,
-                is_kept=is_kept,
+                saved, Path(folder) / "cache" / name, options.repeat, with_drivers=with_drivers, is_kept=is_kept
             )
             for kind, entry in starts.items():
                 print(

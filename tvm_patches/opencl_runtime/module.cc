@@ -133,9 +133,9 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
-  /// Compile all kernels as one program. If the driver refuses it, `kernel_on` compiles each, and names the one at fault.
-  /// Compile kernels that are not in the cache as one program, without those that a process ended in. Return false if a process ended in that program,
-  /// which is then left alone once: kernel by kernel it is seen which one it was.
+  /// Compile the kernels that are not in the cache as one program, without kernels on which a process ended. If the driver refuses the program,
+  /// `kernel_on` compiles each kernel, and names the one at fault. Return false if a process ended on this program. Its mark is then removed, and each
+  /// kernel is compiled and marked by itself.
   bool compile_as_one(Device& device, ProgramCache& cache);
   /// Write a kernel that had to be compiled to the cache. False if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) {
@@ -251,8 +251,8 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
 bool OpenCLModule::compile_as_one(Device& device, ProgramCache& cache) {
   std::vector<std::string> names, sources;
   for (const auto& [name, source] : parts_) {
-    const std::string key = program_key(device, name, source);
-    if (name.empty() || cache.has(key) || cache.is_doubtful(key)) continue;
+    if (name.empty()) continue;
+    if (const std::string key = key_of(device, name); cache.has(key) || cache.is_doubtful(key)) continue;
     names.push_back(name);
     sources.push_back(source);
   }
