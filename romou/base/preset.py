@@ -27,6 +27,7 @@ class Registers:
         for no limit.
     max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
         register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
+        With dedicated registers it is for fp32.
     """
 
     max_fill: float

@@ -203,3 +203,34 @@ def test_short_sums_have_small_tiles_where_their_loop_would_be_written_out() -> 
         (1, 4),
         (1, 4),
     ]
+
+
+def test_winograd_has_square_tiles_on_mali_if_a_tile_is_cut() -> None:
+    """Mixed sums of four pixels spill there: 49 or 289 of Winograd's tiles are no multiple of 4, and 64 are."""
+
+    def tile_of_winograd(side: int, target: Target) -> tuple[object, ...]:
+        work = conv(192, (side, side), 192, (3, 3), padding=(1, 1, 1, 1), dtype="float16")
+        config = task_of(work).with_free_images().default_config(target)
+        assert config["accumulate"] == "mixed"
+        return config["algorithm"], config["tile_o"], config["tile_w"]
+
+    assert [tile_of_winograd(side, MALI) for side in (14, 33)] == [("winograd2", 2, 2)] * 2
+    assert tile_of_winograd(16, MALI) == ("winograd2", 1, 4)
+    assert tile_of_winograd(14, ADRENO)[2] != 2
+
+
+def test_products_with_odd_columns_have_narrow_tiles_on_valhall_if_a_tile_is_cut() -> None:
+    """Four rows of scores spill in fp32 on Mali-G610 if there are 197, and do not on Mali-G76 or if there are 200."""
+
+    def tile_of_scores(tokens: int, device: str, dtype: str = "float32") -> int:
+        task = task_of(matmul((3,), tokens, 64, tokens, dtype=dtype)).with_free_images()
+        return int(task.default_config(Target(f"opencl -device={device}"))["tile_w"])
+
+    assert [tile_of_scores(tokens, "mali_g610") for tokens in (197, 200)] == [3, 4]
+    assert tile_of_scores(197, "mali_g76") == tile_of_scores(197, "mali_g610", "float16") == 4
+
+
+def test_products_of_mixed_sums_keep_their_tiles() -> None:
+    """Unlike Winograd's, their operands have no texels: a tile of 2x2 takes 1.5 times as many instructions."""
+    config = task_of(matmul((3,), 197, 197, 64, dtype="float16")).with_free_images().default_config(MALI)
+    assert (config["accumulate"], config["tile_o"], config["tile_w"]) == ("mixed", 1, 4)

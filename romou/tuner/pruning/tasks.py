@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Factor on the limits of a lowered kernel's registers if its compiler was not compared with the estimate.
 _UNCERTAINTY = 2.0
+_FLOAT_BYTES = 4
 # Fewest configs that criteria leave of a space of a few hundred.
 _LEAST_OF_FEW = 12
 
@@ -137,8 +138,9 @@ class PrunedTask(TunableTask):
         factors = dict.fromkeys(BOUNDED, 1 if is_dedicated else _UNCERTAINTY)
         model = preset_for(target.spec).registers
         # Between transforms no read is guarded. Mesa's compiler for Mali-G610 spills none of these sums up to the limit
-        # of the device, and they are the leanest configs.
-        is_free = is_dedicated and bool(np.all(usage.transform_bytes > 0))
+        # of the device, and they are the leanest configs. In fp16 it spills as few kernels up to that limit as up to
+        # `max_needed`.
+        is_free = is_dedicated and bool(np.all((usage.transform_bytes > 0) | (usage.element_bytes < _FLOAT_BYTES)))
         if "registers" in verdicts and model is not None and model.max_needed is not None and not is_free:
             verdicts["registers"] = verdicts["registers"].at_most(model.max_needed, "max_needed of the preset")
             factors["registers"] = 1

@@ -9,7 +9,7 @@ from romou.base.limits import Limits
 from romou.base.preset import Registers
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction, round_up
-from romou.compiler.operators.contraction.knobs import FP32
+from romou.compiler.operators.contraction.knobs import FP32, MIXED
 from romou.compiler.operators.contraction.occupancy import (
     candidates,
     computed,
@@ -37,7 +37,7 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
     if model is None or limits.registers is None:
         return config
     rules = _TileRules(space, contraction, limits, model)
-    config = next(candidates(space, config, rules.sides_of_strided_windows(config)), config)
+    config = next(candidates(space, config, rules.sides_if_spilling(config)), config)
     tiles = list(candidates(space, config, rules.sides))
     fitting = [tile for tile in tiles if rules.fits(tile) and rules.is_busy(tile)]
     if rules.fits(config) or not rules.loads_ahead:
@@ -173,15 +173,25 @@ class _TileRules:
     def _fills(self, tile: Config) -> bool:
         return work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
 
-    def sides_of_strided_windows(self, config: Config) -> dict[str, tuple[int, ...]]:
-        """Return smaller sides for windows at a stride if the default tile spills.
+    def sides_if_spilling(self, config: Config) -> dict[str, tuple[int, ...]]:
+        """Return other sides if the default tile spills. `Registers.spilling_windows` says on which devices it does.
 
-        Such windows have little input in common. `Registers.spilling_windows` says which windows spill.
+        Windows at a stride have little input in common. If a row ends inside a tile, each pixel has an index: beside
+        sums of mixed precision between Winograd's transforms, or beside a weight that is loaded by scalars.
         """
         _, _, w = self.contraction.extents
         stride, spilling = self.contraction.stride, self.model.spilling_windows
         texels, *window, lanes = self.contraction.reduce.values()
-        if stride == 1 or spilling == "none":
+        square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
+        if spilling == "none":
+            return {}
+        if self.contraction.is_batched and w % config["tile_w"] > 0:
+            # The tensor between the transforms has texels, an operand of a product has none.
+            is_winograd = self.contraction.texel == LANES
+            by_scalars = self.contraction.rhs_vector == "none" and spilling == "all"
+            mixed = square if is_winograd and config["accumulate"] == MIXED else {}
+            return {"tile_w": (3,)} if self.is_float and by_scalars else mixed
+        if stride == 1:
             return {}
         if self.contraction.lhs_varies == "by lane":
             taps, most = math.prod(self.contraction.reduce.values()), self.model.most_strided_taps
@@ -190,7 +200,6 @@ class _TileRules:
             return {}
         if self.contraction.lhs_varies == "by texel":
             return {"tile_w": (2,)}
-        square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
         is_cut = stride == 2 and self.contraction.is_padded and w % config["tile_w"] > 0
         if texels > 1:
             return square if spilling == "all" or is_cut else {}

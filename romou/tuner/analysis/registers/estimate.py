@@ -9,7 +9,7 @@ import numpy as np
 from tvm import tirx
 
 from romou.tuner.analysis.registers.instructions import ADDRESS, DELAY, SLOTS
-from romou.tuner.analysis.registers.liveness import blocks_of
+from romou.tuner.analysis.registers.liveness import blocks_of, merged_values
 from romou.tuner.analysis.registers.reader import Reader
 from romou.tuner.analysis.registers.scheduler import Scheduler, live_as_written
 from romou.tuner.analysis.registers.shared_reads import SharedReads
@@ -28,7 +28,8 @@ class RegisterEstimate:
 
     live: most live registers in the compiler's order of instructions
     written: registers written in the longest basic block, plus the registers live through it
-    as_written: most live registers in the order of the kernel's text, which Mesa's compiler for Mali keeps
+    as_written: most live registers in the order of the kernel's text, which Mesa's compiler for Mali keeps. Between
+        basic blocks each lane of an fp16 vector counts if its value depends on the path (`merged_values`).
     """
 
     live: Any
@@ -60,8 +61,11 @@ def estimate_registers(func: tirx.PrimFunc) -> RegisterEstimate:
     sizes = reader.values.sizes
     counts = [Scheduler(block, sizes).run() for block in blocks_of(reader.code, sizes)]
     live, written = (float(max(numbers)) for numbers in zip((0, 0), *counts, strict=True))
-    shared = blocks_of(SharedReads(sizes).of(reader.code), sizes)
-    return RegisterEstimate(live, written, float(max((live_as_written(block, sizes) for block in shared), default=0)))
+    shared = SharedReads(sizes).of(reader.code)
+    unpacked = reader.values.unpacked
+    merged = {value: more for value in merged_values(shared) if (more := unpacked.get(value, 0) - sizes[value]) > 0}
+    as_written = (live_as_written(block, sizes, merged) for block in blocks_of(shared, sizes))
+    return RegisterEstimate(live, written, float(max(as_written, default=0)))
 
 
 def address_registers(loads: Any, *, is_image: Any) -> Any:

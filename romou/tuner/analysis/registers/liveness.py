@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from romou.tuner.analysis.registers.instructions import BasicBlock, Code, Instruction, Loop, Value
+from romou.tuner.analysis.registers.instructions import BasicBlock, BlockEnd, Code, Instruction, Loop, Value
 
 
 def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[BasicBlock]:
@@ -14,6 +14,23 @@ def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Basic
     sizes: registers of each value. The far addresses are added to it
     """
     yield from _flat(_live(code, frozenset(), sizes))
+
+
+def merged_values(code: Sequence[Code]) -> set[Value]:
+    """Return the values that may come from two places: an iteration and the one before, or the two sides of a branch.
+
+    A value that one iteration defines and uses is among them. It is not live where iterations meet.
+    """
+    merged: set[Value] = set()
+    depth = 0
+    for item in code:
+        if isinstance(item, Loop):
+            merged |= _defined_in(item.body)
+        elif isinstance(item, BlockEnd):
+            depth += item.opens - item.closes
+        elif isinstance(item, Instruction) and depth:
+            merged.update(item.defines)
+    return merged
 
 
 def _flat(code: Sequence[Code]) -> Iterator[BasicBlock]:

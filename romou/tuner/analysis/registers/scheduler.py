@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 
 from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, BasicBlock, Value
 
@@ -63,7 +64,10 @@ class _Dependences:
             for source in self.sources[-1]:
                 self.followers[source].append(number)
             current.update((value, (value, number)) for value in instruction.defines)
-        self.final = {current.get(value, (value, -1)) for value in block.behind}
+        # Definition -> the values behind the block that it defines.
+        self.final: dict[_Definition, list[Value]] = {}
+        for value in block.behind:
+            self.final.setdefault(current.get(value, (value, -1)), []).append(value)
         # Registers of values that each instruction defines and another instruction uses.
         self.defined = [
             sum(
@@ -75,14 +79,20 @@ class _Dependences:
         ]
 
 
-def live_as_written(block: BasicBlock, sizes: dict[Value, float]) -> float:
-    """Return the most live registers if instructions keep their order, each address right before its access."""
+def live_as_written(block: BasicBlock, sizes: dict[Value, float], merged: Mapping[Value, float]) -> float:
+    """Return the most live registers if instructions keep their order, each address right before its access.
+
+    merged: registers that a value takes more between blocks. Mesa's compilers for Mali split a vector there, and each
+        fp16 lane has a register until the first instruction that uses the vector.
+    """
     dependences = _Dependences(block, sizes)
     left = dict(dependences.uses_left)
-    now = peak = sum(sizes[value] for value in block.before)
+    split = {(value, -1): merged[value] for value in block.before if value in merged}
+    now = peak = sum(sizes[value] for value in block.before) + sum(split.values())
     for number, instruction in enumerate(dependences.instructions):
         for definition in dependences.used[number]:
             left[definition] -= 1
+            now -= split.pop(definition, 0)
         last = {
             definition
             for definition in dependences.used[number]
@@ -90,6 +100,8 @@ def live_as_written(block: BasicBlock, sizes: dict[Value, float]) -> float:
         }
         peak = max(peak, now + instruction.address * (instruction.kind == "load"))
         now += dependences.defined[number] - sum(sizes[value] for value, _ in last)
+        ends = (dependences.final.get((value, number), ()) for value in instruction.defines)
+        now += sum(merged.get(value, 0) for values in ends for value in values)
         peak = max(peak, now)
     return peak
 

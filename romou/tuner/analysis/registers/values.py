@@ -20,6 +20,8 @@ class Values:
     def __init__(self, body: tirx.Stmt) -> None:
         # Registers of each value.
         self.sizes: dict[Value, float] = {}
+        # Registers of each value if none holds two lanes.
+        self.unpacked: dict[Value, float] = {}
         # Variables that alias lanes of other values and need no registers.
         self.copies: dict[int, tuple[Value, ...]] = {}
         # Bytes of local memory before each of its arrays.
@@ -111,7 +113,7 @@ class Values:
 
     def kept(self, expr: Any) -> tuple[Value, ...]:
         """Return a new value that an expression keeps from one iteration to the next."""
-        return self._value(("kept", next(self._fresh)), 0, registers_of(expr), 1)
+        return self._value(("kept", next(self._fresh)), 0, registers_of(expr), lanes_of(expr))
 
     def _value(self, value: Value, name: int, registers: float, lanes: int) -> tuple[Value, ...]:
         values = (
@@ -119,6 +121,7 @@ class Values:
         )
         for part in values:
             self.sizes.setdefault(part, registers / len(values))
+            self.unpacked.setdefault(part, max(registers, lanes) / len(values))
         return values
 
 
