@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from romou.base.preset import Preset
 
@@ -55,6 +56,9 @@ class Limits:
     prefers_fp16: whether fp16 arithmetic is no slower than fp32, so that loads need no conversion.
     has_vector_arithmetic: whether the language adds and multiplies vectors. In CUDA each lane is an operation, and the
         compiler fuses multiply-adds however they are spelled.
+    vector_lanes: lanes of the language's widest vectors.
+    dot_products: bytes that the device's integer dot products multiply with signed bytes: "signed" or "mixed", which
+        are unsigned. None if it has none, or if they are known to be slow.
     instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
     prefers_images: whether images are read faster than buffers and may be used.
     has_native_functions: whether the language has functions that compile to single instructions of a GPU, less exact.
@@ -88,6 +92,8 @@ class Limits:
     has_fp16_arithmetic: bool = False
     prefers_fp16: bool = False
     has_vector_arithmetic: bool = True
+    vector_lanes: int = 4
+    dot_products: Literal["signed", "mixed"] | None = None
     has_native_functions: bool = False
     gains_by_autobroadcast: bool = False
     has_tensor_cores: bool = False

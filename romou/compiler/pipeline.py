@@ -42,7 +42,7 @@ from romou.compiler.graph.fuse import (
     shorten_names,
     sum_along_rows,
 )
-from romou.compiler.graph.integer_products import float_integer_products
+from romou.compiler.graph.integer_products import rewrite_integer_products
 from romou.compiler.graph.memory.entries import mark_entries
 from romou.compiler.graph.memory.images import copy_images, place_weights, store_weights
 from romou.compiler.graph.memory.in_place import update_in_place
@@ -98,7 +98,11 @@ GRAPH = listed(
     "graph",
     stage(drop_empty, "no kernel computes a tensor without elements"),
     stage(bound_indices, "indices of gathers are in range, so kernels do not check them"),
-    stage(float_integer_products, "fp32 computes sums of small integers exactly, in tuned kernels"),
+    stage(
+        rewrite_integer_products,
+        "weights of 8 bits stay packed; fp32 computes other sums of integers exactly",
+        "target",
+    ),
     stage(split_weights, "a buffer of the device has a largest size", "target"),
     stage(pad_rows, "phones read and write whole vectors of scores", "target"),
     stage(pack_channels, "four channels are one texel and one vector", "rungs"),

@@ -1,4 +1,4 @@
-"""Products of quantized operators are exact, and tuned kernels of floats compute them."""
+"""Products of quantized operators are exact. Constant matrices of bytes stay packed, others become floats."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import romou
+from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix
 from romou.compiler.operators.winograd.convolution import algorithms
 from support.kernels.operators import conv
 from support.models.blocks import Net, NetworkBlock
 from support.suite.exhaustive import few
 
-FAMILIES = ("batch_matmul", "conv2d", "dense", "elementwise", "group_conv2d", "row_reduction")
+FAMILIES = ("batch_matmul", "conv2d", "dense", "elementwise", "group_conv2d", "integer_product", "row_reduction")
 TARGETS = few(["opencl", "opencl -device=adreno640", "vulkan"], 0, 1)
 each_target = pytest.mark.parametrize("target", TARGETS)
 
@@ -36,10 +37,11 @@ def calls_of(block: NetworkBlock, inputs: dict[str, np.ndarray], target: str) ->
     return calls
 
 
-@each_target
-@pytest.mark.parametrize(("k", "products"), [(7, 1), (1027, 2), (2061, 5)])
-def test_extreme_matrices(k: int, products: int, target: str) -> None:
-    """Sums up to k * 255 * 127, all of one sign, with zero points at either end."""
+def assert_extreme_sums(k: int, target: str, *, is_packed: bool, products: int) -> None:
+    """Compare sums up to k * 255 * 127, all of one sign, with zero points at either end.
+
+    is_packed: whether the weight is a matrix. A batch of one matrix is multiplied in floats.
+    """
     net, rng = Net("extreme"), np.random.default_rng(k)
     weight = rng.choice(np.array([-127, 127], "int8"), (k, 9))
     weight[:, 0], weight[:, 1] = 127, -128
@@ -47,7 +49,7 @@ def test_extreme_matrices(k: int, products: int, target: str) -> None:
         net.add(
             "MatMulInteger",
             net.input((5, k), "uint8", 256),
-            net.const(weight, "int8"),
+            net.const(weight if is_packed else weight[None], "int8"),
             net.const(0, "uint8"),
             net.const(0, "int8"),
         )
@@ -55,17 +57,73 @@ def test_extreme_matrices(k: int, products: int, target: str) -> None:
     x = rng.integers(0, 256, (5, k)).astype("uint8")
     x[0] = 255
     calls = calls_of(block, {"x0": x}, target)
-    assert calls.pop("dense") == products
-    assert {*calls} == {"elementwise"}
+    assert {*calls} <= {"batch_matmul", "dense", "elementwise", "integer_product"}
+    assert sum(count for family, count in calls.items() if family != "elementwise") == products
+    assert is_packed == ("integer_product" in calls)
+
+
+@each_target
+@pytest.mark.parametrize("k", [7, 1027, 2061])
+def test_packed_extremes(k: int, target: str) -> None:
+    assert_extreme_sums(k, target, is_packed=True, products=1)
+
+
+@each_target
+@pytest.mark.parametrize(("k", "products"), [(7, 1), (1027, 2), (2061, 5)])
+def test_extremes_in_floats(k: int, products: int, target: str) -> None:
+    assert_extreme_sums(k, target, is_packed=False, products=products)
+
+
+RANGES = {"uint8": (0, 256), "int8": (-128, 128)}
+
+
+@each_target
+@pytest.mark.parametrize("weight", RANGES)
+@pytest.mark.parametrize("data", RANGES)
+def test_types_and_zero_points(data: str, weight: str, target: str) -> None:
+    """Every pair of types, with a zero point for each row and for each column, and without any."""
+    net, rng, (m, k, n) = Net("types"), np.random.default_rng(1), (3, 70, 21)
+    numbers = rng.integers(*RANGES[weight], (k, n)).astype(weight)
+    numbers[:, 0], numbers[:, 1] = RANGES[weight][0], RANGES[weight][1] - 1
+    x, matrix = net.input((m, k), data, 256), net.const(numbers, weight)
+    points = net.const(rng.integers(*RANGES[weight], n), weight)
+    rows = net.const(np.array([[RANGES[data][0]], [3], [RANGES[data][1] - 1]]), data)
+    shifted = net.add("MatMulInteger", x, matrix, net.const(RANGES[data][1] - 1, data), points)
+    by_rows, plain = net.add("MatMulInteger", x, matrix, rows, points), net.add("MatMulInteger", x, matrix)
+    block = net.block(net.add("Add", net.add("Add", shifted, by_rows), plain))
+    values = rng.integers(*RANGES[data], (m, k)).astype(data)
+    values[0], values[1] = RANGES[data][0], RANGES[data][1] - 1
+    calls = calls_of(block, {"x0": values}, target)
+    assert {*calls} == {"elementwise", "integer_product"}
+
+
+def test_a_zero_point_at_run_time() -> None:
+    """It is a scalar of DynamicQuantizeLinear. Products of the same activations share their packed form."""
+    net, rng = Net("dynamic"), np.random.default_rng(2)
+    x, zero = net.input((2, 5, 67), "uint8", 256), net.input((), "uint8", 256)
+    weights = [net.const(rng.integers(-128, 128, (67, n)), "int8") for n in (9, 16)]
+    sums = [net.add("MatMulInteger", x, weight, zero) for weight in weights]
+    block = net.block(net.add("Concat", *sums, axis=-1))
+    calls = calls_of(block, block.inputs(3), "opencl")
+    assert calls["integer_product"] == 2
+
+
+def test_a_weight_takes_one_byte_an_element() -> None:
+    weight = np.random.default_rng(3).integers(-128, 128, (320, 64))
+    matrix = IntegerMatrix.pack(weight)
+    assert matrix is not None
+    assert matrix.words.nbytes == weight.size
+    assert IntegerMatrix.pack(np.array([[-129], [127]])) is None
 
 
 def test_large_weights_in_one_place() -> None:
     """Half of the weights have nearly all of the magnitude, so a cut in the middle would leave one part too large."""
     net = Net("uneven")
-    weight = np.ones((1200, 3), "int8")
-    weight[:600] = -127
+    weight = np.ones((1, 1200, 3), "int8")
+    weight[:, :600] = -127
     block = net.block(net.add("MatMulInteger", net.input((2, 1200), "uint8", 256), net.const(weight, "int8")))
-    assert calls_of(block, {"x0": np.full((2, 1200), 255, "uint8")}, "opencl")["dense"] == 2
+    calls = calls_of(block, {"x0": np.full((2, 1200), 255, "uint8")}, "opencl")
+    assert sum(calls.get(family, 0) for family in ("batch_matmul", "dense")) == 2
 
 
 @pytest.mark.parametrize(
@@ -127,7 +185,7 @@ def test_requantized_outputs(target: str) -> None:
     matrix = net.const(net.rng.integers(-127, 128, (64, 6)), "int8")
     reads = (y, scale(0.5), point(121), matrix, scale(0.01), point(0, "int8"), scale(0.6), point(130))
     block = net.block(net.add("QLinearMatMul", *reads))
-    assert {*calls_of(block, block.inputs(7), target)} == {"conv2d", "dense", "elementwise"}
+    assert {*calls_of(block, block.inputs(7), target)} == {"conv2d", "elementwise", "integer_product"}
 
 
 def test_transforms_round_so_they_are_no_choice() -> None:

@@ -34,6 +34,7 @@ from support.kernels.operators import (
     task_of,
 )
 from support.kernels.streams import OPERATORS
+from support.models.integers import IntegerCase
 from support.models.quantized import QuantizedCase, quantized_task
 
 PHONE, GPU = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
@@ -65,6 +66,7 @@ def tasks() -> Sequence[TunableTask]:
         joined_task(lambda q, k, v: op.matmul(op.nn.softmax(op.matmul(q, k), axis=-1), v), *[(3, 128, 128)] * 3)
     )
     contractions.append(quantized_task(QuantizedCase(m=8, k=1024, n=128)))
+    contractions.append(IntegerCase(m=8, k=1024, n=1024).task())
     return [*contractions, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
 
 

@@ -1,4 +1,9 @@
-"""Compute products of small integers in floats, which is exact.
+"""Compute products of small integers with packed bytes or in floats, which are both exact.
+
+    matmul(int32(x) - zero, weight: int32)      ->      integer_product(packed_bytes(x), packed weight) - zero * sums
+
+for a constant matrix of at most 8 bits and x of 8 bits: the weight stays one byte an element
+(`operators/quantized/integer_matrix.py`). Other products are computed in floats:
 
     matmul(int32(x) - zero, weight: int32)      ->      int32(matmul(float32(int32(x) - zero), weight: float32))
 
@@ -12,17 +17,22 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
+from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix, IntegerProduct
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.origin import bindings_of
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
 
 # The largest sum of magnitudes that is exact in fp32.
 _MOST = 2**24
@@ -41,22 +51,42 @@ _EVALUATED: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
 }
 
 
-def float_integer_products(mod: tvm.IRModule) -> tvm.IRModule:
+# Pattern kind of TVM for functions into which element-wise consumers are fused.
+_OUT_ELEMWISE_FUSABLE = 4
+_BYTES = ("int8", "uint8")
+
+
+def rewrite_integer_products(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none."""
     values = [binding.value for binding in bindings_of(mod["main"])]
     has_products = any(op_name(value) in _PRODUCTS and dtype_of(value) == "int32" for value in values)
-    return rebuild_main(mod, _Floater()) if has_products else mod
+    has_mixed = target.limits.dot_products == "mixed"
+    return rebuild_main(mod, _Rewriter(has_mixed_dots=has_mixed)) if has_products else mod
 
 
-class _Floater(MainRewriter):
-    """Rewriter with the float form of each product, and of sums of products.
+class _Bytes(NamedTuple):
+    """Activations of 8 bits less a zero point.
 
+    zero: None for zero.
+    """
+
+    data: relax.Expr
+    zero: relax.Expr | None
+
+
+class _Rewriter(MainRewriter):
+    """Rewriter with the packed or float form of each product, and the float form of sums of products.
+
+    has_mixed_dots: whether the device multiplies unsigned with signed bytes.
+    words: packed activations by tensor, rows and columns, so that products share them.
     bound: variable of the old graph -> its expression.
     floats: variable of the old graph -> its numbers in fp32. A sum of several may be rounded more than once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_mixed_dots: bool) -> None:
         super().__init__()
+        self._has_mixed_dots = has_mixed_dots
+        self._words: dict[tuple[relax.Expr, int, int], relax.Var] = {}
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._floats: dict[relax.Var, relax.Expr] = {}
 
@@ -71,6 +101,10 @@ class _Floater(MainRewriter):
         if name == "relax.astype" and dtype_of(value) == "float32" and value.args[0] in self._floats:
             self.plain[var] = self._floats[value.args[0]]
             return
+        packed = self._packed_product(value) if name == "relax.matmul" and is_integer else None
+        if packed is not None:
+            self.plain[var] = packed
+            return
         parts = self._parts(value) if name in _PRODUCTS and is_integer else []
         if parts:
             integers = [self.bb.emit(relax.op.astype(part, "int32")) for part in parts]
@@ -79,6 +113,65 @@ class _Floater(MainRewriter):
         self.plain[var] = self.bb.emit(self.plain_expr(value))
         if name == "relax.add" and is_integer and any(arg in self._floats for arg in value.args):
             self._floats[var] = self._sum([self._float(arg) for arg in value.args])
+
+    def _packed_product(self, product: relax.Call) -> relax.Expr | None:
+        """Return the product with the weight in packed bytes. None if a factor has no bytes, or the weight varies."""
+        left, right = product.args
+        shape, weight, activations = shape_of(left), self._constant(right), self._bytes_of(left)
+        if weight is None or weight.ndim != 2 or not weight.size or activations is None or not shape:
+            return None
+        matrix = IntegerMatrix.pack(weight)
+        if matrix is None or not math.prod(shape):
+            return None
+        total = self._product(activations, matrix)
+        if matrix.offsets is not None:
+            ones = IntegerMatrix.pack(np.ones((matrix.k, 1), np.int64))
+            assert ones is not None, "ones have 8 bits"
+            sums = self.bb.emit(self._product(_Bytes(activations.data, None), ones))
+            total = self.bb.emit(
+                relax.op.add(self.bb.emit(total), relax.op.multiply(sums, relax.const(matrix.offsets, "int32")))
+            )
+        return self.bb.emit(relax.op.reshape(total, shape_of(product))) if len(shape) != 2 else self.bb.emit(total)
+
+    def _product(self, activations: _Bytes, matrix: IntegerMatrix) -> relax.Expr:
+        """Return the product (rows, n) with a packed weight."""
+        data, zero = activations.data, activations.zero
+        shape, value = static_shape(data), None if zero is None else self._constant(zero)
+        is_fixed = zero is None or (value is not None and value.size == 1)
+        kind = "none" if is_fixed else "one" if math.prod(static_shape(zero)) == 1 else "rows"
+        work = IntegerProduct(
+            m=math.prod(shape[:-1]), k=matrix.k, n=matrix.n, is_signed=not self._has_mixed_dots, zero=kind
+        )
+        key = data, work.m, work.k
+        if key not in self._words:
+            self._words[key] = self.bb.emit_te(work.pack, self.plain_expr(data), primfunc_name_hint="packed_bytes")
+        correction = matrix.correction(work.moved(dtype_of(data)))
+        if value is not None and is_fixed:
+            correction = (correction - value.astype(np.int64).item() * matrix.sums.astype(np.int64)).astype(np.int32)
+        operands = [self._words[key], relax.const(matrix.words), relax.const(correction)]
+        if not is_fixed:
+            points = self.bb.emit(relax.op.reshape(self.plain_expr(zero), (1 if kind == "one" else work.m,)))
+            operands += [relax.const(matrix.sums), points]
+        return self.bb.emit_te(
+            work.define,
+            *operands,
+            primfunc_name_hint="integer_product",
+            primfunc_attrs={"op_pattern": _OUT_ELEMWISE_FUSABLE},
+        )
+
+    def _bytes_of(self, expr: relax.Expr) -> _Bytes | None:
+        """Return the 8-bit tensor that an expression widens, with its zero points, or None."""
+        value: Any = self._bound.get(expr) if isinstance(expr, relax.Var) else expr
+        if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in _BYTES:
+            is_variable = isinstance(value.args[0], relax.Var)
+            return _Bytes(value.args[0], None) if is_variable and shape_of(value.args[0]) is not None else None
+        if op_name(value) != "relax.subtract" or shape_of(value.args[1]) is None:
+            return None
+        data, zero = self._bytes_of(value.args[0]), static_shape(value.args[1])
+        if data is None or data.zero is not None:
+            return None
+        is_of_rows = zero == (*static_shape(data.data)[:-1], 1)
+        return _Bytes(data.data, value.args[1]) if math.prod(zero) == 1 or is_of_rows else None
 
     def _sum(self, terms: Sequence[relax.Expr]) -> relax.Expr:
         return functools.reduce(lambda total, term: self.bb.emit(relax.op.add(total, term)), terms)

@@ -235,6 +235,19 @@ def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
     return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 
 
+# Functions of four bytes with four bytes, which each language's folder defines.
+DOT_CALL = re.compile(r"\bdot_of_bytes_(ss|us)\b")
+
+
+def dot_of_bytes(data: tirx.Expr, weight: tirx.Expr, total: tirx.Expr, *, is_signed: bool) -> tirx.Expr:
+    """Return `total`, an int32, plus the dot product of the four bytes of two uint32. It wraps around.
+
+    data: its bytes are signed, or unsigned.
+    weight: its bytes are signed.
+    """
+    return tirx.call_pure_extern("int32", f"dot_of_bytes_{'ss' if is_signed else 'us'}", data, weight, total)
+
+
 def vector_type(base: str, lanes: int) -> str:
     """Return TVM's name of a vector type, or the scalar's name for one lane."""
     return base if lanes == 1 else f"{base}x{lanes}"

@@ -31,12 +31,13 @@ from romou.compiler.operators.quantized.kernel import (
     QuantizedKernel,
     Tiles,
 )
+from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
 
-_ITEM_DATA, _STAGES = (1, 2, 3, 4, 6, 8), (0, 256, 512, 1024, 2048, 4096)
+_STAGES = (0, 256, 512, 1024, 2048, 4096)
 KNOBS = (
     Knob(
         name="group_rows",
@@ -45,12 +46,7 @@ KNOBS = (
         help="work-items of a group along the weight's rows",
         scales_outputs=True,
     ),
-    Knob(
-        name="group_parts",
-        choices=(1, 2, 4, 8, 16, 32),
-        default=1,
-        help="work-items that share a sum over k, and add up their parts in local memory",
-    ),
+    GROUP_PARTS,
     Knob(
         name="item_rows",
         choices=(1, 2, 4, 8),
@@ -58,13 +54,7 @@ KNOBS = (
         help="rows of the weight of a work-item",
         scales_outputs=True,
     ),
-    Knob(
-        name="item_data",
-        choices=_ITEM_DATA,
-        default=1,
-        help="rows of activations of a work-item",
-        scales_outputs=True,
-    ),
+    ITEM_DATA,
     Knob(
         name="item_chunks",
         choices=(1, 2, 4),
@@ -179,7 +169,7 @@ class QuantizedTemplate(Template):
     def space(self, limits: Limits) -> Space:
         work = self.workload
         choices: dict[str, Sequence[Choice]] = {
-            "item_data": [d for d in _ITEM_DATA if d == 1 or d < 2 * work.m],
+            "item_data": [d for d in map(int, ITEM_DATA.choices) if d == 1 or d < 2 * work.m],
             "staged_data": [s for s in _STAGES if s <= 256 or s < 2 * work.k],
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
         }
@@ -216,7 +206,7 @@ class QuantizedTemplate(Template):
         )
         is_staged = numbers.staged == "all" or (numbers.staged == "tiles" and is_tile)
         config = space.default(
-            item_data=next(d for d in _ITEM_DATA if d >= min(m, most)),
+            item_data=next(d for d in map(int, ITEM_DATA.choices) if d >= min(m, most)),
             item_rows=rows,
             item_chunks=numbers.chunks if is_one else 1,
             staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,

@@ -26,6 +26,8 @@ ARCHITECTURES = {"nvidia_h200": "sm_90a"}
 _LOCAL_BYTES = 49152
 # The first architecture with mma.sync.m16n8k16 (PTX ISA).
 _TENSOR_CORES_FROM = 80
+# The first architecture with dp4a (PTX ISA).
+_DOT_PRODUCTS_FROM = 61
 _INSTALL = (
     "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."
 )
@@ -136,9 +138,11 @@ class Cuda(Backend):
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so it is not offered."""
-        has_tensor_cores = int(re.sub(r"\D", "", self.architecture(options))) >= _TENSOR_CORES_FROM
+        architecture = int(re.sub(r"\D", "", self.architecture(options)))
+        has_tensor_cores = architecture >= _TENSOR_CORES_FROM
         return {
             "has_vector_arithmetic": False,
+            "dot_products": "mixed" if architecture >= _DOT_PRODUCTS_FROM else None,
             "has_tensor_cores": has_tensor_cores,
             "allows_tf32": has_tensor_cores and "tf32" in options,
             # No warp instruction reduces floats.

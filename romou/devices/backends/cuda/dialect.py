@@ -72,6 +72,23 @@ __device__ __forceinline__ float sub_group_shuffle_xor_of_32(float x, int lanes)
 }
 """
     ),
+    # `DOT_CALL`: __dp4a multiplies bytes of equal signs only, PTX those of any.
+    "dot_of_bytes_ss": (
+        """
+__device__ __forceinline__ int dot_of_bytes_ss(unsigned int a, unsigned int b, int c) {
+  return __dp4a((int)a, (int)b, c);
+}
+"""
+    ),
+    "dot_of_bytes_us": (
+        """
+__device__ __forceinline__ int dot_of_bytes_us(unsigned int a, unsigned int b, int c) {
+  int sum;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+"""
+    ),
     "load_texel": (
         """
 __device__ __forceinline__ unsigned long long load_texel(int offset, const void* texels) {

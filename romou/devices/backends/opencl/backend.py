@@ -25,7 +25,16 @@ from romou.devices.backends.base import (
     Backend,
 )
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
-from romou.devices.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES, REDUCTIONS, SHUFFLES, has_any
+from romou.devices.backends.opencl.extensions import (
+    ARM_DOT,
+    KHRONOS_DOT,
+    QUALCOMM_DOT,
+    QUALCOMM_SIZED,
+    QUALCOMM_SIZES,
+    REDUCTIONS,
+    SHUFFLES,
+    has_any,
+)
 from romou.devices.hardware import HardwareSpec, load_device
 from tvm_patches import pypi_driver
 
@@ -42,6 +51,9 @@ _NO_PLATFORM = (
 # The size for drivers that offer several (cl_intel_required_subgroup_size): Intel's GPUs have it, and it is a vector of
 # floats of a CPU with AVX-512.
 _USUAL_SUB_GROUP = 16
+
+# OpenCL C's widest vectors.
+_LANES = 16
 
 _CLOCK_KERNEL = """
 __kernel void clock_check(__global float *out, int iterations) {
@@ -97,6 +109,7 @@ class OpenCL(ComputeApi):
             "constant_mem_bytes": facts["constant_mem_bytes"],
             "warp_sizes": _warp_sizes(facts),
             "has_half_arithmetic": _has_fp16(facts),
+            "dot_products": _dot_products(facts),
             # For other drivers only a device's file has the size.
             "sub_group_size": max(
                 (size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None
@@ -125,6 +138,8 @@ class OpenCL(ComputeApi):
             "has_native_functions": True,
             "has_fp16_arithmetic": has_fp16,
             "prefers_fp16": prefers_fp16,
+            "vector_lanes": _LANES,
+            "dot_products": spec.dot_products,
             "sub_groups": self.sub_groups(spec),
         }
 
@@ -216,6 +231,18 @@ class OpenCL(ComputeApi):
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:
     return has_any(facts, "cl_khr_fp16")
+
+
+def _dot_products(facts: Mapping[str, Any]) -> str | None:
+    """Return the bytes that dot products multiply with signed bytes.
+
+    None for CPUs: Intel's runtime emulates the extension, at a tenth of the speed of floats.
+    """
+    if facts["type"] == "cpu":
+        return None
+    if has_any(facts, ARM_DOT):
+        return "signed"
+    return "mixed" if has_any(facts, KHRONOS_DOT, QUALCOMM_DOT) else None
 
 
 def _warp_sizes(facts: Mapping[str, Any]) -> tuple[int, ...] | None:

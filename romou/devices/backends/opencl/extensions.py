@@ -1,4 +1,4 @@
-"""Extensions of OpenCL with sub-groups, by their names in a driver's list."""
+"""Extensions of OpenCL with sub-groups and with dot products, by their names in a driver's list."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ REDUCTIONS, SHUFFLES = (
 )
 # With this extension kernels for Adreno choose a sub-group size, by these words since Adreno 6xx.
 QUALCOMM_SIZED, QUALCOMM_SIZES = "cl_qcom_reqd_sub_group_size", {64: "half", 128: "full"}
+# Dot products of four bytes with four bytes.
+KHRONOS_DOT, QUALCOMM_DOT, ARM_DOT = (
+    "cl_khr_integer_dot_product",
+    "cl_qcom_dot_product8",
+    "cl_arm_integer_dot_product_int8",
+)
 
 
 def has_any(facts: Mapping[str, Any], *extensions: str) -> bool:

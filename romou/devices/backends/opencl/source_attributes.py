@@ -46,7 +46,7 @@ from typing import Any
 
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
-from romou.devices.backends.opencl import sub_groups
+from romou.devices.backends.opencl import dot_products, sub_groups
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
@@ -184,7 +184,8 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
             f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n"
             for t in "HF"
         ]
-    return before + definitions(extended) + sub_groups.definitions(extended) + "".join(defined) + "".join(extended)
+    own = definitions(extended) + sub_groups.definitions(extended) + dot_products.definitions(extended)
+    return before + own + "".join(defined) + "".join(extended)
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:

@@ -29,6 +29,17 @@ OWN = {
 }  # fmt: skip
 
 DEFINITIONS = {
+    # `DOT_CALL` of the dialect
+    "dot_of_bytes_ss": (
+        """int dot_of_bytes_ss(uint a, uint b, int c) {
+  return c + bitfieldExtract(int(a), 0, 8) * bitfieldExtract(int(b), 0, 8) + bitfieldExtract(int(a), 8, 8) * bitfieldExtract(int(b), 8, 8) + bitfieldExtract(int(a), 16, 8) * bitfieldExtract(int(b), 16, 8) + bitfieldExtract(int(a), 24, 8) * bitfieldExtract(int(b), 24, 8);
+}"""  # noqa: E501
+    ),
+    "dot_of_bytes_us": (
+        """int dot_of_bytes_us(uint a, uint b, int c) {
+  return c + int(bitfieldExtract(a, 0, 8)) * bitfieldExtract(int(b), 0, 8) + int(bitfieldExtract(a, 8, 8)) * bitfieldExtract(int(b), 8, 8) + int(bitfieldExtract(a, 16, 8)) * bitfieldExtract(int(b), 16, 8) + int(bitfieldExtract(a, 24, 8)) * bitfieldExtract(int(b), 24, 8);
+}"""  # noqa: E501
+    ),
     "is_nan": "bool is_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }",
     # Selections between values: a conditional expression would be a branch for each lane.
     "max_with_nan": "float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }",

@@ -1,0 +1,261 @@
+"""Product of 8-bit activations with a constant matrix of 8-bit integers, which stays one byte an element in memory.
+
+data (m, words)     weight uint32 (words, columns)     corrections int32 (n,)     output (m, n)
+
+`operators/quantized/integer_matrix.py` shows the packing, and how zero points are corrected behind the sums. Results
+are exact. The graph pass `rewrite_integer_products` makes these products.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from romou.base.knob import Choice, Knob
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.base import ADDRESSES, Template
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.quantized.integer_kernel import (
+    DOT,
+    FLOAT,
+    OF_STEP,
+    OF_WORD,
+    IntegerKernel,
+    Operands,
+    Tiles,
+)
+from romou.compiler.operators.quantized.integer_matrix import BYTES, PRODUCT, VECTOR, IntegerMatrix, IntegerProduct
+from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA
+from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
+from romou.compiler.scheduling.rewrites import inlined
+from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
+
+KNOBS = (
+    Knob(
+        name="group_columns",
+        choices=(1, 2, 4, 8, 16, 32, 64, 128),
+        default=16,
+        help="work-items of a group along the weight's columns",
+        scales_outputs=True,
+    ),
+    GROUP_PARTS,
+    Knob(
+        name="item_columns",
+        choices=(4, 8, 16, 32, 64),
+        default=4,
+        help="columns of the weight of a work-item",
+        scales_outputs=True,
+    ),
+    ITEM_DATA,
+    Knob(
+        name="lanes",
+        choices=(4, 8, 16),
+        default=4,
+        help="columns of a vector",
+    ),
+    Knob(
+        name="multiply",
+        choices=(DOT, FLOAT),
+        default=FLOAT,
+        help="whether integer dot products of four bytes or multiply-adds of floats sum up; both are exact",
+    ),
+    Knob(
+        name="convert",
+        choices=(OF_WORD, OF_STEP),
+        default=OF_WORD,
+        help="whether activations become floats one by one, or all of a step in vectors",
+    ),
+)
+# Registers of a work-item for its tiles, which leave some for addresses. Those of a CPU are as wide as vectors, and
+# what it spills stays in the first-level cache.
+_MOST_REGISTERS, _MOST_CPU_REGISTERS = 160, 768
+# Most multiply-adds, in vectors, that a step writes out, because compilers take long for longer code.
+_MOST_WRITTEN = 2048
+# Work-items of a group: a GPU's, and a CPU's, whose core runs a whole group.
+_GROUP, _CPU_GROUP = 64, 4
+# Work-items along the columns that read a cache line together.
+_LEAST_ACROSS = 8
+# Lanes of a vector on a CPU, and vectors of columns of a work-item. On a Xeon with AVX-512, 16 lanes take
+# PoCL 3.1 1.8 times as long, Intel's OpenCL three quarters of the time.
+_CPU_LANES, _CPU_VECTORS = 8, 4
+
+
+class IntegerTemplate(Template):
+    """The template of a function with one product of 8-bit integers, and element-wise operators behind it."""
+
+    family = "integer_product"
+    knobs = KNOBS
+
+    def __init__(self, func: tirx.PrimFunc, simplified: tirx.PrimFunc, work: IntegerProduct) -> None:
+        self.func, self._simplified, self.workload = func, simplified, work
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc) -> IntegerTemplate | None:
+        """Return the template of `func`, or None if it has no such product, or an epilogue of another shape."""
+        marked = [block for block in find_blocks(func) if PRODUCT in block.annotations]
+        if len(marked) != 1 or any(map(is_image, func.params)) or not is_regular(func):
+            return None
+        simplified = inlined(func)
+        blocks = find_blocks(simplified)
+        if len(blocks) != 2 or PRODUCT not in blocks[0].annotations:
+            return None
+        if not is_elementwise_of(blocks[1], blocks[0].writes[0].source):
+            return None
+        work = IntegerProduct.from_json(str(marked[0].annotations[PRODUCT]))
+        return cls(func, simplified, work)
+
+    @functools.cached_property
+    def operands(self) -> Operands:
+        """The buffers of the product, of the simplified function."""
+        product, epilogue = find_blocks(self._simplified)
+        assert reduced_axes(product), "the product is a sum"
+        total, sources = product.writes[0].source, list[tirx.Buffer]()
+        for load in loads_of(product.body.value):
+            is_new = not any(load.source.same_as(other) for other in (*sources, total))
+            sources += [load.source] if is_new else []
+        # In the order of the definition: data * weight.
+        data, weight = sources
+        return Operands(data=data, weight=weight, product=total, epilogue=epilogue)
+
+    @property
+    def name(self) -> str:
+        work = self.workload
+        sign = "s8" if work.is_signed else "u8"
+        zero = "" if work.zero == "none" else f"_zero_{work.zero}"
+        return f"{self.family}_{work.m}x{work.k}_{work.n}_{sign}{zero}"
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.workload.m * self.workload.k * self.workload.n
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        operands, output = self.operands, self.func.params[-1]
+        return {"data": str(operands.data.name), "weight": str(operands.weight.name), "output": str(output.name)}
+
+    @property
+    def activations(self) -> set[str]:
+        return set()
+
+    def tiles(self, columns: Columns) -> Tiles:
+        """Return the tiles of a config, or of many."""
+        return Tiles(self.workload, columns)
+
+    def registers(self, columns: Columns) -> Any:
+        """Return the registers of a work-item's tiles."""
+        tiles = self.tiles(columns)
+        is_float = np.asarray(columns["multiply"]) == FLOAT
+        converted = VECTOR * BYTES * (np.asarray(columns["convert"]) == OF_STEP)
+        return (
+            tiles.outputs * (1 + (tiles.stages > 1))
+            + tiles.item_columns * (1 + is_float)
+            + (VECTOR + converted) * tiles.item_data
+        )
+
+    def space(self, limits: Limits) -> Space:
+        work = self.workload
+        choices: dict[str, Sequence[Choice]] = {
+            "item_data": [r for r in map(int, ITEM_DATA.choices) if r == 1 or r < 2 * work.m],
+            "lanes": [lanes for lanes in (4, 8, 16) if lanes <= limits.vector_lanes],
+            "item_columns": [c for c in (4, 8, 16, 32, 64) if c == 4 or c < 2 * work.n],
+        }
+        space = Space.of(self.knobs, limits, choices)
+        most = _MOST_CPU_REGISTERS if limits.is_cpu else _MOST_REGISTERS
+
+        def conditions(config: Columns) -> dict[str, Any]:
+            tiles = self.tiles(config)
+            is_dot = np.asarray(config["multiply"]) == DOT
+            written = tiles.outputs * np.where(is_dot, VECTOR, 4 * VECTOR // np.asarray(config["lanes"]))
+            return {
+                "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
+                "local memory, device's limit": tiles.local_memory_bytes <= limits.local_memory_bytes,
+                "registers for the tiles": self.registers(config) <= most,
+                "whole vectors of columns": np.asarray(tiles.item_columns) % config["lanes"] == 0,
+                "a group less than twice as large as the columns": (tiles.columns < 2 * work.n) | (tiles.columns <= 16),
+                "a step for each part": (np.asarray(tiles.parts) == 1) | (tiles.parts <= tiles.steps_of_stage),
+                "dot products convert nothing": ~is_dot | (np.asarray(config["convert"]) == OF_WORD),
+                "code of a step": written <= _MOST_WRITTEN,
+            }
+
+        space.add_constraint(conditions)
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """Return tiles that fit into the registers, with sums split until the device is busy."""
+        space = self.space(limits)
+        lanes = min(_CPU_LANES, limits.vector_lanes) if limits.is_cpu else LANES
+        multiply = DOT if limits.dot_products is not None else FLOAT
+        convert = OF_STEP if limits.is_cpu and multiply == FLOAT else OF_WORD
+        columns = _CPU_VECTORS * lanes if limits.is_cpu else lanes
+        config = space.default(lanes=lanes, item_columns=columns, multiply=multiply, convert=convert)
+        for rows in sorted((int(rows) for rows in space.knobs["item_data"]), reverse=True):
+            config = config.replace(item_data=rows)
+            if limits.is_cpu or limits.registers is None or self.registers(config) + ADDRESSES <= limits.registers:
+                break
+        if limits.is_cpu:
+            config = config.replace(group_columns=_CPU_GROUP)
+            return config if space.is_valid(config) else space.nearest_valid(config)
+        splits = [
+            config.replace(group_parts=int(parts), group_columns=max(_GROUP // int(parts), _LEAST_ACROSS))
+            for parts in space.knobs["group_parts"]
+        ]
+        usable = [split for split in splits if space.is_valid(split)]
+        busy = (split for split in usable if self._work_items(split) >= limits.busy_work_items)
+        return next(busy, usable[-1] if usable else space.nearest_valid(config))
+
+    def _work_items(self, config: Config) -> int:
+        tiles = self.tiles(config)
+        return int(tiles.groups * tiles.threads)
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        vector_tiles = limits.preset.vector_tiles if limits.is_cpu else None
+        function = vector_tiles.multiply_add if vector_tiles is not None and limits.has_vector_arithmetic else "plain"
+        multiply_add = None if function == "plain" else function
+        func = IntegerKernel(
+            self._simplified, self.workload, self.operands, config, multiply_add=multiply_add
+        ).function()
+        return tvm.IRModule({"main": advance_pointers(func) if limits.is_mobile else func})
+
+
+class IntegerFamily(Family):
+    """Products of 8-bit integers with constant matrices."""
+
+    name = "integer_product"
+
+    def template_of(self, func: tirx.PrimFunc) -> IntegerTemplate | None:
+        return IntegerTemplate.of(func)
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return [_case(m=1, k=100, n=37), _case(m=5, k=67, n=19)]
+
+
+def _case(m: int, k: int, n: int) -> Case:
+    weight = np.random.default_rng(0).integers(-128, 128, (k, n))
+    matrix = IntegerMatrix.pack(weight)
+    assert matrix is not None, "numbers of 8 bits"
+
+    def build(data: relax.Expr) -> relax.Expr:
+        builder, work = relax.BlockBuilder.current(), IntegerProduct(m=m, k=k, n=n)
+        scaled = relax.op.round(relax.op.multiply(data, relax.const(16.0, str(data.ty.dtype))))
+        words = builder.emit_te(work.pack, builder.emit(relax.op.astype(relax.op.clip(scaled, -128, 127), "int8")))
+        constants = map(relax.const, (matrix.words, matrix.correction(0)))
+        sums = builder.emit_te(work.define, words, *constants, primfunc_name_hint="integer_product")
+        # fp16 has no numbers as large as the sums.
+        scaled = relax.op.multiply(relax.op.astype(sums, "float32"), relax.const(1 / 256, "float32"))
+        return relax.op.astype(scaled, str(data.ty.dtype))
+
+    def compute(data: np.ndarray) -> np.ndarray:
+        result: np.ndarray = np.clip(np.round(data * 16), -128, 127) @ weight / 256
+        return result
+
+    return Case(name=f"{m}x{k}_{n}", inputs=[(m, k)], build=build, compute=compute)
+
+
+FAMILY = IntegerFamily()

@@ -1,0 +1,17 @@
+"""Knobs of all products with packed weights."""
+
+from romou.base.knob import Knob
+
+GROUP_PARTS = Knob(
+    name="group_parts",
+    choices=(1, 2, 4, 8, 16, 32),
+    default=1,
+    help="work-items that share a sum over k, and add up their parts in local memory",
+)
+ITEM_DATA = Knob(
+    name="item_data",
+    choices=(1, 2, 3, 4, 6, 8),
+    default=1,
+    help="rows of activations of a work-item",
+    scales_outputs=True,
+)
