@@ -3,7 +3,8 @@
     matmul(int32(x) - zero, weight: int32)      ->      integer_product(packed_bytes(x), packed weight) - zero * sums
 
 for a constant matrix of at most 8 bits and x of 8 bits: the weight stays one byte an element
-(`operators/quantized/integer_matrix.py`). Other products are computed in floats:
+(`operators/quantized/integer_matrix.py`). Other products, and those of many rows on a GPU without dot products, are
+computed in floats:
 
     matmul(int32(x) - zero, weight: int32)      ->      int32(matmul(float32(int32(x) - zero), weight: float32))
 
@@ -25,6 +26,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from romou.base.limits import Limits
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix, IntegerProduct
 from romou.compiler.tir.calls import op_name
@@ -51,6 +53,10 @@ _EVALUATED: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
 }
 
 
+# Most rows of activations for which packed bytes pay on a GPU without dot products. For 64 rows, Mesa's compilers count
+# 2.19, 1.93 and 1.79 instructions for each multiply-add on Adreno 630, Mali-G76 and G610, and 1.33, 1.38 and 1.56 in
+# kernels of floats. Few rows are bound by the bytes of the weight.
+_MOST_FEW = 8
 # Pattern kind of TVM for functions into which element-wise consumers are fused.
 _OUT_ELEMWISE_FUSABLE = 4
 _BYTES = ("int8", "uint8")
@@ -60,8 +66,7 @@ def rewrite_integer_products(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none."""
     values = [binding.value for binding in bindings_of(mod["main"])]
     has_products = any(op_name(value) in _PRODUCTS and dtype_of(value) == "int32" for value in values)
-    has_mixed = target.limits.dot_products == "mixed"
-    return rebuild_main(mod, _Rewriter(has_mixed_dots=has_mixed)) if has_products else mod
+    return rebuild_main(mod, _Rewriter(target.limits)) if has_products else mod
 
 
 class _Bytes(NamedTuple):
@@ -78,14 +83,16 @@ class _Rewriter(MainRewriter):
     """Rewriter with the packed or float form of each product, and the float form of sums of products.
 
     has_mixed_dots: whether the device multiplies unsigned with signed bytes.
+    most_rows: most rows of activations of packed products. None for no limit.
     words: packed activations by tensor, rows and columns, so that products share them.
     bound: variable of the old graph -> its expression.
     floats: variable of the old graph -> its numbers in fp32. A sum of several may be rounded more than once.
     """
 
-    def __init__(self, *, has_mixed_dots: bool) -> None:
+    def __init__(self, limits: Limits) -> None:
         super().__init__()
-        self._has_mixed_dots = has_mixed_dots
+        self._has_mixed_dots = limits.dot_products == "mixed"
+        self._most_rows = None if limits.is_cpu or limits.dot_products is not None else _MOST_FEW
         self._words: dict[tuple[relax.Expr, int, int], relax.Var] = {}
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._floats: dict[relax.Var, relax.Expr] = {}
@@ -121,7 +128,8 @@ class _Rewriter(MainRewriter):
         if weight is None or weight.ndim != 2 or not weight.size or activations is None or not shape:
             return None
         matrix = IntegerMatrix.pack(weight)
-        if matrix is None or not math.prod(shape):
+        rows = math.prod(shape[:-1])
+        if matrix is None or not rows or (self._most_rows is not None and rows > self._most_rows):
             return None
         total = self._product(activations, matrix)
         if matrix.offsets is not None:
