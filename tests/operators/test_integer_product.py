@@ -9,6 +9,7 @@ import pytest
 import tvm
 
 from romou.base.space import Config
+from romou.devices.backends import backend
 from romou.devices.targets import Target
 from support.kernels.operators import assert_agrees, each_kind, has_device
 from support.models.integers import IntegerCase
@@ -70,6 +71,20 @@ def test_dot_products_where_devices_have_them() -> None:
         "opencl": "float",
     }
     assert {name: str(task.default_config(Target(name))["multiply"]) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("extensions", "kind", "expected"),
+    [
+        ("cl_qcom_dot_product8", "gpu", "mixed"),
+        ("cl_khr_integer_dot_product cl_arm_integer_dot_product_int8", "gpu", "signed"),
+        ("cl_khr_integer_dot_product", "gpu", None),
+        ("cl_khr_integer_dot_product", "cpu", None),
+    ],
+)
+def test_extensions_of_a_driver(extensions: str, kind: str, expected: str | None) -> None:
+    facts = {"extensions": extensions, "type": kind, "constant_mem_bytes": 1 << 16}
+    assert backend("opencl").asked_of(facts)["dot_products"] == expected
 
 
 def test_the_default_fits_every_device() -> None:

@@ -27,7 +27,6 @@ from romou.devices.backends.base import (
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.devices.backends.opencl.extensions import (
     ARM_DOT,
-    KHRONOS_DOT,
     QUALCOMM_DOT,
     QUALCOMM_SIZED,
     QUALCOMM_SIZES,
@@ -236,13 +235,14 @@ def _has_fp16(facts: Mapping[str, Any]) -> bool:
 def _dot_products(facts: Mapping[str, Any]) -> str | None:
     """Return the bytes that dot products multiply with signed bytes.
 
-    None for CPUs: Intel's runtime emulates the extension, at a tenth of the speed of floats.
+    None for CPUs: Intel's runtime emulates Khronos' extension, at a tenth of the speed of floats. That extension alone
+    is not enough: kernels are OpenCL C 1.2, for which some compilers do not declare its functions.
     """
     if facts["type"] == "cpu":
         return None
     if has_any(facts, ARM_DOT):
         return "signed"
-    return "mixed" if has_any(facts, KHRONOS_DOT, QUALCOMM_DOT) else None
+    return "mixed" if has_any(facts, QUALCOMM_DOT) else None
 
 
 def _warp_sizes(facts: Mapping[str, Any]) -> tuple[int, ...] | None:
