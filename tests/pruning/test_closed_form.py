@@ -397,6 +397,22 @@ def closed_form_and_tir_agree(
                     assert by_form[name].keep == verdict.keep or is_bound, (device, config, str(verdict))
 
 
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (2, 2)])
+def test_registers_of_depthwise_windows_count_what_is_loaded_ahead(stride: int, dilation: int) -> None:
+    """A formula that counted only the sums would give a tenth of the registers of a small tile."""
+    pads, strides, dilations = (dilation,) * 4, (stride, stride), (dilation, dilation)
+    work = conv(48, (28, 28), 48, (3, 3), groups=48, padding=pads, stride=strides, dilation=dilations)
+    task = task_of(work).with_free_images()
+    drawn = task.space(TARGET).sample(np.random.default_rng(0), 2000)
+    in_images = [config for config in drawn if config["data"] == config["weight"] == MemoryKind.IMAGE]
+    configs = [config for config in in_images if config["tile_w"] < 4][:4]
+    assert len(configs) == 4
+    usage = form_of(task.template, TARGET.limits).usage(columns_of(configs))
+    for index, config in enumerate(configs):
+        exact, formula = usage_of(task, config, TARGET), row(usage, index, len(configs))
+        assert 0.4 * exact.needed_registers <= formula.needed_registers <= exact.needed_registers, config
+
+
 def test_the_mesh_says_what_single_configs_say() -> None:
     """Columns that broadcast give the numbers of columns that list configs."""
     task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))).with_free_images()

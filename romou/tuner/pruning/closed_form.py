@@ -26,13 +26,16 @@ from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.tir.primitives import LANES, MemoryKind
-from romou.tuner.analysis.registers import RegisterEstimate, address_registers
+from romou.tuner.analysis.registers import RegisterEstimate, address_registers, is_unrolled
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
 from romou.tuner.pruning.form import Form, combinations, form_of, loads_of_one, tabulate
 
 # Banks of a GPU's local memory that serve work-items at the same time, and bytes of a bank's vector.
 SERVED, _VECTOR_BYTES = 8, 16
+_REGISTER_BYTES = 4
+# Share of a depthwise window's data that a compiler holds before it is summed up, at least. Fitted to lowered kernels.
+_LOADED_AHEAD = 0.4
 # Fixed knobs of the contraction inside another algorithm.
 _INSIDE = {
     "data": "buffer",
@@ -196,7 +199,7 @@ class ClosedForm(Form):
         is_prefetched = get("local_buffers") > 1
         # The next iteration's share, on its way to local memory.
         carried = is_prefetched * (loads.data_of_one + loads.weights_of_one) * number_bytes(columns) // 4
-        registers = self._registers(columns, taps, phases.is_staged, carried)
+        registers = self._registers(columns, taps, phases, carried, counts["data_of_one"] // LANES)
         work_groups = math.prod(-(-extent // tile) for extent, tile in zip(extents, group, strict=True))
         iterations = phases.first // (phases.pieces * phases.together) * np.where(phases.has_window, 1, window)
         return KernelUsage(
@@ -317,7 +320,9 @@ class ClosedForm(Form):
         numbers = get("local") * np.where(on_tensor_cores, shared, self._reads.window * by_itself)
         return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
-    def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
+    def _registers(
+        self, columns: Columns, taps: Any, phases: _Phases, carried: Any, texels_of_one: Any
+    ) -> RegisterEstimate:
         """Return a lower bound of the registers of a work-item.
 
         It counts the sums, the tile of data, the registers `carried` to local memory, and the addresses of one
@@ -333,12 +338,12 @@ class ClosedForm(Form):
             * pixels
             * (reads.first * reads.window > 1)
         )
+        is_guarded = np.where(columns["data"] == MemoryKind.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
         if self._varies == "by lane":
-            return RegisterEstimate(sums, as_written=sums)
+            return self._window_registers(columns, sums, phases, is_guarded, texels_of_one)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Guarded reads separate the weights of the taps. Without guards, the weights of all taps are loaded ahead.
-        is_guarded = np.where(columns["data"] == MemoryKind.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
-        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
+        loads = np.where(phases.is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == MemoryKind.IMAGE)
         # A texel of weights takes two registers in fp16, four in fp32.
         weights = (
@@ -351,6 +356,26 @@ class ClosedForm(Form):
         return RegisterEstimate(
             sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead), as_written=as_written
         )
+
+    def _window_registers(
+        self, columns: Columns, sums: Any, phases: _Phases, is_guarded: Any, texels_of_one: Any
+    ) -> RegisterEstimate:
+        """Return a lower bound of the registers of a work-item that sums up depthwise windows.
+
+        Each pixel has its own data, which is loaded ahead with its addresses. Guards keep the loads apart.
+
+        texels_of_one: texels of the data of a pixel tile in one iteration, which sums up a row of the window
+        """
+        get, rows, taps = columns.__getitem__, self._reads.first * self._reads.window, self._reads.last
+        # Each lane may be a load of the data and one of the weight.
+        lanes = LANES * taps * get("tile_o") * get("tile_h") * get("tile_w")
+        has_all_rows = is_unrolled(rows, lanes, 2 * lanes / get("vector_width")) & np.logical_not(phases.has_window)
+        # Pixels that are apart share no data, so theirs is held for a shorter time.
+        row = np.minimum(texels_of_one, get("tile_h") * ((get("tile_w") - 1) * self._forms["flat"].stride + taps))
+        texels = get("tile_o") * row * np.where(has_all_rows, 1 + (rows - 1) / get("tile_h"), 1)
+        texel = LANES * self._element_bytes / _REGISTER_BYTES
+        ahead = _LOADED_AHEAD * texel * texels + address_registers(texels, is_image=get("data") == MemoryKind.IMAGE)
+        return RegisterEstimate(sums + np.where(is_guarded, 0, ahead), as_written=sums)
 
 
 @form_of.register

@@ -31,6 +31,15 @@ _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 9, 2, 20
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
 
 
+def is_unrolled(iterations: Any, products: Any, loads: Any) -> Any:
+    """Return whether a loop is unrolled for certain, however its products are spelled. Takes arrays, too.
+
+    products, loads: of one iteration, each lane of a product counted.
+    """
+    operations = max(_CALL_COST.values()) * products + _ACCESS_COST * loads + _CONDITION_COST
+    return (iterations <= _MOST_ITERATIONS) & (iterations * operations <= _MOST_OPERATIONS)
+
+
 @dataclass
 class _Cost:
     """Operations so far in a loop's body, and instructions for integers.
