@@ -118,6 +118,8 @@ def test_a_fine_kernel_passes_everything() -> None:
         (MALI, "cores", {"work_groups": 3}, {"work_groups": 2}),
         (MALI, "padding", {"padding": 0.75}, {"padding": 0.76}),
         (MALI, "code", {"multiply_adds": 8192}, {"multiply_adds": 8193}),
+        # Four times an instruction cache of 8 KiB, at 8 bytes an instruction.
+        (ADRENO, "code", {"multiply_adds": 4096}, {"multiply_adds": 4097}),
         (
             MALI,
             "code",

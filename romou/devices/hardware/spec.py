@@ -58,6 +58,7 @@ class HardwareSpec:
     l1_texture_cache_bytes: int | None = _fact("bytes", int)
     l1_texture_line_bytes: int | None = _fact("bytes", int)
     l1_buffer_cache_bytes: int | None = _fact("bytes", int)
+    instruction_cache_bytes: int | None = _fact("bytes", int)
     l2_cache_bytes: int | None = _fact("bytes", int)
     l2_line_bytes: int | None = _fact("bytes", int)
     local_mem_bytes: int | None = _fact("bytes", int, is_limit=True)
