@@ -57,7 +57,7 @@ def expressed(tasks: Sequence[Judged], out: Console) -> None:
 
 def estimated(tasks: Sequence[Judged], out: Console) -> None:
     """Print how well the estimate ranks the recorded configs."""
-    ranks = ("rank correlation", "quartiles", "without drift", "drift")
+    ranks = ("rank correlation", "quartiles", "without drift", "drift", "at most")
     columns = ("tasks", "configs", *ranks, "first pick", "quartiles", "best of ten")
     table = table_of_numbers("GPU, template, type", columns, title="Estimate against recorded times (medians of tasks)")
     for name, members in grouped(tasks).items():
@@ -92,16 +92,18 @@ def scaled(tasks: Sequence[Judged], out: Console) -> None:
     out.print(table)
 
 
-def drift(judged: Judged) -> tuple[float, float]:
-    """Return the rank correlation without the drift of the phone's clock, and how much drift there is.
+def drift(judged: Judged) -> tuple[float, float, float]:
+    """Return the rank correlation without the drift of the phone's clock, how much drift there is, and its bound.
 
     The second number is the correlation of the errors of successive measurements, logarithms of time over estimate.
-    Successive configs are different ones, so it is near 0 if the clock is steady.
+    Successive configs are different ones, so it is near 0 if the clock is steady. The third number is the rank
+    correlation of the times without drift with the recorded times: an estimate of the former has no more.
     """
     times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
     errors = np.log(times / seconds)
-    steady = stats.spearmanr(seconds, times / drift_of(times, seconds)).statistic
-    return float(steady), float(np.corrcoef(errors[1:], errors[:-1])[0, 1])
+    without = times / drift_of(times, seconds)
+    steady, bound = (stats.spearmanr(without, values).statistic for values in (seconds, times))
+    return float(steady), float(np.corrcoef(errors[1:], errors[:-1])[0, 1]), float(bound)
 
 
 def points_of(tasks: Sequence[Judged]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

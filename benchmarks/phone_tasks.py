@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.text_loops import Loops
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.analysis.usage import KernelUsage
@@ -29,6 +30,15 @@ from romou.tuner.records.recording import Recording
 
 # Measurements before and after one that show whether all were slow at the time.
 _NEIGHBOURS = 15
+# Fields of a usage that count for one iteration.
+_OF_ITERATION = (
+    "multiply_adds",
+    "buffer_bytes",
+    "image_bytes",
+    "unshared_buffer_bytes",
+    "unshared_image_bytes",
+    "local_loads",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +121,23 @@ class PhoneTask:
         return np.array([kernel.unrolled for kernel in self.kernels])
 
     @cached_property
+    def loops(self) -> Loops | None:
+        """The loops of the kernels' text. None if they are Romou's kernels."""
+        loops = [kernel.loops for kernel in self.kernels if kernel.loops is not None]
+        return Loops(*map(np.array, zip(*loops, strict=True))) if loops else None
+
+    @cached_property
     def usage(self) -> KernelUsage:
-        """The usage of each kernel by Romou's formulas."""
-        return self.form.usage(self.columns)
+        """The usage of each kernel by Romou's formulas, with the iterations that TVM unrolled."""
+        usage = self.form.usage(self.columns)
+        if (self.unrolled == 1).all():
+            return usage
+        # What the formulas unroll already: the window, or a row of a depthwise one.
+        height, width = self.template.workload.kernel  # type: ignore[attr-defined]
+        unrolled = np.where(self.columns["unroll"] == "window", height * width, 1)
+        steps = np.maximum(self.unrolled / (width if self.recorded.is_depthwise else unrolled), 1)
+        grown = {name: getattr(usage, name) * steps for name in _OF_ITERATION}
+        return replace(usage, iterations=usage.iterations / steps, **grown)
 
     @cached_property
     def equivalents(self) -> list[Config | str]:

@@ -4,35 +4,75 @@
     python benchmarks/pretrain_on_phones.py adreno_autotvm.jsonl.gz
 
 writes romou/tuner/search/pretrained_models/opencl_adreno.ubj.gz, which every Adreno target starts from.
-docs/validation.md describes the data, which is not part of Romou. With --folds, nothing is written: the layers are
-divided into groups, and a model that was trained on the others judges each group.
+docs/validation.md describes the data, which is not part of Romou. With --folds or --networks, nothing is written: the
+layers are divided into groups, and a model that was trained on the others judges each group.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
 from rich.console import Console
+from scipy import stats
 
 from phone_judged import Judgement
 from phone_tasks import PhoneTask, load_tasks
 from romou.base.errors import RecordError
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.search.cost_model import Trees, train_on
-from romou.tuner.search.features import TaskFeatures
+from romou.tuner.search.cost_model import Trees, boosted
+from romou.tuner.search.features import TaskFeatures, aligned
 from romou.tuner.search.pretrained import PretrainedModel, model_path
-from romou.tuner.search.transfer import TransferData, is_enough
+from romou.tuner.search.transfer import is_enough, levelled
 
 # Fewest timed configs of a layer, so that ranks mean something.
 _LEAST_TIMED = 10
+# Label of the fastest kernel, about the spread of -log(seconds) in a layer.
+_RANKS = 3.0
+# A kernel that takes twice as long weighs less by two to this power.
+_FASTER = 0.5
+# XGBoost's parameters and rounds, chosen by layers left out.
+_TREES = (
+    {
+        "max_depth": 10,
+        "eta": 0.1,
+        "min_child_weight": 3,
+        "subsample": 0.7,
+        "colsample_bynode": 0.3,
+        "num_parallel_tree": 3,
+        "max_bin": 64,
+    },
+    60,
+)
 # Field of a judgement -> decimals in the table.
 _DIGITS = {"correlation": 2, "first": 2, "ten": 3, "trials": 0}
+
+
+# Network -> sides of its layers' data, with and without padding. The networks of 224 pixels share theirs.
+_NETWORKS = {
+    "inception": (299, 149, 147, 73, 71, 35, 17, 8),
+    "yolo": (416, 417, 208, 209, 104, 105, 52, 53, 26, 27, 13),
+    "deeplab": (513, 257, 129, 65, 33),
+    "detectors": (1200, 800, 600, 400, 300, 200, 150, 100, 75),
+}
+# Channels in, channels out and side of MobileNet's pointwise layers.
+_MOBILENET = {
+    (32, 64, 112),
+    (64, 128, 56),
+    (128, 128, 56),
+    (128, 256, 28),
+    (256, 256, 28),
+    (256, 512, 14),
+    (512, 512, 14),
+    (512, 1024, 7),
+    (1024, 1024, 7),
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +90,32 @@ class Layer:
         """Return the features of a task's kernels."""
         features = TaskFeatures(task.template, task.target.limits, task.target.spec)
         rows = features.of_kernels(task.columns, task.usage, len(task.time_s))
+        known = features.model_rows(rows[:, :-1], task.columns, task.usage, task.loops)
         times = [float(time) if ran else None for time, ran in zip(task.time_s, task.is_timed, strict=True)]
-        return cls(task, features.columns, rows[:, :-1], rows[:, -1], times)
+        return cls(task, features.model_columns, known.astype(np.float32), rows[:, -1], times)
+
+    def of_kernels(self, chosen: np.ndarray) -> Layer:
+        """Return the layer for training with some of its kernels only. The others count as failed."""
+        times = [time if of_chosen else None for time, of_chosen in zip(self.times_s, chosen, strict=True)]
+        return replace(self, times_s=times)
+
+    @property
+    def network(self) -> str:
+        """The network that the layer is from, by the sides of its data: each network halves another side.
+
+        The sides 224 to 7 are VGG's if the window is 3x3 at stride 1 and the data is large or the channels double,
+        MobileNet's if the layer is depthwise or a pointwise layer of it, else ResNet's.
+        """
+        work: Any = self.task.recorded.work  # type: ignore[union-attr]
+        side, channels = work.in_hw[0], (work.in_channels, work.out_channels)
+        of_side = next((name for name, sides in _NETWORKS.items() if side in sides), "")
+        if of_side:
+            return of_side
+        if self.task.recorded.is_depthwise or (work.stride == (1, 1) and (*channels, side) in _MOBILENET):
+            return "mobilenet"
+        is_plain = work.kernel == (3, 3) and work.stride == (1, 1)
+        is_vgg = side >= 112 or channels[1] == 2 * channels[0] or channels[0] == 512 or (channels[0], side) == (256, 56)
+        return "vgg" if is_plain and is_vgg else "resnet"
 
     def fold(self, folds: int) -> int:
         """Return the layer's group. The same layer in other types and on other GPUs is in the same group."""
@@ -62,33 +126,98 @@ class Layer:
 
 
 def train(layers: Sequence[Layer]) -> Trees:
-    """Return trees that correct the estimate of the layers' kernels. RecordError if there are too few."""
-    data = TransferData()
-    for layer in layers:
-        if is_enough(layer.times_s):
-            data.add_rows(layer.columns, layer.rows, layer.expected, layer.times_s)
-    trees = train_on(data)
-    if trees is None:
+    """Return trees that correct the estimate of the layers' kernels. RecordError if there are too few.
+
+    A label is the kernel's rank among the layer's kernels that ran: 0 for the slowest, `_RANKS` for the fastest. Ranks
+    suffer less than times from a clock that changes, and from kernels that are a hundred times slower.
+    """
+    chosen = [layer for layer in layers if is_enough(layer.times_s)]
+    if not chosen:
         raise RecordError("the file holds too few measurements of sums of products to train on")
-    return trees
+    columns = tuple(dict.fromkeys(name for layer in chosen for name in layer.columns))
+    groups = []
+    for layer in chosen:
+        times = np.array([np.nan if time is None else time for time in layer.times_s])
+        ran = np.isfinite(times)
+        labels = _RANKS * stats.rankdata(-times[ran]) / ran.sum()
+        faster = (np.nanmin(times) / times[ran]) ** _FASTER
+        weight = faster / faster.sum()
+        expected = levelled(layer.expected[ran], labels, weight)
+        groups.append((aligned(layer.rows[ran], layer.columns, columns), labels, expected, weight))
+    rows, labels, expected, weight = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
+    # The mean is 1, which XGBoost's limits for leaves assume.
+    weight *= len(weight) / weight.sum()
+    return Trees(boosted(rows, labels, expected, _TREES, weight=weight), columns)
 
 
-def judged(layers: Sequence[Layer], folds: int) -> dict[str, list[tuple[Judgement, Judgement]]]:
-    """Return GPU and type -> judgements of the estimate and of models that did not see the layer."""
-    tables: dict[str, list[tuple[Judgement, Judgement]]] = defaultdict(list)
+# Layers to judge, and layers to train on.
+Split: TypeAlias = tuple[Sequence[Layer], Sequence[Layer]]
+
+
+def by_layer(layers: Sequence[Layer], folds: int) -> Iterator[Split]:
+    """Yield groups of layers to judge, with the other layers."""
     for fold in range(folds):
         held = [layer for layer in layers if layer.fold(folds) == fold]
-        trees = train([layer for layer in layers if layer.fold(folds) != fold]) if held else None
+        yield held, [layer for layer in layers if layer.fold(folds) != fold]
+
+
+def by_network(layers: Sequence[Layer]) -> Iterator[Split]:
+    """Yield the layers of each network, with the layers of the other networks."""
+    names = [layer.network for layer in layers]
+    for network in dict.fromkeys(names):
+        pairs = list(zip(layers, names, strict=True))
+        yield (
+            [layer for layer, name in pairs if name == network],
+            [layer for layer, name in pairs if name != network],
+        )
+
+
+def judged(splits: Iterable[Split]) -> dict[str, list[tuple[Judgement, Judgement]]]:
+    """Return GPU and type -> judgements of the estimate and of models that did not see the layer.
+
+    splits: layers to judge, and layers to train on
+    """
+    tables: dict[str, list[tuple[Judgement, Judgement]]] = defaultdict(list)
+    for held, others in splits:
+        trees = train(others) if held else None
         for layer in held:
-            ran = layer.task.is_timed
-            if trees is None or ran.sum() < _LEAST_TIMED:
-                continue
-            learned = trees(layer.rows, layer.columns, layer.expected)
-            times = layer.task.time_s[ran]
-            pair = Judgement.of(layer.expected[ran], times), Judgement.of(learned[ran], times)
-            kind = layer.task.recorded.template.partition(".")[0]
-            for key in (f"{layer.task.recorded.gpu} {kind} {layer.task.recorded.dtype}", "all"):
-                tables[key].append(pair)
+            if trees is not None and layer.task.is_timed.sum() >= _LEAST_TIMED:
+                _judge(layer, trees(layer.rows, layer.columns, layer.expected), tables)
+    return _sorted(tables)
+
+
+def judged_by_own(layers: Sequence[Layer], folds: int) -> dict[str, list[tuple[Judgement, Judgement]]]:
+    """Return the same for models that saw all other kernels, those of the layer included.
+
+    Each fifth of a layer's kernels, for five folds, is predicted by a model of the others. No model of other layers
+    only is expected to be better, so this bounds what the features can say.
+    """
+    generator = np.random.default_rng(0)
+    parts = [generator.integers(0, folds, len(layer.times_s)) for layer in layers]
+    predicted = [np.empty(len(part)) for part in parts]
+    for fold in range(folds):
+        seen = [layer.of_kernels(part != fold) for layer, part in zip(layers, parts, strict=True)]
+        trees = train(seen)
+        for layer, part, values in zip(layers, parts, predicted, strict=True):
+            values[part == fold] = trees(layer.rows, layer.columns, layer.expected)[part == fold]
+    tables: dict[str, list[tuple[Judgement, Judgement]]] = defaultdict(list)
+    for layer, values in zip(layers, predicted, strict=True):
+        if layer.task.is_timed.sum() >= _LEAST_TIMED:
+            _judge(layer, values, tables)
+    return _sorted(tables)
+
+
+def _judge(layer: Layer, learned: np.ndarray, tables: dict[str, list[tuple[Judgement, Judgement]]]) -> None:
+    recorded, ran = layer.task.recorded, layer.task.is_timed
+    times = layer.task.time_s[ran]
+    kind = recorded.template.partition(".")[0]
+    for key in (f"{recorded.gpu} {kind} {recorded.dtype}", "all"):
+        tables[key].append((Judgement.of(layer.expected[ran], times), Judgement.of(learned[ran], times)))
+
+
+def _sorted(
+    tables: dict[str, list[tuple[Judgement, Judgement]]],
+) -> dict[str, list[tuple[Judgement, Judgement]]]:
     return dict(sorted(tables.items(), key=lambda item: (item[0] == "all", item[0])))
 
 
@@ -98,7 +227,7 @@ def _print(tables: dict[str, list[tuple[Judgement, Judgement]]]) -> None:
         before, after = (np.median([pair[side] for pair in pairs], axis=0) for side in (0, 1))
         cells = [f"{a:.{n}f} -> {b:.{n}f}" for a, b, n in zip(before, after, _DIGITS.values(), strict=True)]
         table.add_row(name, str(len(pairs)), *cells)
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 @click.command()
@@ -106,14 +235,17 @@ def _print(tables: dict[str, list[tuple[Judgement, Judgement]]]) -> None:
 @click.option("--gpu", default="", help="GPU of a log that does not name one, e.g. adreno660.")
 @click.option("--least", default=100, show_default=True, help="Fewest configs of a layer.")
 @click.option("--folds", default=0, show_default=True, help="Judge models on this many groups of layers.")
+@click.option("--networks", is_flag=True, help="Judge models on each network's layers, trained on other networks.")
+@click.option("--own", is_flag=True, help="With --folds, judge models that saw the layer's other kernels.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Default: the one that ships."
 )
-def main(file: Path, gpu: str, least: int, folds: int, out: Path | None) -> None:
+def main(file: Path, gpu: str, least: int, folds: int, networks: bool, own: bool, out: Path | None) -> None:
     """Train the cost model of Adreno GPUs, as the file's docstring describes."""
     layers = [Layer.of(task) for task in load_tasks(file, least=least, default_gpu=gpu)]
-    if folds:
-        _print(judged(layers, folds))
+    if folds or networks:
+        splits = by_network(layers) if networks else by_layer(layers, folds)
+        _print(judged_by_own(layers, folds) if folds and own else judged(splits))
         return
     out = out or model_path("opencl", "adreno")
     trees = train(layers)

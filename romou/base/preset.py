@@ -259,6 +259,8 @@ class Estimate:
     max_register_fill: fraction of a work-item's registers that it can fill at full speed.
     spill: share of the time that a kernel with more registers takes longer.
     spill_growth: the same for each multiple of that number of registers.
+    max_iteration: multiply-adds of an iteration at full speed. Longer ones are unrolled in the kernel's text.
+    iteration_growth: share of the time that a kernel takes longer for each doubling of that number.
     """
 
     load_issue: float
@@ -273,6 +275,8 @@ class Estimate:
     max_register_fill: float
     spill: float
     spill_growth: float
+    max_iteration: float
+    iteration_growth: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phone_judged import Judgement
-from pretrain_on_phones import Layer, judged
+from pretrain_on_phones import Layer, by_layer, by_network, judged, judged_by_own
 
 KERNELS = 64
 
@@ -37,7 +37,7 @@ def test_a_judgement_of_an_order() -> None:
 
 
 def test_layers_are_judged_by_models_of_other_layers() -> None:
-    tables = judged([layer(number) for number in range(12)], folds=3)
+    tables = judged(by_layer([layer(number) for number in range(12)], folds=3))
     assert list(tables) == ["adreno660 conv2d float16", "all"]
     before, after = (np.mean([pair[side].correlation for pair in tables["all"]]) for side in (0, 1))
     assert len(tables["all"]) == 12
@@ -50,3 +50,39 @@ def test_the_same_layer_is_in_the_same_group() -> None:
     recorded: Any = SimpleNamespace(task=operator, gpu="adreno740", template="conv2d.image2d", dtype="float32")
     other = dataclasses.replace(first, task=SimpleNamespace(recorded=recorded))  # type: ignore[arg-type]
     assert {each.fold(7) for each in (first, other)} == {first.fold(7)}
+
+
+def test_a_model_that_saw_the_layer_is_no_worse() -> None:
+    layers = [layer(number) for number in range(6)]
+    own, others = judged_by_own(layers, folds=3)["all"], judged(by_layer(layers, folds=3))["all"]
+    assert len(own) == len(others) == 6
+    middle = [np.median([after.correlation for _, after in table]) for table in (own, others)]
+    assert middle[0] > middle[1] - 0.05
+    assert [before for before, _ in own] == [Judgement.of(each.expected, each.task.time_s) for each in layers]
+
+
+def of_network(side: int, channels: tuple[int, int], kernel: tuple[int, int], *, is_depthwise: bool = False) -> Layer:
+    work = SimpleNamespace(
+        in_hw=(side, side), in_channels=channels[0], out_channels=channels[1], kernel=kernel, stride=(1, 1)
+    )
+    recorded: Any = SimpleNamespace(work=work, is_depthwise=is_depthwise)
+    return dataclasses.replace(layer(1), task=SimpleNamespace(recorded=recorded))  # type: ignore[arg-type]
+
+
+def test_layers_are_of_networks_and_a_network_is_judged_by_others() -> None:
+    layers = [
+        of_network(17, (768, 128), (1, 1)),
+        of_network(52, (128, 256), (3, 3)),
+        of_network(112, (64, 128), (3, 3)),
+        of_network(14, (512, 512), (1, 1)),
+        of_network(14, (512, 512), (3, 3), is_depthwise=True),
+        of_network(14, (256, 256), (3, 3)),
+        of_network(35, (64, 96), (3, 3)),
+    ]
+    names = ["inception", "yolo", "vgg", "mobilenet", "mobilenet", "resnet", "inception"]
+    assert [each.network for each in layers] == names
+    splits = list(by_network(layers))
+    assert len(splits) == 5
+    for held, others in splits:
+        assert not {each.network for each in held} & {each.network for each in others}
+        assert len(held) + len(others) == len(layers)

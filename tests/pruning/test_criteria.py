@@ -203,6 +203,22 @@ def test_more_of_anything_takes_longer(changes: dict[str, Any]) -> None:
     assert more > fine
 
 
+def test_a_long_iteration_is_slower_on_an_adreno_than_its_instructions() -> None:
+    """Half as many iterations of twice the length have the same instructions and loads."""
+
+    def seconds(spec: HardwareSpec, length: int) -> float:
+        sizes = {
+            name: getattr(FINE, name) * length for name in ("multiply_adds", "image_bytes", "unshared_image_bytes")
+        }
+        estimated = estimate_seconds(dataclasses.replace(FINE, iterations=FINE.iterations // length, **sizes), spec)
+        assert estimated is not None
+        return float(estimated)
+
+    assert seconds(ADRENO, 4) <= seconds(ADRENO, 1)
+    assert seconds(ADRENO, 16) > seconds(ADRENO, 8) > seconds(ADRENO, 4)
+    assert seconds(MALI, 16) <= seconds(MALI, 4)
+
+
 def test_a_load_of_fp16_is_an_instruction_as_one_of_fp32_and_moves_half_the_bytes() -> None:
     read = {"unshared_image_bytes": 4096, "unshared_buffer_bytes": 1024}
     fp32 = estimate_parts(dataclasses.replace(FINE, **read), ADRENO)

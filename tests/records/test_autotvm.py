@@ -17,6 +17,7 @@ from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.cli import main
 from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.text_loops import Loops
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
@@ -149,7 +150,12 @@ def test_a_kernel_of_the_space_is_found(tmp_path: Path) -> None:
     ("knobs", "unroll"),
     [
         # 4 lanes, 8 results, 9 taps: 288 statements.
-        (knobs_of(channels=(2, 4), tile_ry=[-1, 3], tile_rx=[-1, 3], auto_unroll_max_step=512), "window"),
+        (
+            knobs_of(channels=(2, 4), tile_ry=[-1, 3], tile_rx=[-1, 3], auto_unroll_max_step=512, unroll_explicit=1),
+            "window",
+        ),
+        # TVM marks the loops, and its OpenCL ignores the mark.
+        (knobs_of(channels=(2, 4), tile_ry=[-1, 3], tile_rx=[-1, 3], auto_unroll_max_step=512), "lanes"),
         (knobs_of(channels=(2, 4), tile_ry=[-1, 3], tile_rx=[-1, 3]), "lanes"),
         (knobs_of(channels=(2, 4), tile_rcc=[-1, 2], tile_ry=[-1, 3], tile_rx=[-1, 3]), "lanes"),
     ],
@@ -167,7 +173,7 @@ def test_unrolling_is_a_knob(knobs: dict[str, Any], unroll: str, tmp_path: Path)
         (knobs_of(rows=(2, 2)), "rows of a work-item are a group apart"),
         (knobs_of(pixels=(6, 2)), "tile_w has no such choice"),
         (knobs_of(pixels=(2, 6)), "wg_w has no such choice"),
-        (knobs_of(tile_rx=[-1, 3], auto_unroll_max_step=64), "a part of the reduction is unrolled"),
+        (knobs_of(tile_rx=[-1, 3], auto_unroll_max_step=64, unroll_explicit=1), "a part of the reduction is unrolled"),
         (knobs_of(tile_rcc=[-1, 2]), "channels are summed inside of the window"),
         (
             knobs_of(tile_fc=[-1, 2, 4, 1], tile_x=[-1, 1, 4, 2]),
@@ -179,6 +185,18 @@ def test_unrolling_is_a_knob(knobs: dict[str, Any], unroll: str, tmp_path: Path)
 )
 def test_a_kernel_beyond_the_space_has_a_reason(knobs: dict[str, Any], reason: str, tmp_path: Path) -> None:
     assert equivalent_of(knobs, tmp_path) == reason
+
+
+def test_a_kernel_has_the_loops_of_its_text(tmp_path: Path) -> None:
+    knobs = knobs_of(channels=(2, 4), tile_rcc=[-1, 2], tile_rx=[-1, 3], auto_unroll_max_step=512, unroll_explicit=1)
+    (task,) = read(tmp_path / "log", log_line(knobs, [1e-4], 0), gpu="adreno660")
+    kernel = kernel_of(task, knobs)
+    assert kernel is not None
+    assert kernel.loops == Loops(is_unrolled=True, unrolled=kernel.unrolled, channels=2, rows=1, columns=3)
+    assert kernel.unrolled > 1
+    rolled = kernel_of(task, {**knobs, "unroll_explicit": 0})
+    assert rolled is not None
+    assert rolled.loops == Loops(is_unrolled=False, unrolled=1, channels=2, rows=1, columns=3)
 
 
 def test_products_of_winograd_are_translated(tmp_path: Path) -> None:
@@ -234,7 +252,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_groups_of_several_rows_read_what_they_share_once(tmp_path: Path) -> None:
     """A group reads the pixels under its windows, in all rows of its work-items."""
-    window = {"tile_ry": [-1, 3], "tile_rx": [-1, 3], "auto_unroll_max_step": 1500}
+    window = {"tile_ry": [-1, 3], "tile_rx": [-1, 3], "auto_unroll_max_step": 128, "unroll_explicit": 1}
     cases = [((1, 1), (2, 2)), ((1, 4), (2, 2)), ((2, 3), (1, 4))]
     lines = [log_line(knobs_of((1, 8), rows, pixels, **window), [1e-4]) for rows, pixels in cases]
     path = tmp_path / "log"

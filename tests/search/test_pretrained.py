@@ -20,7 +20,7 @@ from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
-from romou.tuner.search.features import Correction, TaskFeatures
+from romou.tuner.search.features import _FIRST, _SHARES, Correction, TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, model_path, pretrained_for
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
@@ -100,10 +100,38 @@ def test_the_first_columns_are_those_of_the_models_that_ship() -> None:
     paths = sorted(pretrained._FOLDER.glob("*.ubj.gz"))
     assert paths
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (16, 64))
-    columns = TaskFeatures(task.template, TARGET.limits).columns
+    features = TaskFeatures(task.template, TARGET.limits)
     for path in paths:
         trained = PretrainedModel.load(path).columns
-        assert columns[: len(trained)] == trained
+        # A model of phones has more: knobs of its tasks, and features that only pretrained models see.
+        shared = min(len(trained), len(_FIRST))
+        assert features.columns[:shared] == trained[:shared]
+
+
+def test_a_pretrained_model_sees_loops_and_shares() -> None:
+    work = conv(16, (12, 12), 32, (3, 3))
+    task = task_of(work)
+    seen: list[tuple[np.ndarray, Sequence[str]]] = []
+
+    def correct(rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
+        seen.append((rows, columns))
+        return expected
+
+    features = TaskFeatures(task.template, TARGET.limits, H200.spec, correct)
+    default = task.default_config(H200)
+    configs = [default.replace(unroll=choice) for choice in ("lanes", "window")]
+    features.expected(configs)
+    ((rows, columns),) = seen
+    by_name = dict(zip(columns, np.round(2**rows.T - 1), strict=True))
+    assert by_name["unrolled_steps"].tolist() == [1, 9]
+    assert (by_name["inner_rows"].tolist(), by_name["inner_steps"].tolist()) == ([3, 3], [9, 9])
+    assert by_name["is_unrolled"].tolist() == [1, 1]
+    shares = np.stack([rows[:, list(columns).index(name)] for name in _SHARES])
+    # Logarithms of shares: none is above the whole, and one of six is at least 1 / sqrt(6).
+    assert (shares <= 0).all()
+    assert (shares.max(axis=0) > -1.3).all()
+    # The search's own model does not see them.
+    assert features(configs).shape == (2, len(features.columns))
 
 
 def test_a_search_begins_with_what_is_known_of_the_device() -> None:

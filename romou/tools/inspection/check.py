@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # Recorded time of AutoTVM's best kernel over the estimate, quartiles of tasks (docs/validation.md): of convolutions on
 # the GPUs with recordings and on any Adreno, and of depthwise convolutions.
-_RECORDED = {"adreno660": (1.73, 2.40), "adreno740": (0.63, 1.69), "adreno": (0.63, 2.40)}
-_RECORDED_DEPTHWISE = (2.89, 8.65)
+_RECORDED = {"adreno660": (1.57, 1.96), "adreno740": (0.59, 1.28), "adreno": (0.59, 1.96)}
+_RECORDED_DEPTHWISE = (2.81, 8.23)
 _DEPTHWISE = "depthwise"
 # Colours of the fastest and the slowest node, and of nodes on the host, in Model Explorer.
 _GRADIENT, _ON_HOST = ((0, "#ffffff"), (1, "#e07b39")), "#b565a7"

@@ -84,7 +84,8 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
         filled = registers[0] / (costs.max_register_fill * registers[1])
         slower = 1 + costs.spill + costs.spill_growth * (filled - 1)
         cycles = np.where(filled > 1, slower * cycles, cycles)
-    return cycles / hertz
+    doublings = np.log2(np.maximum(usage.multiply_adds / costs.max_iteration, 1))
+    return cycles * (1 + costs.iteration_growth) ** doublings / hertz
 
 
 def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] | None:

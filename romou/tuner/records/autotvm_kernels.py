@@ -22,6 +22,7 @@ from romou.base.knob import Choice
 from romou.base.space import Config, Space
 from romou.compiler.operators.algorithms import DIRECT
 from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.text_loops import Loops
 from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.tuner.records.autotvm import AutotvmTask
 
@@ -45,12 +46,14 @@ class ForeignKernel:
 
     knobs: Romou's knobs that say the same. The values may be no choices
     unrolled: steps of the reduction that TVM unrolls, without the four lanes of a channel
+    loops: loops of the reduction in the kernel's text. None: those of Romou's kernel
     differs: why Romou has no such kernel, without regard to the choices of its knobs. Empty if it may have one
     """
 
     knobs: Mapping[str, Choice]
     unrolled: int
     differs: str
+    loops: Loops | None = None
 
 
 def kernel_of(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKernel | None:
@@ -85,7 +88,9 @@ def kernel_of(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKernel | No
         or ("a part of the reduction is unrolled" if steps not in (1, window[1] if task.is_depthwise else taps) else "")
         or ("channels are summed inside of the window" if _sums_channels_first(knobs, taps) else "")
     )
-    return ForeignKernel(knobs=_kernel(task, kernel), unrolled=steps, differs=differs)
+    inner = [int(knobs[name][-1]) if name in knobs else 1 for name in ("tile_rcc", "tile_ry", "tile_rx")]
+    loops = Loops(bool(knobs.get("unroll_explicit", 0)), steps, *inner)
+    return ForeignKernel(knobs=_kernel(task, kernel), unrolled=steps, differs=differs, loops=loops)
 
 
 def equivalent(kernel: ForeignKernel | None, space: Space) -> Config | str:
@@ -141,7 +146,8 @@ def _winograd_kernel(task: AutotvmTask, knobs: Mapping[str, Any]) -> ForeignKern
         "unroll": "lanes",
     }
     differs = "Winograd's workspaces are in images"
-    return ForeignKernel(knobs=_kernel(task, kernel), unrolled=1, differs=differs)
+    loops = Loops(bool(knobs.get("unroll_explicit", 0)), 1, 1, 1, 1)
+    return ForeignKernel(knobs=_kernel(task, kernel), unrolled=1, differs=differs, loops=loops)
 
 
 def _axis(sizes: Sequence[int]) -> _Axis:
@@ -166,7 +172,12 @@ def _sums_channels_first(knobs: Mapping[str, Any], taps: int) -> bool:
 
 
 def _unrolled(task: AutotvmTask, knobs: Mapping[str, Any], tile: int) -> int:
-    """Return the steps of the reduction that TVM's pass UnrollLoop unrolls, from the innermost loop outwards."""
+    """Return the steps of the reduction that TVM's pass UnrollLoop unrolls, from the innermost loop outwards.
+
+    Without `unroll_explicit`, the pass only marks the loops, and TVM's code generator for OpenCL ignores the mark.
+    """
+    if not knobs.get("unroll_explicit", 0):
+        return 1
     work = task.task.template.workload  # type: ignore[union-attr]
     channels = 1 if task.is_depthwise else -(-work.in_channels // LANES)
     axes = [("tile_rx", work.kernel[1]), ("tile_ry", work.kernel[0]), ("tile_rcc", channels)]

@@ -157,7 +157,7 @@ class CostModel:
                 self._own = GaussianProcess(rows, self._kinds(configs), labels - before)
             else:
                 self._own = Trees(
-                    _train(rows, labels, levelled(before, labels), _OF_ITSELF, seed=self._seed), self._features.columns
+                    boosted(rows, labels, levelled(before, labels), _OF_ITSELF, seed=self._seed), self._features.columns
                 )
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
@@ -205,10 +205,10 @@ def train_on(data: TransferData, seed: int = 0) -> Trees | None:
     if joined is None:
         return None
     rows, labels, expected, weight = joined
-    return Trees(_train(rows, labels, expected, _OF_OTHERS, seed=seed, weight=weight), data.columns)
+    return Trees(boosted(rows, labels, expected, _OF_OTHERS, seed=seed, weight=weight), data.columns)
 
 
-def _train(
+def boosted(
     rows: np.ndarray,
     labels: np.ndarray,
     expected: np.ndarray,
@@ -217,6 +217,10 @@ def _train(
     seed: int = 0,
     weight: np.ndarray | None = None,
 ) -> Any:
+    """Return XGBoost's trees that add to the expected scores.
+
+    how: XGBoost's parameters, and the number of rounds
+    """
     import xgboost  # imported here: it takes a second
 
     choices, rounds = how

@@ -17,6 +17,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.families import declared_knobs
+from romou.compiler.operators.text_loops import Loops, loops_of
 from romou.devices.hardware import HardwareSpec
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds, occupancy
@@ -66,6 +67,9 @@ _ON_DEVICE = (
     "l1_loads_of_rounds",
     "bytes_in_flight",
 )
+# Features that only pretrained models see: the loops of the kernel's text, and the shares of the estimate's parts.
+_LOOPS = ("is_unrolled", "unrolled_steps", "inner_channels", "inner_rows", "inner_columns", "inner_steps")
+_SHARES = tuple(f"share_of_{name}" for name in ("issuing", "waiting", "buffers", "images", "l2", "output"))
 # Features of all tasks, beside their knobs.
 _DERIVED = (
     *_USAGE,
@@ -134,6 +138,30 @@ class TaskFeatures:
         columns = columns_of(configs)
         return self.of_kernels(columns, self._form.usage(columns), len(configs))
 
+    @property
+    def model_columns(self) -> tuple[str, ...]:
+        """The names of the features that a pretrained model sees."""
+        return (*self.columns, *_LOOPS, *_SHARES)
+
+    def model_rows(
+        self, rows: np.ndarray, columns: Columns, usage: KernelUsage, loops: Loops | None = None
+    ) -> np.ndarray:
+        """Return rows of `of_kernels`, without the estimate, with the features that only pretrained models see.
+
+        Shares are logarithms of a part's cycles over the Euclidean norm of all parts, or 0 without an estimate.
+
+        loops: of the kernels. None: those of Romou's kernels
+        """
+        loops = loops or loops_of(self._template, columns, len(rows))
+        numbers = (*loops, loops.channels * loops.rows * loops.columns)
+        parts = None if self._spec is None else estimate_parts(usage, self._spec)
+        shares: list[Any] = [0.0] * len(_SHARES)
+        if parts is not None:
+            whole = np.sqrt(sum(part * part for part in parts.values()))
+            shares = [np.log2((parts[name.removeprefix("share_of_")] + 1) / (whole + 1)) for name in _SHARES]
+        more = [*(np.log2(1.0 + np.asarray(number, dtype=float)) for number in numbers), *shares]
+        return np.column_stack([rows, *(np.broadcast_to(values, len(rows)) for values in more)])
+
     def of_kernels(self, columns: Columns, usage: KernelUsage, count: int) -> np.ndarray:
         """Return one row for each of `count` kernels, with the corrected estimate as the last column.
 
@@ -163,7 +191,7 @@ class TaskFeatures:
         rows = np.column_stack([by_name.get(name, np.zeros(count)) for name in self.columns])
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
         if seconds is not None and self._correct is not None:
-            expected = self._correct(rows, self.columns, expected)
+            expected = self._correct(self.model_rows(rows, columns, usage), self.model_columns, expected)
         return np.column_stack([rows, expected])
 
     def _on_device(self, usage: KernelUsage, seconds: Any | None) -> list[Any]:
@@ -207,7 +235,7 @@ class TaskFeatures:
 
 def known_columns() -> set[str]:
     """Return the names of the features of all tasks."""
-    return {*declared_knobs(), *_DERIVED}
+    return {*declared_knobs(), *_DERIVED, *_LOOPS, *_SHARES}
 
 
 def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
