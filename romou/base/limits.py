@@ -65,6 +65,8 @@ class Limits:
     gains_by_autobroadcast: whether a product of vector and scalar is known to be faster than one of vectors (the
         criterion `broadcast`).
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
+    has_warp_groups: whether four warps multiply matrices together, one of which is in local memory (CUDA, compute
+        capability 9.0: wgmma).
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
     has_cooperative_matrices: whether the language multiplies matrices of fp16 that a warp of 32 holds together
         (VK_KHR_cooperative_matrix).
@@ -97,6 +99,7 @@ class Limits:
     has_native_functions: bool = False
     gains_by_autobroadcast: bool = False
     has_tensor_cores: bool = False
+    has_warp_groups: bool = False
     allows_tf32: bool = False
     has_cooperative_matrices: bool = False
     sub_groups: SubGroups | None = None

@@ -135,6 +135,11 @@ def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
 # Functions that a language with tensor cores defines (`backends/cuda/dialect.py`). A texel is four adjacent numbers.
 
 
+def call_on_device(name: str, *args: tirx.Expr | int) -> tirx.Stmt:
+    """Return the call of a function that the device's language defines and that stores its results."""
+    return tirx.Evaluate(tirx.call_extern("int32", name, *args))
+
+
 def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str) -> tirx.Expr:
     """Return the four fp16 numbers from pointer[4 * offset] on as their 64 bits in memory, of the dialect's type."""
     return tirx.call_pure_extern(dtype, "load_texel", offset, pointer)

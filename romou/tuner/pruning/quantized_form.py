@@ -21,6 +21,8 @@ from romou.tuner.pruning.form import Form, form_of
 _CHUNK_BYTES = 16
 # Instructions that make a float of a code: shift, mask and conversion, or mask and conversion.
 _SHIFTED, _MASKED = 3, 2
+# Multiply-adds of a work-item in an instruction of tensor cores, and work-items that share codes there.
+_PRODUCTS, _SHARED = 64, 4
 
 
 class QuantizedForm(Form):
@@ -38,8 +40,10 @@ class QuantizedForm(Form):
         tiles, work = self._template.tiles(columns), self._work
         zero = {"none": 0, "uint8": 1}.get(work.zero, self._data_bytes)
         blocks = -(-tiles.codes // work.block)
-        of_row = _CHUNK_BYTES * columns["item_chunks"] + blocks * (self._data_bytes + zero)
-        return tiles.item_data * tiles.codes * self._data_bytes, tiles.item_rows * of_row
+        of_row = _CHUNK_BYTES * tiles.codes / work.chunk + blocks * (self._data_bytes + zero)
+        # On tensor cores, work-items share rows of the weight, and copy different activations.
+        shared = np.where(tiles.is_mma, _SHARED, 1)
+        return tiles.item_data * shared * tiles.codes * self._data_bytes, tiles.item_rows / shared * of_row
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         template, work = self._template, self._work
@@ -50,7 +54,12 @@ class QuantizedForm(Form):
         )
         of_code = np.where(is_masked, _MASKED, _SHIFTED) + ~is_of_block
         of_number = 1 * is_of_block + is_masked
-        operations = tiles.codes * (tiles.outputs + tiles.item_rows * of_code + tiles.item_data * of_number)
+        of_product = np.where(tiles.is_mma, 1 / _PRODUCTS, 1)
+        operations = tiles.codes * (
+            tiles.outputs * of_product
+            + tiles.item_rows * np.where(tiles.is_mma, of_code / _SHARED, of_code)
+            + tiles.item_data * of_number
+        )
         shape = work.m * work.n
         return KernelUsage(
             registers=registers,
@@ -71,7 +80,7 @@ class QuantizedForm(Form):
             is_staged=np.asarray(False),
             images=dict.fromkeys(template.names, False),
             has_copies=np.asarray(False),
-            padding=tiles.row_groups * tiles.rows * tiles.data_groups * tiles.item_data / shape - 1,
+            padding=tiles.row_groups * tiles.rows * tiles.data_groups * tiles.columns / shape - 1,
             element_bytes=self._data_bytes,
         )
 

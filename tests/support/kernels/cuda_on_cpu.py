@@ -4,7 +4,8 @@ compile.
 The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its
 work group (__syncthreads) or, in an instruction of the whole warp, for its warp. Instructions in PTX are replaced by
 their definition in the PTX ISA. For `mma.sync.m16n8k16` that is the table "Matrix Fragments for mma.m16n8k16", which
-gives the rows and columns that the registers of each lane hold.
+gives the rows and columns that the registers of each lane hold. `wgmma` computes at once, so a missing wait for its
+sums is not seen.
 """
 
 from __future__ import annotations
@@ -46,7 +47,24 @@ _INSTRUCTIONS = {
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": (  # noqa: E501
         "mma_m16n8k8_tf32"
     ),
+    "cp.async.cg.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
+    "cp.async.commit_group;": "tvm_builtin_ptx_cp_async_commit_group_async_commit_group",
+    **{f"cp.async.wait_group {n};": f"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_{n}" for n in range(3)},
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4",
+    "sub.f16x2 %0, %0, %1;": "sub_f16x2",
+    "mul.f16x2 %0, %0, %1;": "mul_f16x2",
+    **dict.fromkeys(
+        (
+            "",
+            "fence.proxy.async.shared::cta;",
+            "wgmma.fence.sync.aligned;",
+            "wgmma.commit_group.sync.aligned;",
+            "wgmma.wait_group.sync.aligned 0;",
+        ),
+        "nothing",
+    ),
 }
+_WARP_GROUP = "wgmma.mma_async.sync.aligned."
 _PRELUDE = r"""
 #include <ucontext.h>
 #include <cmath>
@@ -61,6 +79,8 @@ _PRELUDE = r"""
 // In the preamble of CUDA kernels it is this one of two types of 64 bits.
 #define uint64_t unsigned long long
 typedef unsigned short ushort;
+typedef unsigned char uchar;
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) ushort4 { ushort x, y, z, w; };
@@ -119,7 +139,11 @@ static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * bloc
 // Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.
 struct Copy { char* into; const char* from; int bytes, of; };
 static std::vector<std::vector<std::vector<Copy>>> copies;
+// So far aligned that an address has as few bits as a matrix descriptor.
+alignas(1 << 18) static char shared_memory[1 << 18];
 static void* __cvta_generic_to_shared(void* pointer) { return pointer; }
+static const void* __cvta_generic_to_shared(const void* pointer) { return pointer; }
+template <typename... Operands> static void nothing(Operands&&...) {}
 template <int size> static void cp_async(void* into, const char* from, int bytes) { copies[current].back().push_back({(char*)into, from, bytes, size}); }
 static void tvm_builtin_ptx_cp_async_commit_group_async_commit_group() { copies[current].emplace_back(); }
 static void wait_for_copies(size_t under_way) {
@@ -156,6 +180,40 @@ static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0
   float* c[4] = {&c0, &c1, &c2, &c3};
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 16; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
+  wait(warp_barriers[warp], 32);
+}
+static unsigned halves(float low, float high) { return _cvtss_sh(low, 0) | (unsigned)_cvtss_sh(high, 0) << 16; }
+static void sub_f16x2(unsigned& a, unsigned b) { a = halves(half_at(&a, 0) - half_at(&b, 0), half_at(&a, 1) - half_at(&b, 1)); }
+static void mul_f16x2(unsigned& a, unsigned b) { a = halves(half_at(&a, 0) * half_at(&b, 0), half_at(&a, 1) * half_at(&b, 1)); }
+// Lane l brings the address of row l % 8 of matrix l / 8, and gets elements l % 4 * 2 and the next of row l / 4 of each.
+static const char* rows[32][32];
+static void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
+  int warp = current / 32, me = current % 32;
+  rows[warp][me] = (const char*)row;
+  wait(warp_barriers[warp], 32);
+  unsigned* registers[4] = {&r0, &r1, &r2, &r3};
+  for (int matrix = 0; matrix < 4; ++matrix) memcpy(registers[matrix], rows[warp][8 * matrix + me / 4] + me % 4 * 4, 4);
+  wait(warp_barriers[warp], 32);
+}
+// A warp's 16 rows of A (64 x 16), in registers as above. B (16 x columns) is in local memory, column by column, in lines
+// of 128 bytes. Bits 4 to 6 of an address are swizzled by bits 7 to 9. A warp's C is as above, eight columns after eight.
+static void wgmma(float** c, int columns, const unsigned* a, unsigned long long descriptor) {
+  int warp = current / 32, me = current % 32;
+  memcpy(warps[warp][me].a, a, 16);
+  wait(warp_barriers[warp], 32);
+  float A[16][16];
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 8; ++i) A[lane / 4 + (i % 4 >= 2 ? 8 : 0)][lane % 4 * 2 + i % 2 + (i >= 4 ? 8 : 0)] = half_at(warps[warp][lane].a, i);
+  unsigned start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+  for (int i = 0; i < columns / 2; ++i)
+    for (int k = 0; k < 16; ++k) {
+      int column = i / 4 * 8 + me % 4 * 2 + i % 2;
+      unsigned at = start + column / 8 * stride + column % 8 * 128 + 2 * k;
+      at ^= (at >> 7 & 7) << 4;
+      ushort bits;
+      memcpy(&bits, shared_memory + at, 2);
+      *c[i] += A[me / 4 + (i % 4 >= 2 ? 8 : 0)][k] * _cvtsh_ss(bits);
+    }
   wait(warp_barriers[warp], 32);
 }
 // A (16 x 8): element i of a lane lies in row lane / 4 (+ 8 for i = 1, 3) and column lane % 4 (+ 4 for i = 2, 3).
@@ -216,7 +274,7 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
     contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}
     workspaces = [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
     contents.update({str(b.name): np.full([int(d) for d in b.shape], np.nan, str(b.dtype)) for b in workspaces})
-    memory = {name: np.full(array.size + 2 * MARGIN, np.nan, array.dtype) for name, array in contents.items()}
+    memory = {name: np.full(array.size + 2 * MARGIN, _poison(array), array.dtype) for name, array in contents.items()}
     for whole, array in zip(memory.values(), contents.values(), strict=True):
         whole[INSIDE] = array.ravel()
     for kernel in inspect_function(func, target):
@@ -230,6 +288,7 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         body = kernel.source[kernel.source.index('extern "C" __global__') :]
         text = _PRELUDE + _ASM.sub(_as_call, _FOR_GPUS.sub("", complete(body)))
         text = text.replace("__shared__ alignas(64)", "alignas(64) static")
+        text = re.sub(r"extern __shared__ \S+ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory;", text)
         parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
         launch = _LAUNCH.replace(
             "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))
@@ -237,15 +296,27 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         text += launch.replace("KERNEL", kernel.name)
         _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents)
     for whole in memory.values():
-        assert np.isnan(whole[:MARGIN]).all(), "written before an array"
-        assert np.isnan(whole[-MARGIN:]).all(), "written behind an array"
+        untouched = np.full(MARGIN, _poison(whole), whole.dtype)
+        assert np.array_equal(whole[:MARGIN], untouched, equal_nan=whole.dtype.kind == "f"), "written before an array"
+        assert np.array_equal(whole[-MARGIN:], untouched, equal_nan=whole.dtype.kind == "f"), "written behind an array"
     return memory[str(task.func.params[-1].name)][INSIDE].reshape(arrays[-1].shape).astype(np.float64)
+
+
+def _poison(array: np.ndarray) -> float | int:
+    return float("nan") if array.dtype.kind == "f" else int(np.iinfo(array.dtype).max)
 
 
 def _as_call(found: re.Match[str]) -> str:
     """Rewrite asm("mma..." : "+f"(x), ... : "r"(a), ...); -> mma_m16n8k16((x), ..., (a), ...);"""
-    operands = _OPERAND.sub(",", found[2]).strip(" ,\n")
-    return f"{_INSTRUCTIONS[found[1]]}({operands});"
+    operands = _OPERAND.sub(",", found[2].replace('"memory"', "")).strip(" ,:\n")
+    if _WARP_GROUP not in found[1]:
+        return f"{_INSTRUCTIONS[found[1]]}({operands});"
+    *sums, a0, a1, a2, a3, descriptor = operands.split(",")
+    pointers = ", ".join(f"&{value}" for value in sums)
+    return (
+        f"{{ float* c[] = {{{pointers}}}; unsigned a[] = {{{a0}, {a1}, {a2}, {a3}}};"
+        f" wgmma(c, {2 * len(sums)}, a, {descriptor}); }}"
+    )
 
 
 def _launch(text: str, arrays: list[np.ndarray], extents: Mapping[str, int]) -> None:

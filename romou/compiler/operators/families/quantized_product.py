@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,29 @@ from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.kernel import (
     BYTES,
     MASK,
+    MMA,
+    MMA_LOCAL_BYTES,
     OF_BLOCK,
     OF_WEIGHT,
+    PLAIN,
     SHIFT,
+    WGMMA,
     Operands,
     QuantizedKernel,
     Tiles,
 )
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA
+from romou.compiler.operators.quantized.tensor_core_defaults import tensor_core_config
+from romou.compiler.operators.quantized.tensor_core_kernel import DEPTHS, TensorCoreKernel
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
+from romou.devices.backends.cuda.quantized_functions import WARP_GROUP_COLUMNS
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
 
-_STAGES = (0, 256, 512, 1024, 2048, 4096)
+_ITEM_DATA, _STAGES = tuple(map(int, ITEM_DATA.choices)), (0, 256, 512, 1024, 2048, 4096)
+# More choices with tensor cores.
+_MMA_ITEM_DATA, _MMA_STAGED = (2, 4, 8, 16, 32), (32, 64, 128, 256, 512, 1024, 2048)
 KNOBS = (
     Knob(
         name="group_rows",
@@ -54,7 +64,7 @@ KNOBS = (
         help="rows of the weight of a work-item",
         scales_outputs=True,
     ),
-    ITEM_DATA,
+    replace(ITEM_DATA, choices=tuple(sorted({*_ITEM_DATA, *_MMA_ITEM_DATA}))),
     Knob(
         name="item_chunks",
         choices=(1, 2, 4),
@@ -63,7 +73,7 @@ KNOBS = (
     ),
     Knob(
         name="staged_data",
-        choices=_STAGES,
+        choices=tuple(sorted({*_STAGES, *_MMA_STAGED})),
         default=0,
         help="activations of each row that a group stages in local memory, with the sum of each block; 0: none",
     ),
@@ -79,6 +89,18 @@ KNOBS = (
         default=OF_BLOCK,
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
+    Knob(
+        name="multiply_add",
+        choices=(PLAIN, MMA, WGMMA),
+        default=PLAIN,
+        help=(
+            "how products are added: one by one, or by tensor cores (mma: each warp; wgmma: four warps together). Four"
+            " work-items then share their rows of the weight, and each of them holds its rows of activations"
+        ),
+        devices="tensor cores",
+        exists_on=lambda limits: limits.has_tensor_cores,
+        absent=PLAIN,
+    ),
 )
 # Most rows of activations that count as few.
 _MOST_FEW = 8
@@ -87,9 +109,11 @@ _STAGED, _STAGED_TILE = 2048, 256
 # Work-items along the weight's rows that read a cache line together.
 _LEAST_ACROSS = 8
 # Registers of a work-item for its tiles, which leave some for addresses.
-_MOST_REGISTERS = 160
+_MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 224
 # Most multiply-adds that a step writes out, because compilers take long for longer code.
 _MOST_WRITTEN = 2048
+# The same on tensor cores, whose instructions make 64 multiply-adds of a work-item.
+_MOST_BY_MMA = 64 * 512
 
 
 class QuantizedTemplate(Template):
@@ -164,38 +188,99 @@ class QuantizedTemplate(Template):
         tiles = self.tiles(columns)
         is_of_block = np.asarray(columns["zero_point"]) == OF_BLOCK
         words, data = LANES * tiles.item_rows * columns["item_chunks"], LANES * tiles.item_data
-        return words + data * (1 + is_of_block) + tiles.outputs * (1 + is_of_block) + 2 * tiles.item_rows + LANES
+        plain = words + data * (1 + is_of_block) + tiles.outputs * (1 + is_of_block) + 2 * tiles.item_rows + LANES
+        of_stage = np.where(tiles.is_wgmma, tiles.staged // tiles.parts // DEPTHS, 0.5) * 4 * tiles.item_rows
+        of_mma = tiles.outputs + 4 * tiles.item_rows + of_stage + tiles.item_data * ~tiles.is_wgmma
+        return np.where(tiles.is_mma, of_mma, plain)
 
     def space(self, limits: Limits) -> Space:
         work = self.workload
+        can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
+        data, staged = (
+            [d for d in _ITEM_DATA if d == 1 or d < 2 * work.m],
+            [s for s in _STAGES if s <= 256 or s < 2 * work.k],
+        )
+        of_mma = [d for d in _MMA_ITEM_DATA if d == 2 or 2 * d < work.m] if can_use_mma else []
         choices: dict[str, Sequence[Choice]] = {
-            "item_data": [d for d in map(int, ITEM_DATA.choices) if d == 1 or d < 2 * work.m],
-            "staged_data": [s for s in _STAGES if s <= 256 or s < 2 * work.k],
+            "multiply_add": [
+                PLAIN,
+                *([MMA] if can_use_mma else []),
+                *([WGMMA] if can_use_mma and limits.has_warp_groups else []),
+            ],
+            "item_data": sorted({*data, *of_mma}),
+            "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
         }
         space = Space.of(self.knobs, limits, choices)
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
+            is_mma = tiles.is_mma
+            is_plain = np.isin(config["item_data"], data) & np.isin(config["staged_data"], staged)
             return {
+                "tiles of tensor cores": np.where(is_mma, self._fills_fragments(config), is_plain),
                 "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
-                "local memory, device's limit": tiles.local_memory_bytes <= limits.local_memory_bytes,
-                "registers for the tiles": self.registers(config) <= _MOST_REGISTERS,
-                "a group less than twice as large as the rows": (tiles.rows < 2 * work.n) | (tiles.rows <= 8),
-                "a step for each part": (tiles.parts == 1) | (tiles.parts <= tiles.steps),
-                "whole steps of all parts in a stage": (np.asarray(config["staged_data"]) == 0)
+                "local memory, device's limit": tiles.local_memory_bytes
+                <= np.where(is_mma, MMA_LOCAL_BYTES, limits.local_memory_bytes),
+                "registers for the tiles": self.registers(config)
+                <= np.where(is_mma, _MOST_MMA_REGISTERS, _MOST_REGISTERS),
+                "a group less than twice as large as the rows": (tiles.rows < 2 * work.n)
+                | (tiles.rows <= 8 + 8 * is_mma),
+                "a step for each part": is_mma | (tiles.parts == 1) | (tiles.parts <= tiles.steps),
+                "whole steps of all parts in a stage": is_mma
+                | (np.asarray(config["staged_data"]) == 0)
                 | (np.asarray(config["staged_data"]) % (tiles.codes * tiles.parts) == 0),
                 "masked codes have a place value, which only sums leave out": (np.asarray(config["unpack"]) != MASK)
                 | (np.asarray(config["zero_point"]) == OF_BLOCK),
-                "code of a step": tiles.codes * tiles.outputs <= _MOST_WRITTEN,
+                "code of a step": tiles.codes * tiles.outputs <= np.where(is_mma, _MOST_BY_MMA, _MOST_WRITTEN),
             }
 
         space.add_constraint(conditions)
         return space
 
+    @property
+    def _fits_tensor_cores(self) -> bool:
+        """Return whether activations are fp16, and all operands can be copied by 16 bytes."""
+        work = self.workload
+        multiple = {"none": 8, "uint8": 16}.get(work.zero)
+        return work.dtype == "float16" and work.k % 8 == 0 and multiple is not None and work.n % multiple == 0
+
+    def _fills_fragments(self, config: Columns) -> Any:
+        """Return whether a config, or which of many, has whole fragments of tensor cores and one spelling of codes."""
+        work, tiles, staged = self.workload, self.tiles(config), np.asarray(config["staged_data"])
+        part = np.maximum(staged // config["group_parts"], 1)
+        return (
+            (config["group_rows"] % 8 == 0)
+            & (config["item_rows"] % 2 == 0)
+            & np.isin(config["item_data"], _MMA_ITEM_DATA)
+            & np.isin(staged, _MMA_STAGED)
+            & (staged < 2 * work.k)
+            & (part % max(work.chunk, DEPTHS) == 0)
+            & ((staged % work.block == 0) | (work.block % np.maximum(staged, 1) == 0))
+            # Parts begin with a block, or are in the same one.
+            & ((part % work.block == 0) | (work.block % part == 0))
+            & (np.asarray(config["unpack"]) == SHIFT)
+            & (np.asarray(config["zero_point"]) == OF_WEIGHT)
+            & (config["item_chunks"] == 1)
+            & (~tiles.is_wgmma | self._fills_warp_groups(tiles))
+        )
+
+    def _fills_warp_groups(self, tiles: Tiles) -> Any:
+        """Return whether four warps are along the weight's rows, and a warp holds few enough weights in registers."""
+        weights = tiles.staged // tiles.parts // DEPTHS * tiles.item_rows * 2
+        return (
+            (tiles.across % 32 == 0)
+            & np.isin(tiles.columns, WARP_GROUP_COLUMNS)
+            & (tiles.staged % 64 == 0)
+            & (weights <= 32)
+        )
+
     def default_config(self, limits: Limits) -> Config:
         """Return tiles for the rows of activations, with sums split until the device is busy."""
         space, numbers, m = self.space(limits), limits.preset.quantized, self.workload.m
+        on_tensor_cores = tensor_core_config(self.workload, space, limits)
+        if on_tensor_cores is not None:
+            return on_tensor_cores
         is_one, is_tile = m == 1, m > _MOST_FEW
         rows, most = (
             (numbers.rows, 1)
@@ -231,10 +316,13 @@ class QuantizedTemplate(Template):
         return int(tiles.groups * tiles.threads)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        if config.get("multiply_add", PLAIN) != PLAIN:
+            kernel = TensorCoreKernel(self._simplified, self.workload, self.operands, config)
+            return tvm.IRModule({"main": kernel.function()})
         # Without this mark, fp16 is converted by functions that take an offset, not a pointer.
         has_fp16 = self.workload.dtype == "float16" and limits.has_fp16_arithmetic and limits.has_vector_arithmetic
-        kernel = QuantizedKernel(self._simplified, self.workload, self.operands, config, has_fp16=has_fp16)
-        func = kernel.function()
+        plain = QuantizedKernel(self._simplified, self.workload, self.operands, config, has_fp16=has_fp16)
+        func = plain.function()
         has_pointers = limits.is_mobile and (self.workload.dtype == "float32" or has_fp16)
         return tvm.IRModule({"main": advance_pointers(func) if has_pointers else func})
 

@@ -40,12 +40,22 @@ _WIDE, _BYTES = "float32", 4
 SHIFT, MASK, BYTES = "shift", "mask", "bytes"
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
+# Choices of the knob `multiply_add`.
+PLAIN, MMA, WGMMA = "plain", "mma", "wgmma"
+# On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
+# group uses two stages at a time.
+_MMA_STAGES, _WGMMA_STAGES, _SHARING = 3, 4, 4
+# Local memory that a kernel can ask for on every GPU with compute capability 8.0 or newer (CUDA C++ Programming Guide,
+# Technical Specifications per Compute Capability).
+MMA_LOCAL_BYTES = 99 << 10
 
 
 class Tiles:
     """The tiles of a config. Knobs may be columns of many configs.
 
-    rows: rows of the weight that a group computes.
+    is_mma, is_wgmma: whether warps use tensor cores, and whether four warps do so together. Four work-items then share
+        their rows of the weight.
+    rows, columns: rows of the weight and of the activations that a group computes.
     threads: work-items of a group.
     codes: codes of a row in a step.
     segment: codes of a step in the same block.
@@ -56,17 +66,26 @@ class Tiles:
     """
 
     def __init__(self, work: QuantizedProduct, config: Columns) -> None:
+        self.work = work
+        multiply_add = np.asarray(config.get("multiply_add", PLAIN))
+        self.is_mma, self.is_wgmma = multiply_add != PLAIN, multiply_add == WGMMA
+        sharing = np.where(self.is_mma, _SHARING, 1)
         self.across, self.parts = config["group_rows"], config["group_parts"]
         self.item_rows, self.item_data = config["item_rows"], config["item_data"]
-        self.rows, self.threads = self.across * self.item_rows, self.across * self.parts
-        self.codes, self.staged = work.chunk * config["item_chunks"], config["staged_data"]
+        self.rows, self.columns = self.across * self.item_rows, self.item_data * sharing
+        self.threads, self.staged = self.across * self.parts * sharing, config["staged_data"]
+        self.codes = np.where(self.is_mma, self.staged // self.parts, work.chunk * config["item_chunks"])
+        # In a space with tensor cores, formulas see configs that no constraint has excluded yet.
+        self.codes = np.maximum(self.codes, 1)
         self.segment = np.minimum(work.block, self.codes)
         is_staged = np.asarray(self.staged) > 0
-        self.steps = np.where(is_staged, -(-work.chunks // config["item_chunks"]), work.k // self.codes)
+        steps = np.where(self.is_mma, -(-work.k // self.codes), -(-work.chunks // config["item_chunks"]))
+        self.steps = np.where(is_staged, steps, work.k // self.codes)
         self.steps_of_stage = np.where(is_staged, self.staged // self.codes, np.maximum(self.steps, 1))
+        self.steps_of_stage = np.maximum(self.steps_of_stage, 1)
         self.stages = -(-self.steps // self.steps_of_stage)
         self.iterations = self.stages * -(-self.steps_of_stage // self.parts)
-        self.row_groups, self.data_groups = -(-work.n // self.rows), -(-work.m // self.item_data)
+        self.row_groups, self.data_groups = -(-work.n // self.rows), -(-work.m // self.columns)
         self.outputs = self.item_rows * self.item_data
 
     @property
@@ -75,10 +94,37 @@ class Tiles:
         return self.row_groups * self.data_groups
 
     @property
+    def units_of_stage(self) -> tuple[Any, Any, Any, Any]:
+        """Units of 16 bytes of a stage on tensor cores: activations, words, scales and zero points.
+
+        Rows of activations are an odd number of units apart, which avoids bank conflicts, or swizzled.
+        """
+        blocks = np.maximum(self.staged // self.work.block, 1)
+        data, words = self.columns * (self.staged // 8 + ~self.is_wgmma), self.staged // self.work.chunk * self.rows
+        return data, words, blocks * self.rows // 8, blocks * self.rows // 16 * (self.work.zero != "none")
+
+    @property
+    def stage_units(self) -> Any:
+        """Units of 16 bytes from one stage to the next. Swizzled activations begin at multiples of 1024 bytes."""
+        units = sum(self.units_of_stage)
+        return np.where(self.is_wgmma, -(-units // 64) * 64, units)
+
+    @property
+    def buffers(self) -> Any:
+        """Return the stages that local memory holds on tensor cores."""
+        return np.where(self.is_wgmma, _WGMMA_STAGES, _MMA_STAGES)
+
+    @property
     def local_memory_bytes(self) -> Any:
-        """Bytes of local memory of a group: staged activations with their sums, and the parts of the group's sums."""
+        """Bytes of local memory of a group: what it stages, and the parts of the group's sums.
+
+        On tensor cores, the sums follow when nothing is staged any more.
+        """
         staged = self.item_data * (self.staged + self.staged // self.segment)
-        return _BYTES * (staged + (np.asarray(self.parts) > 1) * self.threads * self.outputs)
+        sums = (np.asarray(self.parts) > 1) * self.threads * self.outputs
+        return np.where(
+            self.is_mma, np.maximum(16 * self.buffers * self.stage_units, _BYTES * sums), _BYTES * (staged + sums)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -486,22 +532,26 @@ class QuantizedKernel:
 
     def _store(self, number: int | tirx.Expr, row: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
         """Store an element of the output, if the output has it."""
-        operands, place = self.operands, [self._data_row(number), self._row(row)]
-        value, output = total, operands.product
-        if operands.epilogue is not None:
-
-            def load(_: TensorLoad) -> tirx.Expr:
-                return total
-
-            store = operands.epilogue.body
-            value, output = replace_loads(store.value, operands.product, load), store.buffer
-            value = substitute(value, dict(zip(axes_of(operands.epilogue), place, strict=True)))
-        inside = []
+        place, inside = [self._data_row(number), self._row(row)], []
         if self.work.m % self.data:
             inside.append(place[0] < self.work.m)
         if self.work.n % self.tiles.rows:
             inside.append(place[1] < self.work.n)
-        return guarded(functools.reduce(tirx.And, inside) if inside else None, tirx.BufferStore(output, value, place))
+        return guarded(functools.reduce(tirx.And, inside) if inside else None, stored(self.operands, place, total))
+
+
+def stored(operands: Operands, place: list[tirx.Expr], total: tirx.Expr) -> tirx.Stmt:
+    """Return the statement that stores a sum at (row of activations, row of the weight), behind its epilogue."""
+    if operands.epilogue is None:
+        return tirx.BufferStore(operands.product, total, place)
+    store = operands.epilogue.body
+
+    def load(_: TensorLoad) -> tirx.Expr:
+        return total
+
+    value = replace_loads(store.value, operands.product, load)
+    value = substitute(value, dict(zip(axes_of(operands.epilogue), place, strict=True)))
+    return tirx.BufferStore(store.buffer, value, place)
 
 
 def _times(value: tirx.Expr, factor: float) -> tirx.Expr:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from romou.devices.backends.cuda.overlapped_launches import WAIT
+from romou.devices.backends.cuda.quantized_functions import QUANTIZED_FUNCTIONS
 from romou.devices.backends.dialect import Dialect
 
 
@@ -46,6 +47,7 @@ _NARROW = {"int8": "signed char", "uint8": "unsigned char", "int16": "short", "u
 # Name -> definition. In PTX, because no wheel that compiling needs has CUDA's fp16 header.
 _FUNCTIONS = {
     "wait_for_kernels_before": WAIT,
+    **QUANTIZED_FUNCTIONS,
     "float_of_half": (
         """
 __device__ __forceinline__ float float_of_half(unsigned short bits) {

@@ -1,0 +1,306 @@
+"""Times products with quantized weights on a GPU: default and random configs, beside a copy and PyTorch's products.
+
+python benchmarks/bench_quantized_products.py --target cuda --configs 40
+python benchmarks/bench_quantized_products.py --target opencl --products 1x4096x4096 --json result.json
+
+Activations are fp16. Each launch reads another copy of the weight, and all copies together are larger than the
+second-level cache. Every kernel's result is compared with NumPy's. Without PyTorch, its columns are empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import tvm
+from rich.console import Console
+from tvm import te
+
+from romou.base.errors import DeviceError
+from romou.base.space import Config
+from romou.compiler.frontend.reference import relative_l2_error
+from romou.compiler.task import TunableTask
+from romou.devices.backends.cuda.graph import CudaGraph
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.measure import LocalBuilder, MeasureOptions
+from romou.tuner.measure.fingerprint import identified_device
+from romou.tuner.measure.types import Candidate
+from tvm_patches.libraries import load_library
+from tvm_patches.quantized_matrix import QuantizedMatrix, QuantizedProduct
+
+# Rows of activations x k x n, bits and block.
+PRODUCTS = [
+    *((1, k, n, 4, 32) for k, n in ((4096, 4096), (4096, 11008), (11008, 4096), (2048, 8192))),
+    (1, 4096, 4096, 4, 128),
+    (1, 4096, 4096, 8, 32),
+    *((m, 4096, 4096, 4, 32) for m in (4, 16, 64, 512)),
+    (512, 4096, 4096, 4, 128),
+]
+_COPIES, _LIMIT = 16, 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """rotated: bytes of all copies of a weight, and of the timed copy. launches: fewest of a timing."""
+
+    rotated: int
+    launches: int
+    timings: int
+
+
+def name_of(product: tuple[int, ...]) -> str:
+    """Return "MxKxN" with bits and block."""
+    m, k, n, bits, block = product
+    return f"{m}x{k}x{n} int{bits} b{block}"
+
+
+class Problem:
+    """The tensors of a product on a device, the weight several times, and the right result."""
+
+    def __init__(self, product: tuple[int, ...], device: Any, timing: Timing) -> None:
+        m, k, n, bits, block = product
+        rng = np.random.default_rng(0)
+        codes = rng.integers(0, 1 << bits, (n, k)).astype(np.uint8)
+        scales = (rng.uniform(0.5, 1.5, (n, -(-k // block))) / (1 << bits)).astype(np.float16)
+        self.matrix = QuantizedMatrix.pack(codes, scales, None, bits=bits, block=block)
+        self.work: QuantizedProduct = self.matrix.product(m, "float16")
+        self.data = rng.standard_normal((m, k)).astype(np.float16)
+        weight = (codes.astype(np.float32) - (1 << bits - 1)) * np.repeat(scales.astype(np.float32), block, axis=1)[
+            :, :k
+        ]
+        self.weight = weight.astype(np.float16)
+        self.expected = self.data.astype(np.float32) @ weight.T
+        self.device = device
+        copies = -(-timing.rotated // self.work.weight_bytes)
+        self.timing = timing
+        self.weights = [[device_tensor(a, device, "global") for a in self.matrix.arrays] for _ in range(copies)]
+        self.on_device = device_tensor(self.data, device, "global")
+        self.output = device_tensor(np.full((m, n), np.nan, np.float16), device, "global")
+
+    @property
+    def task(self) -> TunableTask:
+        """The task of the kernel."""
+        work = self.work
+        data = te.placeholder((work.m, work.k), work.dtype, "data")
+        words, scales = (
+            te.placeholder(a.shape, str(a.dtype), name)
+            for a, name in zip(self.matrix.arrays, ("words", "scales"), strict=True)
+        )
+        task = TunableTask.of(te.create_prim_func([data, words, scales, work.define(data, words, scales)]))
+        assert task is not None, "the family takes its own definition"
+        return task
+
+    def error(self, kernel: Callable[..., None]) -> float:
+        """Return the relative error of a kernel's result, which is poisoned before."""
+        self.output.copyfrom(np.full(self.expected.shape, np.nan, np.float16))
+        kernel(self.on_device, *self.weights[-1], self.output)
+        return relative_l2_error(self.output.numpy().astype(np.float32), self.expected)
+
+    def microseconds(self, kernel: Callable[..., None]) -> float:
+        """Return the median time of a launch."""
+        rounds = -(-self.timing.launches // len(self.weights))
+
+        def run() -> None:
+            for weight in self.weights * rounds:
+                kernel(self.on_device, *weight, self.output)
+
+        return median_us(run, rounds * len(self.weights), self.device, self.timing.timings)
+
+
+def median_us(run: Callable[[], None], launches: int, device: Any, timings: int) -> float:
+    """Return the median microseconds of a launch of a run, which CUDA captures and other devices start by calls."""
+    run()
+    device.sync()
+    if tvm.runtime.device("cuda", 0).dlpack_device_type() == device.dlpack_device_type():
+        graph = CudaGraph(device, None, run)
+        graph.time_ms()
+        return statistics.median(graph.time_ms() for _ in range(timings)) * 1e3 / launches
+    return called_us(run, launches, device, timings)
+
+
+def called_us(run: Callable[[], None], launches: int, device: Any, timings: int) -> float:
+    """Return the median microseconds of a launch of a run of calls, by the host's clock."""
+    times = []
+    for _ in range(timings):
+        start = time.perf_counter()
+        run()
+        device.sync()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6 / launches
+
+
+def copied_gbps(device: Any, timing: Timing) -> float:
+    """Return the rate of a copy within the device, read and written bytes, in GB/s."""
+    source = device_tensor(np.zeros(timing.rotated // 4, np.float32), device, "global")
+    target = tvm.runtime.empty(source.shape, "float32", device)
+    device.sync()
+
+    def run() -> None:
+        for _ in range(_COPIES):
+            target.copyfrom(source)
+
+    us = called_us(run, _COPIES, device, timing.timings)
+    return 2 * timing.rotated / us / 1e3
+
+
+def peer_us(problem: Problem) -> dict[str, float]:
+    """Return microseconds of PyTorch's products: cuBLAS in fp16, and packed int4, if PyTorch has them."""
+    times = dict[str, float]()
+    with contextlib.suppress(ImportError):
+        import torch
+
+        if not torch.cuda.is_available():
+            return times
+        work = problem.work
+        data = torch.from_numpy(problem.data).cuda()
+        weight = torch.from_numpy(problem.weight).cuda()
+        copies = max(2, problem.timing.rotated // (2 * work.k * work.n))
+        weights = [weight.clone().t() for _ in range(copies)]
+        times["cuBLAS fp16"] = torch_us(torch, lambda index: torch.mm(data, weights[index]), copies, problem.timing)
+        if work.bits == 4:
+            with contextlib.suppress(RuntimeError):
+                half = data.to(torch.bfloat16)
+                bytes_of = torch.randint(0, 255, (work.n, work.k // 2), dtype=torch.uint8, device="cuda")
+                packed = [torch._convert_weight_to_int4pack(bytes_of, 8) for _ in range(copies)]
+                scales = torch.ones(work.k // work.block, work.n, 2, dtype=torch.bfloat16, device="cuda")
+                times["int4pack"] = torch_us(
+                    torch,
+                    lambda index: torch._weight_int4pack_mm(half, packed[index], work.block, scales),
+                    copies,
+                    problem.timing,
+                )
+    return times
+
+
+def torch_us(torch: Any, product: Callable[[int], Any], copies: int, timing: Timing) -> float:
+    """Return the median microseconds of a product in a captured graph."""
+    launches = copies * -(-timing.launches // copies)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for index in range(copies):
+            product(index)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in range(launches):
+            product(launch % copies)
+    times = []
+    for _ in range(timing.timings + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(statistics.median(times[1:])) * 1e3 / launches
+
+
+def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list[Config]:
+    """Return the default config and random ones, half of them for tensor cores if the space has these."""
+    space, rng = task.space(target), np.random.default_rng(seed)
+    configs = [task.default_config(target)]
+    choices = space.knobs.get("multiply_add", ())
+    parts = [space.narrowed({"multiply_add": (choice,)}) for choice in choices] or [space]
+    for part in filter(None, parts):
+        configs += list(part.sample(rng, count // len(parts)))
+    return list(dict.fromkeys(configs))
+
+
+def measured(problem: Problem, target: Target, count: int, seed: int) -> list[tuple[Config, float | str]]:
+    """Return configs, the default one first, with microseconds or the reason why there are none."""
+    task = problem.task
+    configs = configs_of(task, target, count, seed)
+    how = MeasureOptions(build_timeout_s=60.0, build_workers=os.cpu_count() or 1)
+    results = list[tuple[Config, float | str]]()
+    compile_for = None if target.kind == "cuda" else f"{target.kind}:0"
+    with contextlib.closing(LocalBuilder(target, how, compile_for=compile_for)) as builder:
+        for built in builder.build([Candidate(task=task, config=c, trial=t) for t, c in enumerate(configs)]):
+            if built.library is None:
+                results.append((built.candidate.config, str(built.error)))
+                continue
+            try:
+                kernel = load_library(Path(built.library))[built.entry]
+                error = problem.error(kernel)
+                value: float | str = problem.microseconds(kernel) if error < _LIMIT else f"wrong: error {error:.1e}"
+            except (DeviceError, RuntimeError) as failure:
+                value = str(failure).splitlines()[0]
+            results.append((built.candidate.config, value))
+    return results
+
+
+@click.command()
+@click.option("--target", "target_text", default="opencl", show_default=True)
+@click.option("--configs", default=24, show_default=True, help="random configs of each product")
+@click.option("--products", multiple=True, help="beginnings of products' names; default: all")
+@click.option("--rotate", "rotated_mib", default=160, show_default=True, help="MiB of all copies of a weight")
+@click.option("--launches", default=64, show_default=True, help="fewest launches of a timing")
+@click.option("--timings", default=9, show_default=True, help="timings, of which the median is printed")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "path", type=click.Path(path_type=Path), help="file for all numbers")
+def main(
+    target_text: str,
+    configs: int,
+    products: tuple[str, ...],
+    rotated_mib: int,
+    launches: int,
+    timings: int,
+    seed: int,
+    path: Path | None,
+) -> None:
+    """Print a line for each product: default and best config, the share of a copy's rate, PyTorch's times."""
+    out, target = Console(width=200), Target(target_text)
+    name_of_device = identified_device(f"{target.kind}:0")[0].name
+    device = tvm.runtime.device(target.kind, 0)
+    timing = Timing(rotated=rotated_mib << 20, launches=launches, timings=timings)
+    rate = copied_gbps(device, timing)
+    table = table_of_numbers(
+        "product",
+        ("default us", "best us", "of a copy", "cuBLAS fp16 us", "int4pack us", "cuBLAS / best"),
+        "best config",
+        title=f"{name_of_device}, {target.kind}; a copy moves {rate:.0f} GB/s",
+    )
+    numbers = dict[str, Any]()
+    for product in PRODUCTS:
+        name = name_of(product)
+        if products and not any(name.startswith(each) for each in products):
+            continue
+        problem = Problem(product, device, timing)
+        results = measured(problem, target, configs, seed)
+        default, times = results[0][1], [(us, c) for c, us in results if isinstance(us, float)]
+        failures = [text for _, text in results if isinstance(text, str)]
+        peers = peer_us(problem) if target.kind == "cuda" else {}
+        best, config = min(times, key=lambda each: each[0]) if times else (float("nan"), results[0][0])
+        moved = problem.work.weight_bytes + 2 * (problem.data.size + problem.expected.size)
+        cublas = peers.get("cuBLAS fp16", float("nan"))
+        table.add_row(
+            name,
+            f"{default:.1f}" if isinstance(default, float) else default,
+            f"{best:.1f}",
+            f"{moved / best / 1e3 / rate:.0%}",
+            f"{cublas:.1f}",
+            f"{peers.get('int4pack', float('nan')):.1f}",
+            f"{cublas / best:.2f}",
+            " ".join(f"{knob}={value}" for knob, value in config.items()),
+        )
+        times.sort(key=lambda each: each[0])
+        configs_of_times = [(us, dict(config)) for us, config in times]
+        numbers[name] = {"peers": peers, "failures": failures, "times": configs_of_times}
+        out.print(f"{name}: {len(times)} configs timed, {len(failures)} failed {failures[:2]}")
+        if path is not None:
+            path.write_text(json.dumps({"copy_gbps": rate, "products": numbers}, indent=1), encoding="utf-8")
+    out.print(table)
+
+
+if __name__ == "__main__":
+    main()
