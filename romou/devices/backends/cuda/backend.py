@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"nvidia_h200": "sm_90a"}
 # Local memory of a work group that has not opted in to more.
 _LOCAL_BYTES = 49152
-# The first architecture with mma.sync.m16n8k16 (PTX ISA).
-_WARP_GROUPS_IN = "sm_90a"
-_TENSOR_CORES_FROM = 80
+# The first architecture with mma.sync.m16n8k16, and the only one with wgmma (PTX ISA).
+_TENSOR_CORES_FROM, _WARP_GROUPS_IN = 80, "sm_90a"
 # The first architecture with dp4a (PTX ISA).
 _DOT_PRODUCTS_FROM = 61
 _INSTALL = (
@@ -139,16 +138,12 @@ class Cuda(Backend):
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so it is not offered."""
-<<<<<<< HEAD
-        architecture = int(re.sub(r"\D", "", self.architecture(options)))
-        has_tensor_cores = architecture >= _TENSOR_CORES_FROM
-=======
         architecture = self.architecture(options)
-        has_tensor_cores = int(re.sub(r"\D", "", architecture)) >= _TENSOR_CORES_FROM
->>>>>>> 925c38d3 (Products with quantized weights on tensor cores: warps make fp16 weights of codes in registers, copies run ahead, and the weight's first stages are read before a kernel waits)
+        number = int(re.sub(r"\D", "", architecture))
+        has_tensor_cores = number >= _TENSOR_CORES_FROM
         return {
             "has_vector_arithmetic": False,
-            "dot_products": "mixed" if architecture >= _DOT_PRODUCTS_FROM else None,
+            "dot_products": "mixed" if number >= _DOT_PRODUCTS_FROM else None,
             "has_tensor_cores": has_tensor_cores,
             "has_warp_groups": architecture == _WARP_GROUPS_IN,
             "allows_tf32": has_tensor_cores and "tf32" in options,
