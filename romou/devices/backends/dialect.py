@@ -135,6 +135,10 @@ def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
 # Functions that a language with tensor cores defines (`backends/cuda/dialect.py`). A texel is four adjacent numbers.
 
 
+# Rows of activations that a warp group multiplies at a time.
+WARP_GROUP_COLUMNS = (16, 32, 64, 128)
+
+
 def call_on_device(name: str, *args: tirx.Expr | int) -> tirx.Stmt:
     """Return the call of a function that the device's language defines and that stores its results."""
     return tirx.Evaluate(tirx.call_extern("int32", name, *args))

@@ -31,7 +31,7 @@ from romou.compiler.operators.quantized.integer_kernel import (
     Tiles,
 )
 from romou.compiler.operators.quantized.integer_matrix import BYTES, PRODUCT, VECTOR, IntegerMatrix, IntegerProduct
-from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA
+from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
@@ -161,7 +161,7 @@ class IntegerTemplate(Template):
     def space(self, limits: Limits) -> Space:
         work = self.workload
         choices: dict[str, Sequence[Choice]] = {
-            "item_data": [r for r in map(int, ITEM_DATA.choices) if r == 1 or r < 2 * work.m],
+            "item_data": [r for r in PLAIN_ITEM_DATA if r == 1 or r < 2 * work.m],
             "lanes": [lanes for lanes in (4, 8, 16) if lanes <= limits.vector_lanes],
             "item_columns": [c for c in (4, 8, 16, 32, 64) if c == 4 or c < 2 * work.n],
         }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,18 +35,17 @@ from romou.compiler.operators.quantized.kernel import (
     QuantizedKernel,
     Tiles,
 )
-from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA
+from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
 from romou.compiler.operators.quantized.tensor_core_defaults import tensor_core_config
 from romou.compiler.operators.quantized.tensor_core_kernel import DEPTHS, TensorCoreKernel
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
-from romou.devices.backends.cuda.quantized_functions import WARP_GROUP_COLUMNS
+from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
 
-_ITEM_DATA, _STAGES = tuple(map(int, ITEM_DATA.choices)), (0, 256, 512, 1024, 2048, 4096)
-# More choices with tensor cores.
-_MMA_ITEM_DATA, _MMA_STAGED = (2, 4, 8, 16, 32), (32, 64, 128, 256, 512, 1024, 2048)
+# Without tensor cores, and on tensor cores.
+_STAGES, _MMA_STAGED = (0, 256, 512, 1024, 2048, 4096), (32, 64, 128, 256, 512, 1024, 2048)
 KNOBS = (
     Knob(
         name="group_rows",
@@ -64,7 +62,7 @@ KNOBS = (
         help="rows of the weight of a work-item",
         scales_outputs=True,
     ),
-    replace(ITEM_DATA, choices=tuple(sorted({*_ITEM_DATA, *_MMA_ITEM_DATA}))),
+    ITEM_DATA,
     Knob(
         name="item_chunks",
         choices=(1, 2, 4),
@@ -197,10 +195,10 @@ class QuantizedTemplate(Template):
         work = self.workload
         can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
         data, staged = (
-            [d for d in _ITEM_DATA if d == 1 or d < 2 * work.m],
+            [d for d in PLAIN_ITEM_DATA if d == 1 or d < 2 * work.m],
             [s for s in _STAGES if s <= 256 or s < 2 * work.k],
         )
-        of_mma = [d for d in _MMA_ITEM_DATA if d == 2 or 2 * d < work.m] if can_use_mma else []
+        of_mma = [d for d in MMA_ITEM_DATA if d == 2 or 2 * d < work.m] if can_use_mma else []
         choices: dict[str, Sequence[Choice]] = {
             "multiply_add": [
                 PLAIN,
@@ -252,7 +250,7 @@ class QuantizedTemplate(Template):
         return (
             (config["group_rows"] % 8 == 0)
             & (config["item_rows"] % 2 == 0)
-            & np.isin(config["item_data"], _MMA_ITEM_DATA)
+            & np.isin(config["item_data"], MMA_ITEM_DATA)
             & np.isin(staged, _MMA_STAGED)
             & (staged < 2 * work.k)
             & (part % max(work.chunk, DEPTHS) == 0)
@@ -291,7 +289,7 @@ class QuantizedTemplate(Template):
         )
         is_staged = numbers.staged == "all" or (numbers.staged == "tiles" and is_tile)
         config = space.default(
-            item_data=next(d for d in map(int, ITEM_DATA.choices) if d >= min(m, most)),
+            item_data=next(d for d in PLAIN_ITEM_DATA if d >= min(m, most)),
             item_rows=rows,
             item_chunks=numbers.chunks if is_one else 1,
             staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,

@@ -44,7 +44,7 @@ def with_waits(source: str) -> str:
     call = "wait_for_kernels_before();"
     heads = list(KERNEL.finditer(source))
     ends = [head.start() for head in heads[1:]] + [len(source)]
-    for head, end in reversed(list(zip(heads, ends, strict=True))):
+    for head, end in reversed([*zip(heads, ends, strict=True)] if heads else []):
         if head["end"] == "{" and call not in source[head.end() : end]:
             source = f"{source[: head.end()]}\n  {call}{source[head.end() :]}"
     return source

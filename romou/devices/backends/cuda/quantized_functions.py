@@ -5,8 +5,7 @@ Offsets into local memory are in units of 16 bytes, unless a name says otherwise
 
 from __future__ import annotations
 
-# Rows of activations that a warp group multiplies at a time.
-WARP_GROUP_COLUMNS = (16, 32, 64, 128)
+from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
 
 
 def _warp_group_product(columns: int) -> str:
