@@ -210,8 +210,8 @@ def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list
     """Return the default config and random ones, half of them for tensor cores if the space has these."""
     space, rng = task.space(target), np.random.default_rng(seed)
     configs = [task.default_config(target)]
-    choices = space.knobs.get("multiply_add", ())
-    parts = [space.narrowed({"multiply_add": (choice,)}) for choice in choices] or [space]
+    choices = space.knobs.get("tensor_cores", ())
+    parts = [space.narrowed({"tensor_cores": (choice,)}) for choice in choices] or [space]
     for part in filter(None, parts):
         configs += list(part.sample(rng, count // len(parts)))
     return list(dict.fromkeys(configs))

@@ -66,6 +66,7 @@ def tasks() -> Sequence[TunableTask]:
         joined_task(lambda q, k, v: op.matmul(op.nn.softmax(op.matmul(q, k), axis=-1), v), *[(3, 128, 128)] * 3)
     )
     contractions.append(quantized_task(QuantizedCase(m=8, k=1024, n=128)))
+    contractions.append(quantized_task(QuantizedCase(m=128, k=1024, n=128, dtype="float16")))
     contractions.append(IntegerCase(m=8, k=1024, n=1024).task())
     return [*contractions, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ LIMIT = 1e-3
 
 
 def configs(task: TunableTask, choice: str, count: int) -> list[Config]:
-    space = task.space(TARGET).narrowed({"multiply_add": (choice,)})
+    space = task.space(TARGET).narrowed({"tensor_cores": (choice,)})
     return list(space.sample(np.random.default_rng(1), count))
 
 
@@ -69,7 +69,7 @@ def test_random_configs(name: str, choice: str) -> None:
 @pytest.mark.parametrize("name", ["zero points", *(pytest.param(n, marks=exhaustive) for n in CASES)])
 def test_default_configs(name: str) -> None:
     config = quantized_task(CASES[name]).default_config(TARGET)
-    assert config["multiply_add"] == ("wgmma" if CASES[name].m > 32 else "mma")
+    assert config["tensor_cores"] == ("wgmma" if CASES[name].m > 32 else "mma")
     check(CASES[name], config)
 
 
@@ -100,19 +100,19 @@ def test_codes_come_out_exactly(choice: str) -> None:
 @pytest.mark.parametrize(
     ("case", "target", "choices"),
     [
-        (CASES["odd rows"], "cuda -arch=sm_90a", ["plain", "mma", "wgmma"]),
-        (CASES["odd rows"], "cuda -arch=sm_80", ["plain", "mma"]),
+        (CASES["odd rows"], "cuda -arch=sm_90a", ["none", "mma", "wgmma"]),
+        (CASES["odd rows"], "cuda -arch=sm_80", ["none", "mma"]),
         (CASES["odd rows"], "cuda -arch=sm_75", []),
         (CASES["odd rows"], "opencl -device=adreno640", []),
-        (QuantizedCase(m=19, k=204, n=72, dtype="float16"), "cuda -arch=sm_90a", ["plain"]),
-        (QuantizedCase(m=19, k=200, n=70, dtype="float16"), "cuda -arch=sm_90a", ["plain"]),
-        (QuantizedCase(m=19, k=200, n=72, zero="float", dtype="float16"), "cuda -arch=sm_90a", ["plain"]),
-        (QuantizedCase(m=19, k=200, n=72), "cuda -arch=sm_90a", ["plain"]),
+        (QuantizedCase(m=19, k=204, n=72, dtype="float16"), "cuda -arch=sm_90a", ["none"]),
+        (QuantizedCase(m=19, k=200, n=70, dtype="float16"), "cuda -arch=sm_90a", ["none"]),
+        (QuantizedCase(m=19, k=200, n=72, zero="float", dtype="float16"), "cuda -arch=sm_90a", ["none"]),
+        (QuantizedCase(m=19, k=200, n=72), "cuda -arch=sm_90a", ["none"]),
     ],
     ids=str,
 )
 def test_which_spaces_have_tensor_cores(case: QuantizedCase, target: str, choices: list[str]) -> None:
-    assert list(quantized_task(case).space(Target(target)).knobs.get("multiply_add", ())) == choices
+    assert list(quantized_task(case).space(Target(target)).knobs.get("tensor_cores", ())) == choices
 
 
 def test_the_weight_is_read_before_the_kernel_waits() -> None:

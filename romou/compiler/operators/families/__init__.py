@@ -54,8 +54,9 @@ def declared_knobs() -> dict[str, Knob]:
 
 
 def _templates(base: type) -> Iterator[type]:
+    # By name: classes are in the order of their imports, which differs from process to process.
     subclasses: list[type] = base.__subclasses__()
-    for template in subclasses:
+    for template in sorted(subclasses, key=lambda each: (each.__module__, each.__qualname__)):
         yield template
         yield from _templates(template)
 

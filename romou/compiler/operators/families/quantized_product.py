@@ -26,9 +26,9 @@ from romou.compiler.operators.quantized.kernel import (
     MASK,
     MMA,
     MMA_LOCAL_BYTES,
+    NO_TENSOR_CORES,
     OF_BLOCK,
     OF_WEIGHT,
-    PLAIN,
     SHIFT,
     WGMMA,
     Operands,
@@ -88,16 +88,16 @@ KNOBS = (
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
     Knob(
-        name="multiply_add",
-        choices=(PLAIN, MMA, WGMMA),
-        default=PLAIN,
+        name="tensor_cores",
+        choices=(NO_TENSOR_CORES, MMA, WGMMA),
+        default=NO_TENSOR_CORES,
         help=(
-            "how products are added: one by one, or by tensor cores (mma: each warp; wgmma: four warps together). Four"
-            " work-items then share their rows of the weight, and each of them holds its rows of activations"
+            "how tensor cores multiply: each warp (mma), or four warps together (wgmma). Four work-items then share"
+            " their rows of the weight, and each of them holds its rows of activations"
         ),
-        devices="tensor cores",
+        devices="mma: CUDA from sm_80 on; wgmma: sm_90a",
         exists_on=lambda limits: limits.has_tensor_cores,
-        absent=PLAIN,
+        absent=NO_TENSOR_CORES,
     ),
 )
 # Most rows of activations that count as few.
@@ -200,8 +200,8 @@ class QuantizedTemplate(Template):
         )
         of_mma = [d for d in MMA_ITEM_DATA if d == 2 or 2 * d < work.m] if can_use_mma else []
         choices: dict[str, Sequence[Choice]] = {
-            "multiply_add": [
-                PLAIN,
+            "tensor_cores": [
+                NO_TENSOR_CORES,
                 *([MMA] if can_use_mma else []),
                 *([WGMMA] if can_use_mma and limits.has_warp_groups else []),
             ],
@@ -314,7 +314,7 @@ class QuantizedTemplate(Template):
         return int(tiles.groups * tiles.threads)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        if config.get("multiply_add", PLAIN) != PLAIN:
+        if config.get("tensor_cores", NO_TENSOR_CORES) != NO_TENSOR_CORES:
             kernel = TensorCoreKernel(self._simplified, self.workload, self.operands, config)
             return tvm.IRModule({"main": kernel.function()})
         # Without this mark, fp16 is converted by functions that take an offset, not a pointer.

@@ -40,8 +40,8 @@ _WIDE, _BYTES = "float32", 4
 SHIFT, MASK, BYTES = "shift", "mask", "bytes"
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
-# Choices of the knob `multiply_add`.
-PLAIN, MMA, WGMMA = "plain", "mma", "wgmma"
+# Choices of the knob `tensor_cores`.
+NO_TENSOR_CORES, MMA, WGMMA = "none", "mma", "wgmma"
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
 # group uses two stages at a time.
 _MMA_STAGES, _WGMMA_STAGES, _SHARING = 3, 4, 4
@@ -67,8 +67,8 @@ class Tiles:
 
     def __init__(self, work: QuantizedProduct, config: Columns) -> None:
         self.work = work
-        multiply_add = np.asarray(config.get("multiply_add", PLAIN))
-        self.is_mma, self.is_wgmma = multiply_add != PLAIN, multiply_add == WGMMA
+        choice = np.asarray(config.get("tensor_cores", NO_TENSOR_CORES))
+        self.is_mma, self.is_wgmma = choice != NO_TENSOR_CORES, choice == WGMMA
         sharing = np.where(self.is_mma, _SHARING, 1)
         self.across, self.parts = config["group_rows"], config["group_parts"]
         self.item_rows, self.item_data = config["item_rows"], config["item_data"]

@@ -11,7 +11,7 @@ from romou.base.space import Config, Space
 from romou.compiler.operators.quantized.kernel import MMA, OF_WEIGHT, SHIFT, WGMMA, Tiles
 from tvm_patches.quantized_matrix import QuantizedProduct
 
-_KNOBS = ("multiply_add", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")
+_KNOBS = ("tensor_cores", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")
 # Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores.
 _TILES = (
     (8, [(MMA, 16, 4, 2, 2, 512)]),
@@ -27,7 +27,7 @@ _LEAST_STAGED = 32
 
 def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> Config | None:
     """Return the default config on tensor cores, or None if the space has none."""
-    choices = space.knobs.get("multiply_add", ())
+    choices = space.knobs.get("tensor_cores", ())
     if MMA not in choices:
         return None
     large = _LARGE_TILES[WGMMA if WGMMA in choices else MMA]

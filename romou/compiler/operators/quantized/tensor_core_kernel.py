@@ -62,7 +62,7 @@ class TensorCoreKernel:
         )
         self.g, self.t = self.lane // 4, self.lane % 4
         self.thread = (self.part * self.warps + self.warp) * _WARP + self.lane
-        self.is_of_warp_group = config["multiply_add"] == WGMMA
+        self.is_of_warp_group = config["tensor_cores"] == WGMMA
         # Sizes of a stage's parts in local memory, which follow one another, in units of 16 bytes.
         self.data_units, self.words_units, self.scale_units, self.zero_units = map(int, tiles.units_of_stage)
         self.stage_units = int(tiles.stage_units)
