@@ -69,7 +69,7 @@ def test_unpacking_is_exact(unpack: str, staged: int, opencl_device: tvm.runtime
         task, drawn = quantized_task(case), case.draw(bits)
         data = np.random.default_rng(bits).integers(-8, 9, (1, case.k)).astype(np.float32)
         whole = type(drawn)(**{**vars(drawn), "data": data, "scales": np.sign(drawn.scales)})
-        config = task.default_config(target).replace(unpack=unpack, staged_data=staged, group_parts=2)
+        config = task.default_config(target).replace(unpack=unpack, staged_data=staged, group_parts=2, item_chunks=1)
         assert task.space(target).is_valid(config)
         arrays = [data, *case.matrix(whole).arrays, poison((1, case.n), "float32")]
         assert_agrees(target, task, config, arrays, whole.result, 1e-12)
