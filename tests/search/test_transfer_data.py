@@ -123,9 +123,9 @@ def test_transfer_data_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features.has_estimate = True
     model = CostModel(features)
     trained: list[int] = []
-    train = cost_model._train
+    train = cost_model.boosted
     monkeypatch.setattr(
-        cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named)
+        cost_model, "boosted", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named)
     )
     for count in (5, 10):
         model.fit(configs[30:][:count], [1.0] * count, data)
