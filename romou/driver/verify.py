@@ -17,7 +17,7 @@ from romou.compiler.frontend.onnx_graph import captured, shapes_of
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, MIXED
 from romou.compiler.frontend.precision import TOLERANCE as MADE_FP16
 from romou.compiler.frontend.prefix import first_failing
-from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime, spreads
+from romou.compiler.frontend.reference import quantizes_at_run_time, relative_l2_error, run_onnxruntime, uncertainties
 from romou.devices.targets import Target
 from romou.runtime.module import TunedModel, random_inputs
 
@@ -29,9 +29,8 @@ logger = logging.getLogger("romou")
 # Limits of the relative L2 error of the whole model's outputs against onnxruntime. fp16 storage rounds at every layer.
 # TF32 rounds factors to the precision of fp16, but nothing in memory.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
-# Outputs may differ from onnxruntime's by this many times the difference of two of onnxruntime's runs.
-_SPREADS = 16
 _HINT = "Replace the operator, or export with another opset."
+_HINT_OF_STEPS = "Activations that are quantized in each layer amplify rounding: compare the accuracy on your data."
 _HINTS = {
     FP16: (
         "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option"
@@ -175,10 +174,11 @@ def wrong_outputs(
     inputs = _inputs_of(imported, model)
     node = _first_wrong(imported.onnx_model, compile_part, target, imported.precision.kind, inputs)
     name = node.name or ", ".join(node.output)
+    hint = _HINT_OF_STEPS if quantizes_at_run_time(imported.onnx_model) else _HINT
     return NumericError(
         f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is"
         f" {limit:.0e}; the first operator whose output differs is {node.op_type} {name!r}",
-        hint=f"{_HINTS.get(imported.precision.kind, _HINT)} {way_out}",
+        hint=f"{_HINTS.get(imported.precision.kind, hint)} {way_out}",
         operator=node.op_type,
         node=name,
         error=error,
@@ -250,7 +250,7 @@ def _worst(
     worst = max(errors, default=0.0)
     if worst <= limit:
         return worst
-    least = [_SPREADS * spread / limit for spread in spreads(model, inputs, right)]
+    least = [allowed / limit for allowed in uncertainties(model, inputs, right)]
     return max(
         _error(output, expected, least_rms) for output, expected, least_rms in zip(outputs, right, least, strict=True)
     )

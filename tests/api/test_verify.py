@@ -15,6 +15,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 import romou
 from romou.base.space import Config
 from romou.cli import main
+from romou.compiler.frontend.reference import relative_l2_error
 from romou.driver import check_compiled, verify
 from romou.driver.finish import with_fp32_sums
 from romou.runtime.module import TunedModel
@@ -267,6 +268,48 @@ def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.Monke
     )
     with pytest.raises(romou.NumericError):
         romou.compile(cancelling(), target=TARGET)
+
+
+def quantized_layers(count: int = 4) -> onnx.ModelProto:
+    """Return layers that quantize their activations anew, as onnxruntime.quantization's dynamic models do."""
+    g, last = NetworkBuilder({"x": (64, 96)}), "x"
+    for _ in range(count):
+        scale = g.add("DynamicQuantizeLinear", last)
+        node = g.nodes[-1]
+        node.output[:] = (f"{scale}_codes", scale, f"{scale}_zero")
+        weight = g.constant(g.rng.integers(-127, 128, (96, 96)).astype(np.int8))
+        product = g.add("MatMulInteger", f"{scale}_codes", weight, f"{scale}_zero")
+        factor = g.add("Mul", scale, g.constant(np.float32([0.0014])))
+        last = g.add("Relu", g.add("Mul", g.add("Cast", product, to=onnx.TensorProto.FLOAT), factor))
+    return g.model(last)
+
+
+def test_rounding_of_quantized_activations_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that is rounded to the other side changes the layers behind it. A wrong column is wrong."""
+    model, run = quantized_layers(), TunedModel.run
+    errors: list[float] = []
+
+    def rounded(self: TunedModel, inputs: Any) -> list[np.ndarray]:
+        x = inputs["x"]
+        output = run(self, {"x": x + np.float32(3e-6) * x[::-1]})
+        errors.append(relative_l2_error(output[0], run(self, inputs)[0]))
+        return output
+
+    monkeypatch.setattr(TunedModel, "run", rounded)
+    assert romou.compile(model, target=TARGET).summary().is_right
+    assert max(errors) > verify.TOLERANCE["float32"]
+
+    def without_a_column(self: TunedModel, inputs: Any) -> list[np.ndarray]:
+        outputs: list[np.ndarray] = run(self, inputs)
+        for output in outputs:
+            if output.ndim == 2:
+                output[:, int(np.argmax(np.abs(output).sum(axis=0)))] = 0
+        return outputs
+
+    monkeypatch.setattr(TunedModel, "run", without_a_column)
+    with pytest.raises(romou.NumericError, match="differ from onnxruntime's") as wrong:
+        romou.compile(model, target=TARGET)
+    assert "amplify rounding" in str(wrong.value.hint)
 
 
 def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:

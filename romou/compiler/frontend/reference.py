@@ -65,29 +65,46 @@ def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
     return float(difference / scale)
 
 
-# Relative change of the inputs in `spreads`, to find cancellation: a few units in the last place of fp32.
+# Relative change of the inputs in `uncertainties`, to find cancellation: a few units in the last place of fp32.
 _NUDGE = 4 * float(np.finfo(np.float32).eps)
+# The same for models that quantize at run time: rounding to the other side changes a number by a whole step, and the
+# scales of all layers behind. A few units in the last place of each layer do what so many do at the input.
+_NUDGE_ACROSS_STEPS = 256 * float(np.finfo(np.float32).eps)
+_QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
+# Outputs may differ from onnxruntime's by this many times the median difference of two of onnxruntime's runs, and of
+# models that quantize at run time by this many times the root mean square.
+_OF_MEDIAN, _OF_RMS = 16, 2
 
 
-def spreads(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]) -> list[float]:
-    """Return the deviation of onnxruntime in fp32 from itself, for each output.
+def quantizes_at_run_time(model: onnx.ModelProto) -> bool:
+    """Return whether the model quantizes activations."""
+    return any(node.op_type in _QUANTIZING for node in model.graph.node)
 
-    onnxruntime runs without graph optimization, and on inputs that differ in their last places. The deviation is the
-    median of the elements' differences, because a few elements beside a threshold may differ by any amount. For
-    integers it is 0.
+
+def uncertainties(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]
+) -> list[float]:
+    """Return the root mean square by which each output may differ from onnxruntime's, as onnxruntime does from itself.
+
+    onnxruntime runs without graph optimization, and on inputs that differ in their last places. The median of the
+    elements' differences counts, because a few elements beside a threshold may differ by any amount. If the model
+    quantizes at run time, inputs differ more, and the root mean square counts. For integers the result is 0.
     """
     rng = np.random.default_rng(0)
+    has_steps = quantizes_at_run_time(model)
+    nudge, factor = (_NUDGE_ACROSS_STEPS, _OF_RMS) if has_steps else (_NUDGE, _OF_MEDIAN)
     nudged = {
-        name: (value * (1 + _NUDGE * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
+        name: (value * (1 + nudge * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
         if value.dtype == np.float32
         else value
         for name, value in inputs.items()
     }
-    deviations = [0.0] * len(reference)
+    allowed = [0.0] * len(reference)
     for arrays, is_optimized in ((inputs, False), (nudged, True)):
         outputs = run_onnxruntime(model, arrays, is_optimized=is_optimized)
         for i, (output, expected) in enumerate(zip(outputs or (), reference, strict=False)):
             if expected.dtype.kind == "f" and expected.size and output.shape == expected.shape:
-                middle = float(np.median(np.abs(output.astype(np.float64) - expected.astype(np.float64))))
-                deviations[i] = max(deviations[i], middle) if np.isfinite(middle) else deviations[i]
-    return deviations
+                differences = np.abs(output.astype(np.float64) - expected.astype(np.float64))
+                spread = float(np.sqrt(np.mean(np.square(differences))) if has_steps else np.median(differences))
+                allowed[i] = max(allowed[i], factor * spread) if np.isfinite(spread) else allowed[i]
+    return allowed
