@@ -270,7 +270,7 @@ def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.Monke
         romou.compile(cancelling(), target=TARGET)
 
 
-def quantized_layers(count: int = 4) -> onnx.ModelProto:
+def quantized_layers(count: int = 2) -> onnx.ModelProto:
     """Return layers that quantize their activations anew, as onnxruntime.quantization's dynamic models do."""
     g, last = NetworkBuilder({"x": (64, 96)}), "x"
     for _ in range(count):
