@@ -133,7 +133,9 @@ def test_the_default_then_the_estimates_first_ten_then_random_ones() -> None:
     assert all(task.space(PHONE).is_valid(each.config) for each in chosen[1:])
     first_ten = sorted(each.expected_s or 0.0 for each in chosen[1:11])
     others = sorted(each.expected_s or 0.0 for each in chosen[11:])
-    assert first_ten[5] < others[0]
+    # Estimates of near configs are equal or differ little, so a random one may be as good as the first.
+    assert first_ten[0] <= others[0]
+    assert first_ten[-1] < others[len(others) // 2]
     assert choose(task, PHONE, 30, seed=0) == chosen
     assert choose(task, PHONE, 30, seed=1)[11:] != chosen[11:]
     assert [each.chosen_by for each in choose(task, PHONE, 3, seed=0)] == ["default", "estimate", "estimate"]
