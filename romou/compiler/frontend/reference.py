@@ -68,7 +68,8 @@ def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
 # Relative change of the inputs in `uncertainties`, to find cancellation: a few units in the last place of fp32.
 _NUDGE = 4 * float(np.finfo(np.float32).eps)
 # The same for models that quantize at run time: rounding to the other side changes a number by a whole step, and the
-# scales of all layers behind. A few units in the last place of each layer do what so many do at the input.
+# scales of all later layers. Each layer adds errors of a few units in the last place. A larger change of the input has
+# the same effect.
 _NUDGE_ACROSS_STEPS = 256 * float(np.finfo(np.float32).eps)
 _QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
 # Outputs may differ from onnxruntime's by this many times the median difference of two of onnxruntime's runs, and of

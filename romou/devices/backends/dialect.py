@@ -151,7 +151,7 @@ def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str) -> tirx.Expr:
 
 def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:
     """Read the eight fp16 numbers from buffer[8 * offset] on, as their bits in memory, into two 64-bit integers."""
-    return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
+    return call_on_device("load_texel_pair", offset, buffer.data, into.data)
 
 
 def copy_texel_async(
@@ -162,7 +162,7 @@ def copy_texel_async(
     It writes zeros if the texel is not `inside`.
     """
     name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
-    return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
+    return call_on_device(name, offset, buffer.data, into_offset, into.data, inside)
 
 
 def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:
@@ -182,7 +182,7 @@ def tensor_core_fma(
     splits_floats: whether both are fp32 as it is, which is multiplied in fp32's precision.
     """
     name = "tensor_core_fma" + ("" if "float32" not in str(data.ty) else "_tf32x3" if splits_floats else "_tf32")
-    return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
+    return call_on_device(name, first, acc.data, *weight, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,16 +209,13 @@ def multiply_matrices(sums: tirx.Var, rows: MatricesInMemory, columns: MatricesI
     operands = (
         part for side in (rows, columns) for part in (side.buffer.data, side.start, tirx.const(side.stride, "int32"))
     )
-    return tirx.Evaluate(tirx.call_extern("int32", "multiply_matrices", sums.data, *counts, *operands))
+    return call_on_device("multiply_matrices", sums.data, *counts, *operands)
 
 
 def store_matrix(sums: tirx.Var, number: int, into: MatricesInMemory) -> tirx.Stmt:
     """Write sums[number] to local memory, column by column."""
-    return tirx.Evaluate(
-        tirx.call_extern(
-            "int32", "store_matrix", sums.data, number, into.buffer.data, into.start, tirx.const(into.stride, "int32")
-        )
-    )
+    stride = tirx.const(into.stride, "int32")
+    return call_on_device("store_matrix", sums.data, number, into.buffer.data, into.start, stride)
 
 
 # Functions of sub-groups, which each language's folder defines: the operations of a reduction, and the size that it

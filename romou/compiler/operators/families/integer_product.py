@@ -19,7 +19,7 @@ from tvm import relax, tirx
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import ADDRESSES, Template
+from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.integer_kernel import (
     DOT,
@@ -32,9 +32,8 @@ from romou.compiler.operators.quantized.integer_kernel import (
 )
 from romou.compiler.operators.quantized.integer_matrix import BYTES, PRODUCT, VECTOR, IntegerMatrix, IntegerProduct
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA
-from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
-from romou.compiler.scheduling.rewrites import inlined
-from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
+from romou.compiler.operators.quantized.template import PackedTemplate
+from romou.compiler.tir.primitives import LANES, advance_pointers
 
 KNOBS = (
     Knob(
@@ -86,39 +85,19 @@ _LEAST_ACROSS = 8
 _CPU_LANES, _CPU_VECTORS = 8, 4
 
 
-class IntegerTemplate(Template):
+class IntegerTemplate(PackedTemplate):
     """The template of a function with one product of 8-bit integers, and element-wise operators behind it."""
 
     family = "integer_product"
     knobs = KNOBS
-
-    def __init__(self, func: tirx.PrimFunc, simplified: tirx.PrimFunc, work: IntegerProduct) -> None:
-        self.func, self._simplified, self.workload = func, simplified, work
-
-    @classmethod
-    def of(cls, func: tirx.PrimFunc) -> IntegerTemplate | None:
-        """Return the template of `func`, or None if it has no such product, or an epilogue of another shape."""
-        marked = [block for block in find_blocks(func) if PRODUCT in block.annotations]
-        if len(marked) != 1 or any(map(is_image, func.params)) or not is_regular(func):
-            return None
-        simplified = inlined(func)
-        blocks = find_blocks(simplified)
-        if len(blocks) != 2 or PRODUCT not in blocks[0].annotations:
-            return None
-        if not is_elementwise_of(blocks[1], blocks[0].writes[0].source):
-            return None
-        work = IntegerProduct.from_json(str(marked[0].annotations[PRODUCT]))
-        return cls(func, simplified, work)
+    product, annotation, block_counts = IntegerProduct, PRODUCT, (2,)
+    workload: IntegerProduct
 
     @functools.cached_property
     def operands(self) -> Operands:
         """The buffers of the product, of the simplified function."""
-        product, epilogue = find_blocks(self._simplified)
-        assert reduced_axes(product), "the product is a sum"
-        total, sources = product.writes[0].source, list[tirx.Buffer]()
-        for load in loads_of(product.body.value):
-            is_new = not any(load.source.same_as(other) for other in (*sources, total))
-            sources += [load.source] if is_new else []
+        sources, total, epilogue = self._buffers()
+        assert epilogue is not None, "the sums are corrected"
         # In the order of the definition: data * weight.
         data, weight = sources
         return Operands(data=data, weight=weight, product=total, epilogue=epilogue)
@@ -131,17 +110,9 @@ class IntegerTemplate(Template):
         return f"{self.family}_{work.m}x{work.k}_{work.n}_{sign}{zero}"
 
     @property
-    def flops(self) -> int:
-        return 2 * self.workload.m * self.workload.k * self.workload.n
-
-    @property
     def names(self) -> Mapping[str, str]:
         operands, output = self.operands, self.func.params[-1]
         return {"data": str(operands.data.name), "weight": str(operands.weight.name), "output": str(output.name)}
-
-    @property
-    def activations(self) -> set[str]:
-        return set()
 
     def tiles(self, columns: Columns) -> Tiles:
         """Return the tiles of a config, or of many."""
@@ -205,13 +176,7 @@ class IntegerTemplate(Template):
             config.replace(group_parts=int(parts), group_columns=max(_GROUP // int(parts), _LEAST_ACROSS))
             for parts in space.knobs["group_parts"]
         ]
-        usable = [split for split in splits if space.is_valid(split)]
-        busy = (split for split in usable if self._work_items(split) >= limits.busy_work_items)
-        return next(busy, usable[-1] if usable else space.nearest_valid(config))
-
-    def _work_items(self, config: Config) -> int:
-        tiles = self.tiles(config)
-        return int(tiles.groups * tiles.threads)
+        return self._busy(splits, config, space, limits)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         vector_tiles = limits.preset.vector_tiles if limits.is_cpu else None

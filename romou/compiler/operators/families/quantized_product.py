@@ -19,7 +19,7 @@ from tvm import relax, tirx
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import ADDRESSES, Template
+from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.kernel import (
     BYTES,
@@ -36,11 +36,10 @@ from romou.compiler.operators.quantized.kernel import (
     Tiles,
 )
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.quantized.template import PackedTemplate
 from romou.compiler.operators.quantized.tensor_core_defaults import tensor_core_config
 from romou.compiler.operators.quantized.tensor_core_kernel import DEPTHS, TensorCoreKernel
-from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
-from romou.compiler.scheduling.rewrites import inlined
-from romou.compiler.tir.primitives import LANES, advance_pointers, is_image
+from romou.compiler.tir.primitives import LANES, advance_pointers
 from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
 
@@ -114,39 +113,18 @@ _MOST_WRITTEN = 2048
 _MOST_BY_MMA = 64 * 512
 
 
-class QuantizedTemplate(Template):
+class QuantizedTemplate(PackedTemplate):
     """The template of a function with one product with a quantized matrix, and element-wise operators behind it."""
 
     family = "quantized_product"
     knobs = KNOBS
-
-    def __init__(self, func: tirx.PrimFunc, simplified: tirx.PrimFunc, work: QuantizedProduct) -> None:
-        self.func, self._simplified, self.workload = func, simplified, work
-
-    @classmethod
-    def of(cls, func: tirx.PrimFunc) -> QuantizedTemplate | None:
-        """Return the template of `func`, or None if it has no such product, or an epilogue of another shape."""
-        marked = [block for block in find_blocks(func) if PRODUCT in block.annotations]
-        if len(marked) != 1 or any(map(is_image, func.params)) or not is_regular(func):
-            return None
-        simplified = inlined(func)
-        blocks = find_blocks(simplified)
-        if len(blocks) > 2 or PRODUCT not in blocks[0].annotations:
-            return None
-        if len(blocks) == 2 and not is_elementwise_of(blocks[1], blocks[0].writes[0].source):
-            return None
-        work = QuantizedProduct.from_json(str(marked[0].annotations[PRODUCT]))
-        return cls(func, simplified, work)
+    product, annotation, block_counts = QuantizedProduct, PRODUCT, (1, 2)
+    workload: QuantizedProduct
 
     @functools.cached_property
     def operands(self) -> Operands:
         """The buffers of the product, of the simplified function."""
-        product, *epilogue = find_blocks(self._simplified)
-        assert reduced_axes(product), "the product is a sum"
-        sources: list[tirx.Buffer] = []
-        for load in loads_of(product.body.value):
-            is_new = not any(load.source.same_as(other) for other in (*sources, product.writes[0].source))
-            sources += [load.source] if is_new else []
+        sources, total, epilogue = self._buffers()
         # In the order of the definition: data * (codes - zeros) * scales.
         data, words, *zeros, scales = sources
         return Operands(
@@ -154,8 +132,8 @@ class QuantizedTemplate(Template):
             words=words,
             scales=scales,
             zeros=zeros[0] if zeros else None,
-            product=product.writes[0].source,
-            epilogue=epilogue[0] if epilogue else None,
+            product=total,
+            epilogue=epilogue,
         )
 
     @property
@@ -165,17 +143,9 @@ class QuantizedTemplate(Template):
         return f"{self.family}_{work.m}x{work.k}_{work.n}_int{work.bits}_b{work.block}{zero}"
 
     @property
-    def flops(self) -> int:
-        return 2 * self.workload.m * self.workload.k * self.workload.n
-
-    @property
     def names(self) -> Mapping[str, str]:
         operands, output = self.operands, self.func.params[-1]
         return {"data": str(operands.data.name), "weight": str(operands.words.name), "output": str(output.name)}
-
-    @property
-    def activations(self) -> set[str]:
-        return set()
 
     def tiles(self, columns: Columns) -> Tiles:
         """Return the tiles of a config, or of many."""
@@ -300,18 +270,12 @@ class QuantizedTemplate(Template):
         if is_full or not (is_one or is_staged):
             config = config.replace(zero_point=OF_WEIGHT)
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
-        usable = [split for split in splits if space.is_valid(split)]
-        busy = (split for split in usable if self._work_items(split) >= limits.busy_work_items)
-        return next(busy, usable[-1] if usable else space.nearest_valid(config))
+        return self._busy(splits, config, space, limits)
 
     @staticmethod
     def _split(config: Config, parts: int, group: int) -> Config:
         """Return a config whose sums have `parts` parts, in a group of about `group` work-items."""
         return config.replace(group_parts=parts, group_rows=max(group // parts, _LEAST_ACROSS))
-
-    def _work_items(self, config: Config) -> int:
-        tiles = self.tiles(config)
-        return int(tiles.groups * tiles.threads)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         if config.get("tensor_cores", NO_TENSOR_CORES) != NO_TENSOR_CORES:

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 from tvm import ir, s_tir, tirx
-from tvm.ir import TensorLoad
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.integer_matrix import BYTES, VECTOR, IntegerProduct, byte_of
-from romou.compiler.scheduling.blocks import axes_of, has_vector_form, replace_loads, substitute
+from romou.compiler.operators.quantized.outputs import if_inside, stored
+from romou.compiler.scheduling.blocks import has_vector_form, substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import MULTIPLY_ADD, broadcast_scalars
@@ -304,37 +304,24 @@ class IntegerKernel:
     def _store_vector(self, row: int, vector: int) -> tirx.Stmt:
         """Store a vector of columns."""
         first = row * self.columns + vector
-        place, inside = [self._row(row), self._first_column(vector)], list[tirx.Expr]()
-        if self.work.m % self.rows:
-            inside.append(place[0] < self.work.m)
-        if self.work.n % self.tiles.columns:
-            inside.append(place[1] < self.work.n)
+        place = [self._row(row), self._first_column(vector)]
         vectors = self._vector(
             lambda lane: self._stored([place[0], place[1] + lane], self._at(self.totals, first + lane).astype("int32")),
             self.lanes,
         )
-        return guarded(functools.reduce(tirx.And, inside) if inside else None, vectors)
+        return self._if_inside(place, vectors)
 
     def _stored(self, place: list[tirx.Expr], total: tirx.Expr) -> tirx.Stmt:
         """Return the statement that stores an element of the output."""
-        store = self.operands.epilogue.body
+        return stored(self.operands.product, self.operands.epilogue, place, total)
 
-        def load(_: TensorLoad) -> tirx.Expr:
-            return total
-
-        value = replace_loads(store.value, self.operands.product, load)
-        value = substitute(value, dict(zip(axes_of(self.operands.epilogue), place, strict=True)))
-        return tirx.BufferStore(store.buffer, value, place)
+    def _if_inside(self, place: list[tirx.Expr], body: tirx.Stmt) -> tirx.Stmt:
+        return if_inside(place, (self.work.m, self.work.n), (self.rows, int(self.tiles.columns)), body)
 
     def _store(self, row: int | tirx.Expr, column: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
         """Store an element of the output, if the output has it."""
         place = [self._row(row), self._column(column)]
-        inside = []
-        if self.work.m % self.rows:
-            inside.append(place[0] < self.work.m)
-        if self.work.n % self.tiles.columns:
-            inside.append(place[1] < self.work.n)
-        return guarded(functools.reduce(tirx.And, inside) if inside else None, self._stored(place, total))
+        return self._if_inside(place, self._stored(place, total))
 
     # Places
 

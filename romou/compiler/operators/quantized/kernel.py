@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 from tvm import s_tir, tirx
-from tvm.ir import TensorLoad
 
 from romou.base.space import Columns, Config
-from romou.compiler.scheduling.blocks import axes_of, replace_loads, substitute
+from romou.compiler.operators.quantized.outputs import if_inside, stored
+from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -532,26 +532,9 @@ class QuantizedKernel:
 
     def _store(self, number: int | tirx.Expr, row: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
         """Store an element of the output, if the output has it."""
-        place, inside = [self._data_row(number), self._row(row)], []
-        if self.work.m % self.data:
-            inside.append(place[0] < self.work.m)
-        if self.work.n % self.tiles.rows:
-            inside.append(place[1] < self.work.n)
-        return guarded(functools.reduce(tirx.And, inside) if inside else None, stored(self.operands, place, total))
-
-
-def stored(operands: Operands, place: list[tirx.Expr], total: tirx.Expr) -> tirx.Stmt:
-    """Return the statement that stores a sum at (row of activations, row of the weight), behind its epilogue."""
-    if operands.epilogue is None:
-        return tirx.BufferStore(operands.product, total, place)
-    store = operands.epilogue.body
-
-    def load(_: TensorLoad) -> tirx.Expr:
-        return total
-
-    value = replace_loads(store.value, operands.product, load)
-    value = substitute(value, dict(zip(axes_of(operands.epilogue), place, strict=True)))
-    return tirx.BufferStore(store.buffer, value, place)
+        place = [self._data_row(number), self._row(row)]
+        body = stored(self.operands.product, self.operands.epilogue, place, total)
+        return if_inside(place, (self.work.m, self.work.n), (self.data, int(self.tiles.rows)), body)
 
 
 def _times(value: tirx.Expr, factor: float) -> tirx.Expr:

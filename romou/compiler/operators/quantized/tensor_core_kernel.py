@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from tvm import tirx
 
 from romou.base.space import Config
-from romou.compiler.operators.quantized.kernel import WGMMA, Operands, Tiles, stored
+from romou.compiler.operators.quantized.kernel import WGMMA, Operands, Tiles
+from romou.compiler.operators.quantized.outputs import if_inside, stored
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.devices.backends.dialect import call_on_device
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -90,9 +90,9 @@ class TensorCoreKernel:
         for stage in first_stages:
             statements += self._copy_weight(stage)
         # The next kernel can do the same.
-        statements += [_call("wait_for_kernels_before"), _call("start_kernels_behind")]
+        statements += [call_on_device("wait_for_kernels_before"), call_on_device("start_kernels_behind")]
         for stage in first_stages:
-            statements += [self._copy_data(stage), _call("end_group_of_copies")]
+            statements += [self._copy_data(stage), call_on_device("end_group_of_copies")]
         statements += self._stages_of_warp_group() if self.is_of_warp_group else self._stages_of_warp()
         statements += self._outputs()
         threads = {
@@ -106,7 +106,7 @@ class TensorCoreKernel:
 
     def _stages_of_warp(self) -> list[tirx.Stmt]:
         """Multiply all stages, each while the copies of a later one are under way."""
-        body = [*self._next_stage(self.stage, self.ahead - 1)]
+        body = self._next_stage(self.stage, self.ahead - 1)
         base = self._start_of(self.stage)
         for step in range(0, self.staged // self.parts, DEPTHS):
             body += [*self._load_activations(base, step), *self._make_weights(base, step, 0), *self._products()]
@@ -117,30 +117,30 @@ class TensorCoreKernel:
         steps, size = range(0, self.staged // self.parts, DEPTHS), self.fragments * 4
         sums_of = (self.fragments * self.tiles_of_data * 4, self.sums.data)
         first = tirx.const(0, "int32")
-        statements = [_call("wait_for_copies", self.ahead - 1), _barrier()]
+        statements = [call_on_device("wait_for_copies", self.ahead - 1), _barrier()]
         statements += [stmt for step in steps for stmt in self._make_weights(first, step, step // DEPTHS * size)]
         body = list[tirx.Stmt]()
         for half in range(2):
             stage, at = self.stage * 2 + half, half * len(steps) * size
             base, base_of_next, at_of_next = self._start_of(stage), self._start_of(stage + 1), len(steps) * size - at
-            body += [*self._next_stage(stage, self.ahead - 2), _call("begin_warp_group_products")]
+            body += [*self._next_stage(stage, self.ahead - 2), call_on_device("begin_warp_group_products")]
             for step in steps:
                 body += self._warp_group_products(base, step, at + step // DEPTHS * size)
-            body.append(_call("end_warp_group_products"))
+            body.append(call_on_device("end_warp_group_products"))
             for step in steps:
                 body += self._make_weights(base_of_next, step, at_of_next + step // DEPTHS * size)
-            body.append(_call("wait_for_warp_group_products", *sums_of))
+            body.append(call_on_device("wait_for_warp_group_products", *sums_of))
         return [*statements, loop(self.stage, -(-self.stages // 2), tirx.SeqStmt(body))]
 
     def _next_stage(self, stage: tirx.Expr, in_flight: int) -> list[tirx.Stmt]:
         """Wait for all but the last `in_flight` stages under way, and start the copies of another one."""
         return [
-            _call("wait_for_copies", in_flight),
-            *([_call("show_copies_to_warp_groups")] if self.is_of_warp_group else []),
+            call_on_device("wait_for_copies", in_flight),
+            *([call_on_device("show_copies_to_warp_groups")] if self.is_of_warp_group else []),
             _barrier(),
             *self._copy_weight(stage + self.ahead),
             self._copy_data(stage + self.ahead),
-            _call("end_group_of_copies"),
+            call_on_device("end_group_of_copies"),
         ]
 
     def _start_of(self, stage: tirx.Expr) -> tirx.Expr:
@@ -165,8 +165,7 @@ class TensorCoreKernel:
             is_there = tirx.And(block < work.blocks, at < work.n)
             return (block * work.n + at) // numbers, tirx.And(is_inside, is_there)
 
-        start = self._start_of(stage)
-        start += self.data_units
+        start = self._start_of(stage) + self.data_units
         copies = [self._copy(operands.words, self.words_units, words, start)]
         for source, units, numbers in ((operands.scales, self.scale_units, 8), (operands.zeros, self.zero_units, 16)):
             if source is not None:
@@ -212,7 +211,7 @@ class TensorCoreKernel:
         at, is_inside = place(unit)
         # Nothing is read outside of the tensor, but the address has to be valid.
         at = tirx.Select(is_inside, at, tirx.const(0, "int32"))
-        copy = _call("copy_unit_async", start + into(unit), self.local.data, at, source.data, is_inside)
+        copy = call_on_device("copy_unit_async", start + into(unit), self.local.data, at, source.data, is_inside)
         copy = guarded(unit < units if units % threads else None, copy)
         return loop(turn, -(-units // threads), copy, "unrolled")
 
@@ -240,7 +239,9 @@ class TensorCoreKernel:
         for fragment in range(self.fragments):
             row = self._row_of(fragment) + self.g
             offset = (base + self.data_units + chunk * self.rows + row) * _WORDS + self.t % 2 * 2
-            statements.append(_call("load_codes", offset, self.local.data, shift, fragment * 4, self.codes.data))
+            statements.append(
+                call_on_device("load_codes", offset, self.local.data, shift, fragment * 4, self.codes.data)
+            )
         return statements
 
     def _unpack(self, fragment: int, bit: int, at: int) -> tirx.Stmt:
@@ -248,7 +249,9 @@ class TensorCoreKernel:
         bits = self.work.bits
         mask = tirx.const(((1 << bits) - 1) * 0x10001, "uint32")
         codes = (fragment * 4, self.codes.data, bit, 2 * bits, mask)
-        return _call("weights_of_codes", *codes, fragment * 2, self.zeros.data, self.scales.data, at, self.weights.data)
+        return call_on_device(
+            "weights_of_codes", *codes, fragment * 2, self.zeros.data, self.scales.data, at, self.weights.data
+        )
 
     def _load_activations(self, base: tirx.Expr, step: int) -> list[tirx.Stmt]:
         """Load 16 depths of the activations of the warp's part of a stage.
@@ -259,7 +262,7 @@ class TensorCoreKernel:
         more = self.lane // 16 * COLUMNS if self.tiles_of_data > 1 else tirx.const(0, "int32")
         start = base + (self.lane % 8 + more) * self.row_units + self.lane // 8 % 2 + depth // _NUMBERS
         return [
-            _call(
+            call_on_device(
                 "load_activations",
                 start + pair * 2 * COLUMNS * self.row_units,
                 self.local.data,
@@ -272,7 +275,7 @@ class TensorCoreKernel:
     def _products(self) -> list[tirx.Stmt]:
         """Multiply all fragments of weights with all tiles of activations."""
         return [
-            _call(
+            call_on_device(
                 "multiply_weights",
                 (fragment * self.tiles_of_data + tile) * 4,
                 self.sums.data,
@@ -291,7 +294,7 @@ class TensorCoreKernel:
         line = depth // _SWIZZLED_NUMBERS * self.columns * _SWIZZLED
         offset = base + line + depth % _SWIZZLED_NUMBERS // _NUMBERS
         return [
-            _call(
+            call_on_device(
                 f"warp_group_product_{self.columns}",
                 fragment * self.tiles_of_data * 4,
                 self.sums.data,
@@ -331,7 +334,7 @@ class TensorCoreKernel:
             return [self._store(at, tirx.BufferLoad(self.sums, [at])) for at in range(count)]
         threads_of_part = int(self.tiles.threads) // parts
         own = self.warp * _WARP + self.lane
-        statements = [_call("wait_for_copies", 0), _barrier()]
+        statements = [call_on_device("wait_for_copies", 0), _barrier()]
         statements += [
             self._put(self.local, (self.part * count + at) * threads_of_part + own, tirx.BufferLoad(self.sums, [at]))
             for at in range(count)
@@ -353,14 +356,9 @@ class TensorCoreKernel:
         number, tile = at % 4, at // 4 % self.tiles_of_data
         row = self.group * self.rows + self._row_of(at // 4 // self.tiles_of_data) + self.g + number // 2 * 8
         column = self.data_group * self.columns + tile * COLUMNS + self.t * 2 + number % 2
-        inside = []
-        if self.work.m % self.columns:
-            inside.append(column < self.work.m)
-        if self.work.n % self.rows:
-            inside.append(row < self.work.n)
-        return guarded(
-            functools.reduce(tirx.And, inside) if inside else None, stored(self.operands, [column, row], total)
-        )
+        place = [column, row]
+        body = stored(self.operands.product, self.operands.epilogue, place, total)
+        return if_inside(place, (self.work.m, self.work.n), (self.columns, self.rows), body)
 
     def _buffer(self, name: str, size: int, dtype: str = "float32", scope: str = "local") -> tirx.Buffer:
         self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
@@ -368,10 +366,6 @@ class TensorCoreKernel:
 
     def _put(self, buffer: tirx.Buffer, index: int | tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
         return tirx.BufferStore(buffer, value, [tirx.const(index, "int32") if isinstance(index, int) else index])
-
-
-def _call(name: str, *args: Any) -> tirx.Stmt:
-    return call_on_device(name, *args)
 
 
 def _barrier() -> tirx.Stmt:

@@ -1,0 +1,34 @@
+"""Stores of the outputs of products with packed weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+
+from romou.compiler.scheduling.blocks import axes_of, replace_loads, substitute
+from romou.compiler.scheduling.statements import guarded
+
+
+def stored(
+    product: tirx.Buffer, epilogue: s_tir.SBlock | None, place: Sequence[tirx.Expr], total: tirx.Expr
+) -> tirx.Stmt:
+    """Return the statement that stores a sum of `product` at a place of the output, behind the epilogue."""
+    if epilogue is None:
+        return tirx.BufferStore(product, total, list(place))
+    store = epilogue.body
+
+    def load(_: TensorLoad) -> tirx.Expr:
+        return total
+
+    value = replace_loads(store.value, product, load)
+    value = substitute(value, dict(zip(axes_of(epilogue), place, strict=True)))
+    return tirx.BufferStore(store.buffer, value, list(place))
+
+
+def if_inside(place: Sequence[tirx.Expr], extents: Sequence[int], tiles: Sequence[int], body: tirx.Stmt) -> tirx.Stmt:
+    """Return `body`, guarded along each axis whose extent is no multiple of a group's tile."""
+    inside = [at < extent for at, extent, tile in zip(place, extents, tiles, strict=True) if extent % tile]
+    return guarded(functools.reduce(tirx.And, inside) if inside else None, body)

@@ -1,0 +1,77 @@
+"""What the templates of products with packed constant matrices share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tvm import s_tir, tirx
+
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.base import Template
+from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
+from romou.compiler.scheduling.rewrites import inlined
+from romou.compiler.tir.primitives import is_image
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class PackedTemplate(Template):
+    """The template of a function with one product with a packed matrix, and element-wise operators behind it.
+
+    product: class of the numbers of the product, `workload`. It has `m`, `k`, `n` and `from_json`.
+    annotation: annotation of the product's block with these numbers.
+    block_counts: blocks that a function may have: the product, and perhaps an epilogue.
+    """
+
+    product: ClassVar[Any]
+    annotation: ClassVar[str]
+    block_counts: ClassVar[tuple[int, ...]]
+
+    def __init__(self, func: tirx.PrimFunc, simplified: tirx.PrimFunc, work: Any) -> None:
+        self.func, self._simplified, self.workload = func, simplified, work
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc) -> Self | None:
+        """Return the template of `func`, or None if it has no such product, or an epilogue of another shape."""
+        marked = [block for block in find_blocks(func) if cls.annotation in block.annotations]
+        if len(marked) != 1 or any(map(is_image, func.params)) or not is_regular(func):
+            return None
+        simplified = inlined(func)
+        product, *epilogue = blocks = find_blocks(simplified)
+        if len(blocks) not in cls.block_counts or cls.annotation not in product.annotations:
+            return None
+        if epilogue and not is_elementwise_of(epilogue[0], product.writes[0].source):
+            return None
+        return cls(func, simplified, cls.product.from_json(str(marked[0].annotations[cls.annotation])))
+
+    def _buffers(self) -> tuple[list[tirx.Buffer], tirx.Buffer, s_tir.SBlock | None]:
+        """Return the factors in the order of the definition, the sums, and the epilogue, of the simplified function."""
+        product, *epilogue = find_blocks(self._simplified)
+        assert reduced_axes(product), "the product is a sum"
+        total, sources = product.writes[0].source, list[tirx.Buffer]()
+        for load in loads_of(product.body.value):
+            is_new = not any(load.source.same_as(other) for other in (*sources, total))
+            sources += [load.source] if is_new else []
+        return sources, total, epilogue[0] if epilogue else None
+
+    @property
+    def flops(self) -> int:
+        return int(2 * self.workload.m * self.workload.k * self.workload.n)
+
+    @property
+    def activations(self) -> set[str]:
+        return set()
+
+    def tiles(self, columns: Columns) -> Any:
+        """Return the tiles of a config, or of many."""
+        raise NotImplementedError
+
+    def _busy(self, configs: Sequence[Config], whole: Config, space: Space, limits: Limits) -> Config:
+        """Return the first valid config that fills the device, else the last valid one, else one near to `whole`."""
+        usable = [config for config in configs if space.is_valid(config)]
+        tiles = map(self.tiles, usable)
+        full = (c for c, t in zip(usable, tiles, strict=True) if int(t.groups * t.threads) >= limits.busy_work_items)
+        return next(full, usable[-1] if usable else space.nearest_valid(whole))
