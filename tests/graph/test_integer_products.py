@@ -99,7 +99,7 @@ def test_types_and_zero_points(data: str, weight: str, target: str) -> None:
 
 
 def test_a_zero_point_at_run_time() -> None:
-    """It is a scalar of DynamicQuantizeLinear. Products of the same activations share their packed form."""
+    """DynamicQuantizeLinear computes a scalar. Products of the same activations share their packed form."""
     net, rng = Net("dynamic"), np.random.default_rng(2)
     x, zero = net.input((2, 5, 67), "uint8", 256), net.input((), "uint8", 256)
     weights = [net.const(rng.integers(-128, 128, (67, n)), "int8") for n in (9, 16)]

@@ -72,6 +72,11 @@ class Tiles:
         return self.column_groups * self.row_groups
 
     @property
+    def outputs_of_group(self) -> Any:
+        """Sums of a group."""
+        return self.columns * self.item_data
+
+    @property
     def local_memory_bytes(self) -> Any:
         """Bytes of local memory of a group: the parts of its sums."""
         return 4 * (np.asarray(self.parts) > 1) * self.threads * self.outputs

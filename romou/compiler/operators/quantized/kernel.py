@@ -94,6 +94,11 @@ class Tiles:
         return self.row_groups * self.data_groups
 
     @property
+    def outputs_of_group(self) -> Any:
+        """Sums of a group."""
+        return self.rows * self.columns
+
+    @property
     def units_of_stage(self) -> tuple[Any, Any, Any, Any]:
         """Units of 16 bytes of a stage on tensor cores: activations, words, scales and zero points.
 

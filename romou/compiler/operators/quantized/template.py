@@ -69,6 +69,10 @@ class PackedTemplate(Template):
         """Return the tiles of a config, or of many."""
         raise NotImplementedError
 
+    def registers(self, columns: Columns) -> Any:
+        """Return the registers of a work-item's tiles."""
+        raise NotImplementedError
+
     def _busy(self, configs: Sequence[Config], whole: Config, space: Space, limits: Limits) -> Config:
         """Return the first valid config that fills the device, else the last valid one, else one near to `whole`."""
         usable = [config for config in configs if space.is_valid(config)]
