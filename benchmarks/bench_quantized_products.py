@@ -4,7 +4,8 @@ python benchmarks/bench_quantized_products.py --target cuda --configs 40
 python benchmarks/bench_quantized_products.py --target opencl --products 1x4096x4096 --json result.json
 
 Activations are fp16. Each launch reads another copy of the weight, and all copies together are larger than the
-second-level cache. Every kernel's result is compared with NumPy's. Without PyTorch, its columns are empty.
+second-level cache. Launches are recorded and run at once, where the device can do so, as a tuned model's are. Every
+kernel's result is compared with NumPy's. Without PyTorch, its columns are empty.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from romou.base.errors import DeviceError
 from romou.base.space import Config
 from romou.compiler.frontend.reference import relative_l2_error
 from romou.compiler.task import TunableTask
-from romou.devices.backends.cuda.graph import CudaGraph
+from romou.devices.backends.base import Backend
 from romou.devices.targets import Target
 from romou.runtime.module.tensors import device_tensor
 from romou.tools.report.table import table_of_numbers
@@ -52,11 +53,12 @@ _COPIES, _LIMIT = 16, 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """rotated: bytes of all copies of a weight, and of the timed copy. launches: fewest of a timing."""
+    """rotated: bytes of all copies of a weight, and of the long copy. launches: fewest of a timing."""
 
     rotated: int
     launches: int
     timings: int
+    is_recorded: bool
 
 
 def name_of(product: tuple[int, ...]) -> str:
@@ -65,8 +67,11 @@ def name_of(product: tuple[int, ...]) -> str:
     return f"{m}x{k}x{n} int{bits} b{block}"
 
 
-class Problem:
-    """The tensors of a product on a device, the weight several times, and the right result."""
+class Product:
+    """The tensors of a product on a device, the weight several times, and the right result.
+
+    moved: bytes that a launch moves at least.
+    """
 
     def __init__(self, product: tuple[int, ...], device: Any, timing: Timing) -> None:
         m, k, n, bits, block = product
@@ -81,12 +86,18 @@ class Problem:
         ]
         self.weight = weight.astype(np.float16)
         self.expected = self.data.astype(np.float32) @ weight.T
-        self.device = device
+        self.moved = self.work.weight_bytes + 2 * (self.data.size + self.expected.size)
         copies = -(-timing.rotated // self.work.weight_bytes)
-        self.timing = timing
-        self.weights = [[device_tensor(a, device, "global") for a in self.matrix.arrays] for _ in range(copies)]
-        self.on_device = device_tensor(self.data, device, "global")
-        self.output = device_tensor(np.full((m, n), np.nan, np.float16), device, "global")
+        data = device_tensor(self.data, device, "global")
+        # No launch waits for the one before it because both write to the same place.
+        self.arguments = [
+            (
+                data,
+                *(device_tensor(a, device, "global") for a in self.matrix.arrays),
+                tvm.runtime.empty(self.expected.shape, "float16", device),
+            )
+            for _ in range(copies)
+        ]
 
     @property
     def task(self) -> TunableTask:
@@ -97,36 +108,61 @@ class Problem:
             te.placeholder(a.shape, str(a.dtype), name)
             for a, name in zip(self.matrix.arrays, ("words", "scales"), strict=True)
         )
-        task = TunableTask.of(te.create_prim_func([data, words, scales, work.define(data, words, scales)]))
-        assert task is not None, "the family takes its own definition"
-        return task
-
-    def error(self, kernel: Callable[..., None]) -> float:
-        """Return the relative error of a kernel's result, which is poisoned before."""
-        self.output.copyfrom(np.full(self.expected.shape, np.nan, np.float16))
-        kernel(self.on_device, *self.weights[-1], self.output)
-        return relative_l2_error(self.output.numpy().astype(np.float32), self.expected)
-
-    def microseconds(self, kernel: Callable[..., None]) -> float:
-        """Return the median time of a launch."""
-        rounds = -(-self.timing.launches // len(self.weights))
-
-        def run() -> None:
-            for weight in self.weights * rounds:
-                kernel(self.on_device, *weight, self.output)
-
-        return median_us(run, rounds * len(self.weights), self.device, self.timing.timings)
+        return _task_of(data, words, scales, work.define(data, words, scales))
 
 
-def median_us(run: Callable[[], None], launches: int, device: Any, timings: int) -> float:
-    """Return the median microseconds of a launch of a run, which CUDA captures and other devices start by calls."""
+class Copy:
+    """A copy within the device that moves as many bytes as a product, from several places.
+
+    It doubles the values, so that it is a kernel: a copy by the API may wait for another engine.
+    """
+
+    def __init__(self, moved: int, device: Any, timing: Timing) -> None:
+        values = np.random.default_rng(0).standard_normal(-(-moved // 32) * 4).astype(np.float32)
+        self.expected, self.moved = 2 * values, 2 * values.nbytes
+        self.arguments = [
+            (device_tensor(values, device, "global"), tvm.runtime.empty(values.shape, "float32", device))
+            for _ in range(-(-timing.rotated // values.nbytes))
+        ]
+
+    @property
+    def task(self) -> TunableTask:
+        """The task of the kernel."""
+        data = te.placeholder(self.expected.shape, "float32", "data")
+        return _task_of(data, te.compute(data.shape, lambda i: data[i] * te.const(2.0, "float32"), "doubled"))
+
+
+def _task_of(*tensors: te.Tensor) -> TunableTask:
+    task = TunableTask.of(te.create_prim_func(list(tensors)))
+    assert task is not None, "a family takes it"
+    return task
+
+
+def error_of(problem: Product | Copy, kernel: Callable[..., None]) -> float:
+    """Return the relative error of a kernel's result, which is poisoned before."""
+    output = problem.arguments[-1][-1]
+    output.copyfrom(np.full(output.shape, np.nan, output.dtype))
+    kernel(*problem.arguments[-1])
+    return relative_l2_error(output.numpy().astype(np.float32), problem.expected)
+
+
+def microseconds(problem: Product | Copy, kernel: Callable[..., None], backend: Backend, timing: Timing) -> float:
+    """Return the median time of a launch of a run, by the device's clock if it is recorded, else by the host's."""
+    device = problem.arguments[0][0].device
+    rounds = -(-timing.launches // len(problem.arguments))
+
+    def run() -> None:
+        for arguments in problem.arguments * rounds:
+            kernel(*arguments)
+
     run()
     device.sync()
-    if tvm.runtime.device("cuda", 0).dlpack_device_type() == device.dlpack_device_type():
-        graph = CudaGraph(device, None, run)
-        graph.time_ms()
-        return statistics.median(graph.time_ms() for _ in range(timings)) * 1e3 / launches
-    return called_us(run, launches, device, timings)
+    launches = rounds * len(problem.arguments)
+    if not timing.is_recorded:
+        return called_us(run, launches, device, timing.timings)
+    recorded = backend.record(device, None, run)
+    recorded.time_ms()
+    return statistics.median(recorded.time_ms() for _ in range(timing.timings)) * 1e3 / launches
 
 
 def called_us(run: Callable[[], None], launches: int, device: Any, timings: int) -> float:
@@ -141,7 +177,7 @@ def called_us(run: Callable[[], None], launches: int, device: Any, timings: int)
 
 
 def copied_gbps(device: Any, timing: Timing) -> float:
-    """Return the rate of a copy within the device, read and written bytes, in GB/s."""
+    """Return the rate of a long copy within the device, read and written bytes, in GB/s."""
     source = device_tensor(np.zeros(timing.rotated // 4, np.float32), device, "global")
     target = tvm.runtime.empty(source.shape, "float32", device)
     device.sync()
@@ -150,11 +186,10 @@ def copied_gbps(device: Any, timing: Timing) -> float:
         for _ in range(_COPIES):
             target.copyfrom(source)
 
-    us = called_us(run, _COPIES, device, timing.timings)
-    return 2 * timing.rotated / us / 1e3
+    return 2 * timing.rotated / called_us(run, _COPIES, device, timing.timings) / 1e3
 
 
-def peer_us(problem: Problem) -> dict[str, float]:
+def peer_us(problem: Product, timing: Timing) -> dict[str, float]:
     """Return microseconds of PyTorch's products: cuBLAS in fp16, and packed int4, if PyTorch has them."""
     times = dict[str, float]()
     with contextlib.suppress(ImportError):
@@ -165,9 +200,9 @@ def peer_us(problem: Problem) -> dict[str, float]:
         work = problem.work
         data = torch.from_numpy(problem.data).cuda()
         weight = torch.from_numpy(problem.weight).cuda()
-        copies = max(2, problem.timing.rotated // (2 * work.k * work.n))
+        copies = max(2, timing.rotated // (2 * work.k * work.n))
         weights = [weight.clone().t() for _ in range(copies)]
-        times["cuBLAS fp16"] = torch_us(torch, lambda index: torch.mm(data, weights[index]), copies, problem.timing)
+        times["cuBLAS fp16"] = torch_us(torch, lambda index: torch.mm(data, weights[index]), copies, timing)
         if work.bits == 4:
             with contextlib.suppress(RuntimeError):
                 half = data.to(torch.bfloat16)
@@ -178,7 +213,7 @@ def peer_us(problem: Problem) -> dict[str, float]:
                     torch,
                     lambda index: torch._weight_int4pack_mm(half, packed[index], work.block, scales),
                     copies,
-                    problem.timing,
+                    timing,
                 )
     return times
 
@@ -217,7 +252,9 @@ def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list
     return list(dict.fromkeys(configs))
 
 
-def measured(problem: Problem, target: Target, count: int, seed: int) -> list[tuple[Config, float | str]]:
+def measured(
+    problem: Product | Copy, target: Target, count: int, seed: int, timing: Timing
+) -> list[tuple[Config, float | str]]:
     """Return configs, the default one first, with microseconds or the reason why there are none."""
     task = problem.task
     configs = configs_of(task, target, count, seed)
@@ -231,12 +268,19 @@ def measured(problem: Problem, target: Target, count: int, seed: int) -> list[tu
                 continue
             try:
                 kernel = load_library(Path(built.library))[built.entry]
-                error = problem.error(kernel)
-                value: float | str = problem.microseconds(kernel) if error < _LIMIT else f"wrong: error {error:.1e}"
+                error = error_of(problem, kernel)
+                value: float | str = f"wrong: error {error:.1e}"
+                if error < _LIMIT:
+                    value = microseconds(problem, kernel, target.backend, timing)
             except (DeviceError, RuntimeError) as failure:
                 value = str(failure).splitlines()[0]
             results.append((built.candidate.config, value))
     return results
+
+
+def timed_of(results: list[tuple[Config, float | str]]) -> list[tuple[float, Config]]:
+    """Return (microseconds, config) of those that have a time, the fastest first."""
+    return sorted(((us, config) for config, us in results if isinstance(us, float)), key=lambda each: each[0])
 
 
 @click.command()
@@ -259,43 +303,58 @@ def main(
     path: Path | None,
 ) -> None:
     """Print a line for each product: default and best config, the share of a copy's rate, PyTorch's times."""
-    out, target = Console(width=200), Target(target_text)
+    out, target = Console(width=220), Target(target_text)
     name_of_device = identified_device(f"{target.kind}:0")[0].name
     device = tvm.runtime.device(target.kind, 0)
-    timing = Timing(rotated=rotated_mib << 20, launches=launches, timings=timings)
+    target.backend.hold_clocks(0)
+    is_recorded = target.backend.check_device(0).has_recorded_runs
+    timing = Timing(rotated=rotated_mib << 20, launches=launches, timings=timings, is_recorded=is_recorded)
     rate = copied_gbps(device, timing)
+    how = "recorded launches" if is_recorded else "launches one by one, by the host's clock"
+    columns = (
+        "default us",
+        "best us",
+        "of a copy",
+        "equal copy us",
+        "of it",
+        "cuBLAS us",
+        "int4pack us",
+        "cuBLAS / best",
+    )
     table = table_of_numbers(
         "product",
-        ("default us", "best us", "of a copy", "cuBLAS fp16 us", "int4pack us", "cuBLAS / best"),
+        columns,
         "best config",
-        title=f"{name_of_device}, {target.kind}; a copy moves {rate:.0f} GB/s",
+        title=f"{name_of_device}, {target.kind}; {how}; a long copy moves {rate:.0f} GB/s",
     )
     numbers = dict[str, Any]()
     for product in PRODUCTS:
         name = name_of(product)
         if products and not any(name.startswith(each) for each in products):
             continue
-        problem = Problem(product, device, timing)
-        results = measured(problem, target, configs, seed)
-        default, times = results[0][1], [(us, c) for c, us in results if isinstance(us, float)]
+        problem = Product(product, device, timing)
+        results = measured(problem, target, configs, seed, timing)
+        default, times = results[0][1], timed_of(results)
         failures = [text for _, text in results if isinstance(text, str)]
-        peers = peer_us(problem) if target.kind == "cuda" else {}
-        best, config = min(times, key=lambda each: each[0]) if times else (float("nan"), results[0][0])
-        moved = problem.work.weight_bytes + 2 * (problem.data.size + problem.expected.size)
+        peers = peer_us(problem, timing) if target.kind == "cuda" else {}
+        best, config = times[0] if times else (float("nan"), results[0][0])
+        copies = timed_of(measured(Copy(problem.moved, device, timing), target, configs, seed, timing))
+        copy = copies[0][0] if copies else float("nan")
         cublas = peers.get("cuBLAS fp16", float("nan"))
         table.add_row(
             name,
             f"{default:.1f}" if isinstance(default, float) else default,
             f"{best:.1f}",
-            f"{moved / best / 1e3 / rate:.0%}",
+            f"{problem.moved / best / 1e3 / rate:.0%}",
+            f"{copy:.1f}",
+            f"{copy / best:.0%}",
             f"{cublas:.1f}",
             f"{peers.get('int4pack', float('nan')):.1f}",
             f"{cublas / best:.2f}",
             " ".join(f"{knob}={value}" for knob, value in config.items()),
         )
-        times.sort(key=lambda each: each[0])
         configs_of_times = [(us, dict(config)) for us, config in times]
-        numbers[name] = {"peers": peers, "failures": failures, "times": configs_of_times}
+        numbers[name] = {"peers": peers, "failures": failures, "copy": copy, "times": configs_of_times}
         out.print(f"{name}: {len(times)} configs timed, {len(failures)} failed {failures[:2]}")
         if path is not None:
             path.write_text(json.dumps({"copy_gbps": rate, "products": numbers}, indent=1), encoding="utf-8")
