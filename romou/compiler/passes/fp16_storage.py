@@ -64,9 +64,17 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
-    """Return the buffers of fp16 bits that tensor cores read."""
+    """Return the buffers of fp16 bits that tensor cores read: in marked statements, or by functions of the device."""
     marked = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == TENSOR_CORES]
-    return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)}
+    calls = [call for call in nodes_in(func.body, Call) if op_name(call) == "tirx.call_extern"]
+    given = {var for call in calls for var in nodes_in(call, tirx.Var)}
+    allocated = {stmt.buffer for stmt in nodes_in(func.body, tirx.AllocBuffer) if stmt.buffer in given}
+    return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)} | allocated
+
+
+def _shape_of_scalars(buffer: tirx.Buffer) -> list[tirx.Expr]:
+    """Return the shape of an array of vectors as an array of scalars."""
+    return [*buffer.shape[:-1], buffer.shape[-1] * int(tvm.DataType(str(buffer.dtype)).lanes)]
 
 
 def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
@@ -270,7 +278,7 @@ class _Widener:
                 return _of_scalars(buffer, indices) if buffer in moves.memory else indices
 
             body = moves.with_bits(body, self.buffers, indices_of)
-        return structural_map(
+        body = structural_map(
             body,
             [
                 (TensorLoad, self.visit_load),
@@ -281,15 +289,16 @@ class _Widener:
                 *_ARITHMETIC,
             ],
         )
+        # What is left of old buffers are addresses that functions get.
+        return structural_map(body, (tirx.Var, lambda var: self.buffers.get(var, var)))
 
     def visit_declaration(self, stmt: tirx.DeclBuffer) -> tirx.Stmt:
         """Declare a parameter's buffer as one of scalars."""
         if stmt.data not in self.pointers:
             return stmt
         old, pointer = stmt.buffer, self.pointers[stmt.data]
-        shape = [*old.shape[:-1], old.shape[-1] * int(tvm.DataType(str(old.dtype)).lanes)]
         self.buffers[old] = tirx.decl_buffer(
-            shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope())
+            _shape_of_scalars(old), str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope())
         )
         return tirx.DeclBuffer(self.buffers[old], data=pointer)
 
@@ -302,7 +311,8 @@ class _Widener:
             return stmt
         else:
             stored = "uint16" if old in self.for_tensor_cores else _widened(str(old.dtype))
-        self.buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
+        shape = _shape_of_scalars(old) if stored == "uint16" else old.shape
+        self.buffers[old] = tirx.decl_buffer(shape, stored, old.name, scope=str(old.scope()))
         return tirx.AllocBuffer(self.buffers[old])
 
     def visit_bind(self, stmt: tirx.Bind) -> tirx.Stmt:

@@ -50,7 +50,9 @@ _INSTRUCTIONS = {
     "cp.async.cg.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
     "cp.async.commit_group;": "tvm_builtin_ptx_cp_async_commit_group_async_commit_group",
     **{f"cp.async.wait_group {n};": f"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_{n}" for n in range(3)},
-    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4<false>",
+    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4<true>",
+    "cvt.rn.f16x2.f32 %0, %1, %2;": "cvt_f16x2_f32",
     "sub.f16x2 %0, %0, %1;": "sub_f16x2",
     "mul.f16x2 %0, %0, %1;": "mul_f16x2",
     **dict.fromkeys(
@@ -185,14 +187,20 @@ static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0
 static unsigned halves(float low, float high) { return _cvtss_sh(low, 0) | (unsigned)_cvtss_sh(high, 0) << 16; }
 static void sub_f16x2(unsigned& a, unsigned b) { a = halves(half_at(&a, 0) - half_at(&b, 0), half_at(&a, 1) - half_at(&b, 1)); }
 static void mul_f16x2(unsigned& a, unsigned b) { a = halves(half_at(&a, 0) * half_at(&b, 0), half_at(&a, 1) * half_at(&b, 1)); }
-// Lane l brings the address of row l % 8 of matrix l / 8, and gets elements l % 4 * 2 and the next of row l / 4 of each.
+static void cvt_f16x2_f32(unsigned& pair, float upper, float lower) { pair = halves(lower, upper); }
+// Lane l brings the address of row l % 8 of matrix l / 8, and gets elements l % 4 * 2 and the next of row l / 4 of each,
+// or of the transposed matrices.
 static const char* rows[32][32];
-static void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
+template <bool is_transposed> static void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
   int warp = current / 32, me = current % 32;
   rows[warp][me] = (const char*)row;
   wait(warp_barriers[warp], 32);
   unsigned* registers[4] = {&r0, &r1, &r2, &r3};
-  for (int matrix = 0; matrix < 4; ++matrix) memcpy(registers[matrix], rows[warp][8 * matrix + me / 4] + me % 4 * 4, 4);
+  for (int matrix = 0; matrix < 4; ++matrix)
+    for (int i = 0; i < 2; ++i) {
+      int row = is_transposed ? me % 4 * 2 + i : me / 4, column = is_transposed ? me / 4 : me % 4 * 2 + i;
+      memcpy((ushort*)registers[matrix] + i, rows[warp][8 * matrix + row] + 2 * column, 2);
+    }
   wait(warp_barriers[warp], 32);
 }
 // A warp's 16 rows of A (64 x 16), in registers as above. B (16 x columns) is in local memory, column by column, in lines
@@ -303,7 +311,8 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
 
 
 def _poison(array: np.ndarray) -> float | int:
-    return float("nan") if array.dtype.kind == "f" else int(np.iinfo(array.dtype).max)
+    kind = array.dtype.kind
+    return float("nan") if kind == "f" else 1 if kind == "b" else int(np.iinfo(array.dtype).max)
 
 
 def _as_call(found: re.Match[str]) -> str:

@@ -27,13 +27,16 @@ from tvm.ir import TensorLoad
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.attention.blocks import Attention, with_score
+from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES
 from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 
-_KIND, _BYTES = "float32", 4
+_KIND, _BYTES, _FP16_BYTES = "float32", 4, 2
+# On tensor cores: work-items of a warp and of a row, and numbers that a lane loads of a matrix of local memory.
+_WARP, _SHARING, _UNIT = 32, 4, 8
 # Choices of the knob `value_tile`.
 OWN, SHARED = "own", "shared"
 # A row's maximum before its first tile. Finite, so that exp(-inf - maximum) is 0 for masked keys.
@@ -46,37 +49,58 @@ class Tiles:
     """The tiles of a config. Knobs may be columns of many configs.
 
     queries, keys: rows of the output and keys that a work group holds at a time.
+    sharing: work-items that hold keys of the same rows.
     columns: vectors of the output's columns that a work-item sums up for each of its rows.
     key_pitch, value_pitch, weight_pitch: numbers from one row of local memory to the next. For queries, keys and
-        weights odd in vectors, so that neighbouring rows are in different banks.
+        weights odd in vectors, so that neighbouring rows are in different banks. On tensor cores odd in units of
+        eight numbers.
     """
 
     def __init__(self, attention: Attention, config: Columns) -> None:
         self.rows, self.keys_of_all, depth, columns = attention.extents
+        self.is_mma = is_mma = np.asarray(config.get(TENSOR_CORES.name, NO_TENSOR_CORES)) == MMA
         self.across, self.down = config["group_keys"], config["group_queries"]
-        self.queries, self.keys = self.down * config["item_queries"], self.across * config["item_keys"]
+        self.sharing = _either(is_mma, _SHARING, self.across)
+        self.queries = self.down * config["item_queries"] * _either(is_mma, _WARP // _SHARING, 1)
+        self.keys = _either(is_mma, COLUMNS, self.across) * config["item_keys"]
         self.threads = self.across * self.down
-        self.depth_vectors, self.column_vectors = -(-depth // LANES), -(-columns // LANES)
-        self.columns = -(-self.column_vectors // self.across)
-        self.key_pitch, self.value_pitch = _odd(self.depth_vectors) * LANES, self.column_vectors * LANES
+        of_depth, of_columns = -(-depth // LANES), -(-columns // LANES)
+        of_fragment = DEPTHS // LANES
+        self.depth_vectors = _either(is_mma, -(-of_depth // of_fragment) * of_fragment, of_depth)
+        self.column_vectors = _either(is_mma, -(-of_columns // of_fragment) * of_fragment, of_columns)
+        # On tensor cores, a work-item has a quarter of the columns.
+        self.columns = _either(is_mma, -(-columns // COLUMNS), -(-self.column_vectors // self.across))
+        self.key_pitch = _either(is_mma, self.depth_vectors * LANES + _UNIT, _odd(of_depth) * LANES)
+        self.value_pitch = self.column_vectors * LANES + _either(is_mma, _UNIT, 0)
         self.weight_pitch = _odd(-(-self.keys // LANES)) * LANES
         self.key_tiles = -(-self.keys_of_all // self.keys)
         # Whether values have local memory of their own, and work-items of a row combine their parts there.
         self.has_own_values = np.asarray(config["value_tile"]) == OWN
-        self.has_partial = np.asarray(config.get("sub_group", 1)) == 1
+        self.has_partial = (np.asarray(config.get("sub_group", 1)) == 1) & ~is_mma
         self.groups = math.prod(attention.batch.values()) * -(-self.rows // self.queries)
 
     @property
     def staged_numbers(self) -> Any:
-        """Numbers of local memory for a tile of keys, and for one of values if it shares that memory."""
-        return self.keys * np.where(self.has_own_values, self.key_pitch, max(self.key_pitch, self.value_pitch))
+        """Numbers of local memory for a tile of keys, and for one of values if it shares that memory.
+
+        On tensor cores for both tiles, or for the queries before them.
+        """
+        plain = self.keys * np.where(self.has_own_values, self.key_pitch, np.maximum(self.key_pitch, self.value_pitch))
+        both = self.keys * (self.key_pitch + self.value_pitch)
+        return np.where(self.is_mma, np.maximum(both, self.queries * self.key_pitch), plain)
 
     @property
     def local_memory_bytes(self) -> Any:
         """Bytes of local memory of a work group."""
         of_row = self.key_pitch + self.weight_pitch + self.has_partial * self.across
         own_values = self.has_own_values * self.keys * self.value_pitch
-        return _BYTES * (self.queries * of_row + self.staged_numbers + own_values)
+        plain = _BYTES * (self.queries * of_row + self.staged_numbers + own_values)
+        return np.where(self.is_mma, _FP16_BYTES * self.staged_numbers, plain)
+
+
+def _either(condition: Any, one: Any, other: Any) -> Any:
+    """Return one of two numbers, or for columns of configs one of each two."""
+    return np.where(condition, one, other) if np.ndim(condition) else one if condition else other
 
 
 def _odd(vectors: Any) -> Any:
@@ -101,24 +125,26 @@ class AttentionKernel:
             tirx.Var(name, self.dtype) for name in ("group", "y", "x", "tile", "step", "lane")
         )
         self.buffers: list[tirx.Buffer] = []
-        queries = tiles.queries
-        # Local memory
+        self.sub_group = int(config.get("sub_group", 1))
+        self.peaks, self.before, self.totals, self.scales = (
+            self._buffer(name, self.rows) for name in ("peaks", "before", "totals", "scales")
+        )
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Declare local memory and the registers of the tiles."""
+        tiles, queries = self.tiles, self.tiles.queries
         self.queries = self._buffer("queries", queries * tiles.key_pitch, "shared")
         self.staged = self._buffer("staged", int(tiles.staged_numbers), "shared")
         self.weights = self._buffer("weights", queries * tiles.weight_pitch, "shared")
         self.values = self.staged
         if tiles.has_own_values:
             self.values = self._buffer("values", tiles.keys * tiles.value_pitch, "shared")
-        self.sub_group = int(config.get("sub_group", 1))
         if tiles.has_partial:
             self.partial = self._buffer("partial", queries * tiles.across, "shared")
         else:
             self.received = self._buffer("received", 1)
-        # Registers
         self.scores = self._buffer("scores", self.rows * self.keys)
-        self.peaks, self.before, self.totals, self.scales = (
-            self._buffer(name, self.rows) for name in ("peaks", "before", "totals", "scales")
-        )
         self.sums = self._buffer("sums", self.rows * self.columns * LANES)
         self.of_rows = self._buffer("of_rows", self.rows * LANES)
         self.of_keys = self._buffer("of_keys", self.keys * LANES)
@@ -127,22 +153,12 @@ class AttentionKernel:
     def module(self) -> tvm.IRModule:
         """Return a module whose `main` is the kernel."""
         a, tiles = self.attention, self.tiles
-        first = self.tile * tiles.keys
-        keys = self._stage(self.staged, a.key_value, a.key, a.depth, first, tiles.keys)
-        # Their weights are zero, but zero times infinity is not.
-        values = self._stage(self.values, a.value, a.key, a.column, first, tiles.keys, is_used_beyond=True)
-        # Loads of both tiles are waited for together, if there is memory for both.
-        each_tile = [keys, values] if tiles.has_own_values else [keys]
-        each_tile += [self._multiply_keys(), self._score(), self._rescale()]
-        each_tile += [] if tiles.has_own_values else [values]
-        each_tile.append(self._multiply_values())
         body = tirx.SeqStmt(
             [
-                *(self._zeros(self.sums, at * LANES) for at in range(self.rows * self.columns)),
+                *self._start(),
                 self._fill(self.totals, self.rows, 0.0),
                 self._fill(self.peaks, self.rows, _LEAST),
-                self._stage(self.queries, a.query, a.row, a.depth, self._first_row, tiles.queries),
-                loop(self.tile, tiles.key_tiles, tirx.SeqStmt(each_tile)),
+                loop(self.tile, tiles.key_tiles, tirx.SeqStmt(self._tile())),
                 *self._normalize(),
                 self._store(),
             ]
@@ -162,6 +178,29 @@ class AttentionKernel:
             threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, tiles.threads)}
         # Numbers of a row times vectors of columns.
         return launch(self.func, threads, broadcast_scalars(body), self.buffers)
+
+    def _start(self) -> list[tirx.Stmt]:
+        """Clear the sums, and load the queries."""
+        a = self.attention
+        zeros = [self._zeros(self.sums, at * LANES) for at in range(self.rows * self.columns)]
+        return [*zeros, self._stage(self.queries, a.query, a.row, a.depth, self._first_row, self.tiles.queries)]
+
+    def _tile(self) -> list[tirx.Stmt]:
+        """Add what a tile of keys contributes."""
+        keys, values = self._stage_keys(), self._stage_values()
+        # Loads of both tiles are waited for together, if there is memory for both.
+        is_early = bool(self.tiles.has_own_values)
+        early, late = ([keys, values], []) if is_early else ([keys], [values])
+        return [*early, self._multiply_keys(), self._score(), self._rescale(), *late, self._multiply_values()]
+
+    def _stage_keys(self) -> tirx.Stmt:
+        a, tiles = self.attention, self.tiles
+        return self._stage(self.staged, a.key_value, a.key, a.depth, self.tile * tiles.keys, tiles.keys)
+
+    def _stage_values(self) -> tirx.Stmt:
+        # Their weights are zero, but zero times infinity is not.
+        a, tiles, first = self.attention, self.tiles, self.tile * self.tiles.keys
+        return self._stage(self.values, a.value, a.key, a.column, first, tiles.keys, is_used_beyond=True)
 
     # Places
 
@@ -187,10 +226,14 @@ class AttentionKernel:
         """Return the vector of columns that is a work-item's `number`-th one."""
         return self.x + number * self.tiles.across
 
+    def _score_at(self, row: int, key: int) -> int:
+        """Return the register of a work-item's score."""
+        return row * self.keys + key
+
     # Statements
 
-    def _buffer(self, name: str, size: int, scope: str = "local") -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], _KIND, name, scope=scope))
+    def _buffer(self, name: str, size: int, scope: str = "local", dtype: str = _KIND) -> tirx.Buffer:
+        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
         return self.buffers[-1]
 
     def _at(self, buffer: tirx.Buffer, index: int | tirx.Expr) -> tirx.Expr:
@@ -230,15 +273,20 @@ class AttentionKernel:
         count: int,
         *,
         is_used_beyond: bool = False,
+        begin: int = 0,
     ) -> tirx.Stmt:
         """Copy `count` rows of an operand into local memory, with zeros beyond the ends of a row.
 
         across, along: the axis that counts rows, and the axis along a row.
         first: the first row.
+        begin: number of local memory where the first row begins.
         is_used_beyond: whether rows beyond the last one have to be zeros. Copies of the last row take no branch.
         """
-        axes, vectors_of_row = self.attention.axes, -(-self.attention.axes[along] // LANES)
-        pitch = self.tiles.value_pitch if along.same_as(self.attention.column) else self.tiles.key_pitch
+        axes, tiles, dtype = self.attention.axes, self.tiles, str(target.dtype)
+        is_value = along.same_as(self.attention.column)
+        pitch, vectors_of_row = (
+            (tiles.value_pitch, tiles.column_vectors) if is_value else (tiles.key_pitch, tiles.depth_vectors)
+        )
         loads = [load for load in loads_of(value) if load.indices]
         is_along = not loads or any(load.indices[-1].same_as(along) for load in loads)
         width = LANES if is_along and axes[along] % LANES == 0 else 1
@@ -248,7 +296,8 @@ class AttentionKernel:
         def copy(number: tirx.Expr) -> tirx.Stmt:
             # Neighbouring work-items read neighbouring numbers.
             row, at = (number // length, number % length) if is_along else (number % count, number // count)
-            store, registers = vectors.store(target, [row * pitch + at * width + vectors.lane], value.astype(_KIND))
+            place = row * pitch + at * width + vectors.lane + begin
+            store, registers = vectors.store(target, [place], value.astype(dtype))
             self.buffers += registers
             inside, position = [], first + row
             if axes[across] % count and is_used_beyond:
@@ -256,16 +305,16 @@ class AttentionKernel:
             elif axes[across] % count:
                 position = tirx.min(position, axes[across] - 1)
             if axes[along] % (length * width):
-                inside.append(at < axes[along])
+                inside.append(at < axes[along] // width)
             store = substitute(store, {across: position, along: at, vectors.vector: at})
             if not inside:
                 return store
-            zero = self._put(target, row * pitch + at * width + vectors.lane, tirx.const(0.0, _KIND))
+            zero = self._put(target, place, tirx.const(0.0, dtype))
             zeros = loop(vectors.lane, width, zero, "vectorized")
             return tirx.IfThenElse(functools.reduce(tirx.And, inside), store, zeros)
 
         numbers = count * length
-        return self._each(-(-numbers // self.tiles.threads), copy, numbers)
+        return self._each(-(-numbers // tiles.threads), copy, numbers)
 
     def _multiply_keys(self) -> tirx.Stmt:
         """Compute the products of a work-item's rows with its keys."""
@@ -293,14 +342,14 @@ class AttentionKernel:
         for row in range(self.rows):
             index = self._row_of_input(row)
             for key in range(self.keys):
-                at, column = row * self.keys + key, self.tile * tiles.keys + self._key(key)
+                at, column = self._score_at(row, key), self.tile * tiles.keys + self._key(key)
                 score = with_score(a, self._at(self.scores, at)).astype(_KIND)
                 score = substitute(score, {a.row: index, a.key: column})
                 if tiles.keys_of_all % tiles.keys:
                     beyond = tirx.const(-math.inf, _KIND)
                     score = tirx.if_then_else(column < tiles.keys_of_all, score, beyond)
                 steps.append(self._put(self.scores, at, score))
-            scores = [self._at(self.scores, row * self.keys + key) for key in range(self.keys)]
+            scores = [self._at(self.scores, self._score_at(row, key)) for key in range(self.keys)]
             peak = functools.reduce(tirx.max, scores)
             # The exponentials of NaN are NaN, whatever the maximum.
             steps.append(ignore_nan(self._put_partial(row, peak)))
@@ -308,7 +357,7 @@ class AttentionKernel:
 
     def _put_partial(self, row: int, value: tirx.Expr) -> tirx.Stmt:
         """Store a work-item's part of a number of a row, for `_over_work_items`."""
-        if self.sub_group > 1:
+        if not self.tiles.has_partial:
             return self._put(self.scales, row, value)
         return self._put(self.partial, self._row(row) * self.tiles.across + self.x, value)
 
@@ -316,7 +365,7 @@ class AttentionKernel:
         self, target: tirx.Buffer, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
     ) -> tirx.Stmt:
         """Combine `target[row]` with the parts of the work-items of the row."""
-        if self.sub_group > 1:
+        if not self.tiles.has_partial:
             return self._over_sub_group(target, row, combine)
         across, steps = self.tiles.across, list[tirx.Stmt]()
         for first in range(0, across, LANES):
@@ -330,7 +379,7 @@ class AttentionKernel:
     ) -> tirx.Stmt:
         """Do so with shuffles, each a statement: passes duplicate operands, and all work-items must reach a shuffle."""
         part, received, steps = self._at(self.scales, row), self._at(self.received, 0), list[tirx.Stmt]()
-        distance = self.tiles.across // 2
+        distance = self.tiles.sharing // 2
         while distance:
             steps.append(self._put(self.received, 0, sub_group_shuffle_xor(part, distance, self.sub_group)))
             steps.append(self._put(self.scales, row, combine(part, received)))
@@ -348,13 +397,17 @@ class AttentionKernel:
             scale = self._at(self.scales, row)
             steps.append(self._put(self.totals, row, total * scale))
             for key in range(self.keys):
-                at = row * self.keys + key
+                at = self._score_at(row, key)
                 weight = self._at(self.scores, at)
                 steps.append(self._put(self.scores, at, tirx.exp(weight - peak)))
-                steps.append(self._put(self.weights, self._row(row) * self.tiles.weight_pitch + self._key(key), weight))
+                steps += self._keep_weight(row, key, weight)
                 steps.append(self._put(self.totals, row, total + weight))
             steps += [self._scaled(row, column, scale) for column in range(self.columns)]
         return _together(steps)
+
+    def _keep_weight(self, row: int, key: int, weight: tirx.Expr) -> list[tirx.Stmt]:
+        """Store a weight where the product with the values reads it."""
+        return [self._put(self.weights, self._row(row) * self.tiles.weight_pitch + self._key(key), weight)]
 
     def _scaled(self, row: int, column: int, factor: tirx.Expr) -> tirx.Stmt:
         first = (row * self.columns + column) * LANES

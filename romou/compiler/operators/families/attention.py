@@ -22,9 +22,11 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.attention.blocks import Attention, attention_of
 from romou.compiler.operators.attention.kernel import OWN, SHARED, AttentionKernel, Tiles
+from romou.compiler.operators.attention.tensor_core_kernel import TensorCoreAttentionKernel
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.functions import FUNCTIONS, with_functions
+from romou.compiler.operators.tensor_cores import MMA, NO_TENSOR_CORES, TENSOR_CORES
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
@@ -61,9 +63,13 @@ KNOBS = (
     ),
     SUB_GROUP,
     FUNCTIONS,
+    TENSOR_CORES,
 )
 # Registers of a work-item for its tiles, which leave some for addresses.
-_MOST_REGISTERS = 160
+_MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 200
+# Work-items of a warp of tensor cores, and multiply-adds of a work-item in an instruction.
+_WARP, _PRODUCTS = 32, 64
+_FP16_BYTES = 2
 
 
 class AttentionTemplate(Template):
@@ -117,56 +123,87 @@ class AttentionTemplate(Template):
 
     def registers(self, columns: Columns) -> Any:
         """Return the registers of a work-item's tiles."""
-        queries, keys, sums = columns["item_queries"], columns["item_keys"], self.tiles(columns).columns
-        return queries * (keys + LANES * sums + 3) + LANES * (queries + keys + sums)
+        tiles = self.tiles(columns)
+        queries, keys, sums = columns["item_queries"], columns["item_keys"], tiles.columns
+        plain = queries * (keys + LANES * sums + 3) + LANES * (queries + keys + sums)
+        # Scores and sums in pairs, and fragments of the queries.
+        of_mma = queries * (2 * keys + 2 * sums + tiles.depth_vectors // 2 + 5) + 2 * LANES
+        return np.where(tiles.is_mma, of_mma, plain)
 
     def multiply_adds(self, columns: Columns) -> Any:
         """Return the multiply-adds of a work-item in a tile of keys."""
         tiles, queries = self.tiles(columns), columns["item_queries"]
-        return queries * LANES * (columns["item_keys"] * tiles.depth_vectors + tiles.keys * tiles.columns)
+        plain = queries * LANES * (columns["item_keys"] * tiles.depth_vectors + tiles.keys * tiles.columns)
+        of_group = tiles.queries * tiles.keys * LANES * (tiles.depth_vectors + tiles.column_vectors)
+        return np.where(tiles.is_mma, of_group / tiles.threads / _PRODUCTS, plain)
 
     def exponentials(self, columns: Columns) -> Any:
         """Return the exponentials of a work-item in a tile of keys."""
-        return columns["item_queries"] * (columns["item_keys"] + 1)
+        return columns["item_queries"] * (columns["item_keys"] * (1 + self.tiles(columns).is_mma) + 1)
 
     def local_vectors(self, columns: Columns) -> Any:
         """Return the vectors that a work-item reads from local memory in a tile of keys."""
         tiles, queries = self.tiles(columns), columns["item_queries"]
         of_keys = tiles.depth_vectors * (queries + columns["item_keys"])
-        return of_keys + -(-tiles.keys // LANES) * (queries + LANES * tiles.columns) + queries * tiles.across // LANES
+        plain = of_keys + -(-tiles.keys // LANES) * (queries + LANES * tiles.columns) + queries * tiles.across // LANES
+        # A load brings each work-item 16 bytes.
+        of_mma = tiles.keys * LANES * (tiles.depth_vectors + tiles.column_vectors) / _WARP / (2 * LANES)
+        return np.where(tiles.is_mma, of_mma, plain)
 
     def space(self, limits: Limits) -> Space:
         rows, keys, _, _ = self.attention.extents
         sub_groups = limits.sub_groups
         has_shuffles = sub_groups is not None and sub_groups.has_shuffles
         sizes = [1, sub_groups.size] if sub_groups is not None and has_shuffles else [1]
-        space = Space.of(self.knobs, limits, {"sub_group": sizes})
+        can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES
+        tensor_cores = [NO_TENSOR_CORES, *([MMA] if can_use_mma else [])]
+        space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores})
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
+            is_mma = tiles.is_mma
             return {
+                "tiles of tensor cores": ~is_mma | self._fills_fragments(config),
                 "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
                 "local memory, device's limit": tiles.local_memory_bytes <= limits.local_memory_bytes,
                 "whole sub-groups with whole rows": self._fits_sub_groups(config),
-                "registers for the tiles": self.registers(config) <= _MOST_REGISTERS,
-                "work-items along the columns less than twice the vectors": (tiles.across == LANES)
+                "registers for the tiles": self.registers(config)
+                <= np.where(is_mma, _MOST_MMA_REGISTERS, _MOST_REGISTERS),
+                "work-items along the columns less than twice the vectors": is_mma
+                | (tiles.across == LANES)
                 | (tiles.across < 2 * tiles.column_vectors),
                 "a group less than twice as large as the rows": (tiles.queries < 2 * rows)
-                | (tiles.queries == config["item_queries"]),
-                "a tile less than twice as large as the keys": (tiles.keys < 2 * keys) | (config["item_keys"] == 1),
+                | (tiles.queries == config["item_queries"] * (1 + 7 * is_mma)),
+                "a tile less than twice as large as the keys": (tiles.keys < 2 * keys)
+                | (config["item_keys"] == 1 + is_mma),
             }
 
         space.add_constraint(conditions)
         return space
+
+    @staticmethod
+    def _fills_fragments(config: Columns) -> Any:
+        """Return whether a config, or which of many, has whole fragments of tensor cores, in the one spelling."""
+        return (
+            (config["group_keys"] == _WARP)
+            & (config["item_queries"] % 2 == 0)
+            & (config["item_keys"] % 2 == 0)
+            & (np.asarray(config["value_tile"]) == OWN)
+            & (np.asarray(config.get("sub_group", 1)) == 1)
+        )
 
     def _fits_sub_groups(self, config: Columns) -> Any:
         tiles, size = self.tiles(config), np.asarray(config.get("sub_group", 1))
         return (size == 1) | ((tiles.across <= size) & (tiles.threads % size == 0))
 
     def default_config(self, limits: Limits) -> Config:
-        """Return the config without sub-groups that takes fewest cycles, by a rough count."""
+        """Return the config that takes fewest cycles, by a rough count: on tensor cores, or without sub-groups."""
         configs = (config for config in self.space(limits) if config.get("sub_group", 1) == 1)
-        return min(configs, key=lambda config: self._cycles(config, limits))
+
+        def cost(config: Config) -> tuple[float, ...]:
+            return config.get("tensor_cores") != MMA, *self._cycles(config, limits)
+
+        return min(configs, key=cost)
 
     def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
@@ -190,14 +227,17 @@ class AttentionTemplate(Template):
     def is_faster(self, limits: Limits) -> bool:
         """Return whether one kernel is taken to be faster than three before they are measured.
 
-        Both multiply as often, and one kernel moves no scores: four times their bytes are saved. On tensor cores
-        the products alone are so much faster that this does not pay. Phones keep Q, K and V in images.
+        Both multiply as often, and one kernel moves no scores: four times their bytes are saved. Where tensor cores
+        multiply only the operands of products, in TF32, these are so much faster that this does not pay. Phones keep
+        Q, K and V in images.
         """
-        on_tensor_cores = limits.has_tensor_cores and (self.element_bytes == 2 or limits.allows_tf32)
+        on_tensor_cores = limits.has_tensor_cores and self.element_bytes != _FP16_BYTES and limits.allows_tf32
         return limits.warp_size > 1 and not limits.is_mobile and not on_tensor_cores
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        kernel = AttentionKernel(self._simplified, self.attention, config).module()["main"]
+        is_mma = config.get("tensor_cores", NO_TENSOR_CORES) == MMA
+        writer = TensorCoreAttentionKernel if is_mma else AttentionKernel
+        kernel = writer(self._simplified, self.attention, config).module()["main"]
         return tvm.IRModule({"main": with_functions(kernel, config)})
 
 

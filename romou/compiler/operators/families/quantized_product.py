@@ -24,13 +24,10 @@ from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.kernel import (
     BYTES,
     MASK,
-    MMA,
     MMA_LOCAL_BYTES,
-    NO_TENSOR_CORES,
     OF_BLOCK,
     OF_WEIGHT,
     SHIFT,
-    WGMMA,
     Operands,
     QuantizedKernel,
     Tiles,
@@ -38,7 +35,8 @@ from romou.compiler.operators.quantized.kernel import (
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
 from romou.compiler.operators.quantized.template import PackedTemplate
 from romou.compiler.operators.quantized.tensor_core_defaults import tensor_core_config
-from romou.compiler.operators.quantized.tensor_core_kernel import DEPTHS, TensorCoreKernel
+from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKernel
+from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
 from romou.compiler.tir.primitives import LANES, advance_pointers
 from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
@@ -86,18 +84,7 @@ KNOBS = (
         default=OF_BLOCK,
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
-    Knob(
-        name="tensor_cores",
-        choices=(NO_TENSOR_CORES, MMA, WGMMA),
-        default=NO_TENSOR_CORES,
-        help=(
-            "how tensor cores multiply: each warp (mma), or four warps together (wgmma). Four work-items then share"
-            " their rows of the weight, and each of them holds its rows of activations"
-        ),
-        devices="mma: CUDA from sm_80 on; wgmma: sm_90a",
-        exists_on=lambda limits: limits.has_tensor_cores,
-        absent=NO_TENSOR_CORES,
-    ),
+    TENSOR_CORES,
 )
 # Most rows of activations that count as few.
 _MOST_FEW = 8

@@ -30,6 +30,7 @@ from tvm import s_tir, tirx
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.outputs import if_inside, stored
+from romou.compiler.operators.tensor_cores import NO_TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
@@ -40,8 +41,6 @@ _WIDE, _BYTES = "float32", 4
 SHIFT, MASK, BYTES = "shift", "mask", "bytes"
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
-# Choices of the knob `tensor_cores`.
-NO_TENSOR_CORES, MMA, WGMMA = "none", "mma", "wgmma"
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
 # group uses two stages at a time.
 _MMA_STAGES, _WGMMA_STAGES, _SHARING = 3, 4, 4

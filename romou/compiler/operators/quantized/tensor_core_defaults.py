@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.quantized.kernel import MMA, OF_WEIGHT, SHIFT, WGMMA, Tiles
+from romou.compiler.operators.quantized.kernel import OF_WEIGHT, SHIFT, Tiles
+from romou.compiler.operators.tensor_cores import MMA, WGMMA
 from tvm_patches.quantized_matrix import QuantizedProduct
 
 _KNOBS = ("tensor_cores", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")

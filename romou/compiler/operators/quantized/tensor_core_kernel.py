@@ -28,14 +28,13 @@ from collections.abc import Callable
 from tvm import tirx
 
 from romou.base.space import Config
-from romou.compiler.operators.quantized.kernel import WGMMA, Operands, Tiles
+from romou.compiler.operators.quantized.kernel import Operands, Tiles
 from romou.compiler.operators.quantized.outputs import if_inside, stored
+from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, ROWS, WGMMA
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.devices.backends.dialect import call_on_device
 from tvm_patches.quantized_matrix import QuantizedProduct
 
-# Rows of the weight, rows of the activations and depths of an instruction.
-ROWS, COLUMNS, DEPTHS = 16, 8, 16
 # Bytes of an asynchronous copy, and fp16 numbers of it.
 _UNIT_BYTES, _NUMBERS = 16, 8
 _WARP, _WORDS = 32, 4

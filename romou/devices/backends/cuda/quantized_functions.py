@@ -161,6 +161,27 @@ __device__ __forceinline__ int load_activations(int offset, const void* staged, 
 }
 """  # noqa: E501
     ),
+    "load_transposed": (
+        """
+// The same of the transposed matrices.
+__device__ __forceinline__ int load_transposed(int offset, const void* staged, int first, unsigned int* into) {
+  into += first;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "l"(__cvta_generic_to_shared((const char*)staged + 16 * offset)) : "memory");
+  return 0;
+}
+"""  # noqa: E501
+    ),
+    "fp16_pair": (
+        """
+// Two numbers in fp16, the first one in the lower bits.
+__device__ __forceinline__ unsigned int fp16_pair(float lower, float upper) {
+  unsigned int pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(upper), "f"(lower));
+  return pair;
+}
+"""
+    ),
     "multiply_weights": (
         """
 // 16 rows of weights times eight rows of activations, 16 deep.
