@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime.quantization import QuantType
+from tvm import relax
 
+import bench_integer_convolutions as bench
 import romou
+from romou.compiler.frontend import import_onnx
 from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix
 from romou.compiler.operators.winograd.convolution import algorithms
+from romou.compiler.pipeline import GRAPH, run
+from romou.compiler.stages import Context
+from romou.compiler.tir.expressions import is_constant
 from romou.devices.targets import Target
 from support.kernels.operators import conv
 from support.models.blocks import Net, NetworkBlock
@@ -164,6 +173,100 @@ def test_convolutions(shape: tuple[int, ...], groups: int, strides: list[int], t
     block = net.block(sums)
     family = "conv2d" if groups == 1 else "group_conv2d"
     assert {*calls_of(block, block.inputs(5), target)} == {family, "elementwise"}
+
+
+# Output channels, input channels of a group, window; groups; strides; types of data and weight; whether each output has
+# a zero point; bytes of a stored weight.
+BYTES_OF_CONVOLUTIONS = [
+    ((7, 5, 3, 3), 1, (2, 1), "uint8", "uint8", False, 1),
+    ((7, 5, 3, 3), 1, (1, 2), "int8", "uint8", True, 2),
+    ((9, 6, 1, 1), 1, (1, 1), "int8", "int8", False, 1),
+    ((6, 1, 3, 3), 6, (1, 1), "uint8", "int8", False, 1),
+    ((6, 1, 5, 3), 6, (2, 2), "int8", "uint8", False, 1),
+    ((12, 4, 3, 3), 3, (1, 1), "uint8", "int8", True, 2),
+    ((9, 2, 2, 3), 3, (1, 1), "uint8", "uint8", False, 1),
+]
+
+
+@each_target
+@pytest.mark.parametrize(("shape", "groups", "strides", "data", "weight", "is_for_each", "size"), BYTES_OF_CONVOLUTIONS)
+def test_convolutions_of_bytes(
+    shape: tuple[int, ...],
+    groups: int,
+    strides: tuple[int, int],
+    data: str,
+    weight: str,
+    is_for_each: bool,
+    size: int,
+    target: str,
+) -> None:
+    """A convolution reads bytes, between others, and subtracts zero points itself. Its weight has no copy in floats."""
+    net, (outputs, inputs, *_) = Net("bytes"), shape
+    x = net.input((2, inputs * groups, 9, 10), data, 256)
+    numbers = net.rng.integers(*RANGES[weight], shape).astype(weight)
+    numbers[0], numbers[-1] = RANGES[weight][0], RANGES[weight][1] - 1
+    ends = np.array([RANGES[weight][0], RANGES[weight][1] - 1], weight)
+    points = np.resize(ends, outputs) if is_for_each else ends[0] + np.array(9, weight)
+
+    def scale(value: float) -> str:
+        return str(net.const(np.float32(value)))
+
+    first = (x, scale(0.02), net.const(RANGES[data][0] + 3, data), net.const(numbers, weight))
+    last = scale(1.0), net.const(RANGES[data][0] + 100, data)
+    y = net.add(
+        "QLinearConv",
+        *first,
+        scale(0.0107),
+        net.const(points, weight),
+        *last,
+        group=groups,
+        strides=strides,
+        pads=[1] * 4,
+    )
+    # The second reads what the first one has stored.
+    matrix = net.const(net.rng.integers(-128, 128, (5, outputs, 1, 1)), "int8")
+    y = net.add("QLinearConv", y, *last, matrix, scale(0.1), net.const(0, "int8"), scale(17.3), net.const(5, data))
+    block = net.block(y)
+    values = {"x0": np.random.default_rng(5).integers(*RANGES[data], (2, inputs * groups, 9, 10)).astype(data)}
+    calls = calls_of(block, values, target)
+    assert sum(count for family, count in calls.items() if family != "elementwise") == 2
+    weights = [array for array in constants_of(block.model, target) if array.ndim > 1 and array.dtype.kind in "iu"]
+    assert sorted(array.itemsize for array in weights) == [1, size]
+    assert not any(
+        array.size >= numbers.size and array.dtype.kind == "f" for array in constants_of(block.model, target)
+    )
+
+
+def constants_of(model: onnx.ModelProto, target: str) -> list[np.ndarray]:
+    """Return the constants of the compiled graph."""
+    mod, constants = run(GRAPH, import_onnx(model).mod, Context(target=Target(target))), list[np.ndarray]()
+    relax.analysis.post_order_visit(
+        mod["main"], lambda expr: constants.append(expr.value.numpy()) if is_constant(expr) else None
+    )
+    return constants
+
+
+@pytest.mark.parametrize("given", [{}, {"per_channel": False, "activation_type": QuantType.QInt8}], ids=str)
+def test_a_network(given: dict[str, object]) -> None:
+    """onnxruntime.quantization's form of a CNN: no node on the host, right to a step, and one byte for each weight."""
+    size, plain = 40, bench.network(40, (8, 12, 12, 20))
+    model, inputs = bench.quantized(plain, size, **given), bench.images(size, 9)
+    tuned = romou.compile(model, target="opencl")
+    (result,) = tuned.run(inputs)
+    (expected,) = bench.session(model, is_exact=True).run(None, inputs)
+    scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    step = float(scales[model.graph.node[-1].input[1]])
+    assert np.abs(result - expected).max() <= 1.01 * step
+    assert not tuned.host_nodes
+    (fp32,) = bench.session(plain, is_exact=True).run(None, inputs)
+    assert np.abs(result - fp32).max() < 0.2 * np.abs(fp32).max()
+    families = {str(row["layer"]).split("_")[0] for row in tuned.summary().table()}
+    assert families <= {"conv2d", "depthwise", "elementwise", "integer", "row"}
+    weights = sum(array.size for array in map(numpy_helper.to_array, plain.graph.initializer) if array.ndim > 1)
+    arrays = constants_of(model, "opencl")
+    assert sum(array.nbytes for array in arrays if array.dtype.kind == "f") < weights
+    # Texels are padded, and words of four bytes.
+    assert sum(array.nbytes for array in arrays if array.dtype in (np.int8, np.uint8, np.uint32)) < 2 * weights
 
 
 @each_target

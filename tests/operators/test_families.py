@@ -32,6 +32,7 @@ from support.kernels.operators import (
 from support.suite.exhaustive import exhaustive
 
 SEED = 20
+BYTES = {"has_integers": True, "weight_type": "uint8", "weight_zero": 9, "data_type": "int8", "data_zero": -3}
 SHAPES = [
     conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),
     conv(31, (17, 17), 37, (1, 7), padding=(0, 3, 0, 3)),
@@ -63,13 +64,16 @@ SHAPES = [
     # Parts of one buffer: rows of nine heads, and of three times the columns.
     matmul((2, 3), 13, 16, 17, lhs_axes=(0, 2, 1, 3), rhs_axes=(0, 2, 3, 1), lhs_part=(2, 9, 0), rhs_part=(2, 9, 3)),
     matmul((2,), 5, 12, 8, rhs_part=(2, 24, 16)),
+    conv(10, (9, 10), 7, (3, 3), padding=(1, 1, 1, 1), **BYTES),
+    conv(18, (9, 8), 18, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=18, **BYTES),
+    conv(12, (9, 9), 9, (3, 3), padding=(1, 1, 1, 1), groups=3, **BYTES),
 ]
 MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32, 10, is_transposed=True)]
 
 
 # Other shapes of every family are run by test_family_contract.py.
 @random_configs
-@each_kind("work", SHAPES, opencl=(0, 6, 7, 11, 15, 20, 24, 26), cuda=(4, 22), vulkan=(2, 10, 27))
+@each_kind("work", SHAPES, opencl=(0, 6, 7, 11, 15, 20, 24, 26, 28, 29, 30), cuda=(4, 22, 28), vulkan=(2, 10, 27, 29))
 def test_configs_agree_with_the_unscheduled_function(
     work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int
 ) -> None:

@@ -276,6 +276,19 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
     check()
 
 
+@pytest.mark.parametrize(
+    "settings", [{"inputs": 10}, {"inputs": 18, "groups": 18}, {"inputs": 12, "groups": 3}], ids=str
+)
+def test_closed_form_and_tir_agree_on_bytes(settings: dict[str, int]) -> None:
+    """Operands of one byte an element, which kernels read as floats."""
+    types = {"weight_type": "uint8", "weight_zero": 9, "data_type": "int8", "data_zero": -3}
+    inputs, groups = settings["inputs"], settings.get("groups", 1)
+    work = conv(inputs, (9, 10), 18, (3, 3), padding=(1,) * 4, groups=groups, has_integers=True, **types)
+    for name in ("opencl -device=adreno640", "cuda -device=nvidia_h200"):
+        target, task = Target(name), task_of(work)
+        closed_form_and_tir_agree(target, task, list(task.space(target).sample(np.random.default_rng(3), 4)))
+
+
 @each_target(2, 1)
 def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, examples: int) -> None:
     # With two rows in total, TVM writes conditions into addresses, and taps that are not read coincide.

@@ -1,4 +1,4 @@
-"""Reshape and transpose constants of a Relax module at compile time, such as biases and the weights of dense layers.
+"""Reshape, transpose and convert constants of a Relax module at compile time, such as biases and scales.
 
 TVM's constant folding would compile a kernel with LLVM for each of them.
 """
@@ -11,13 +11,20 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import is_constant, shape_of
+from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of
 
+# Type -> types that have all its numbers.
+_WIDENED = {
+    **dict.fromkeys(("int8", "uint8"), ("int32", "float32")),
+    "int32": ("int32",),
+    "float16": ("float16", "float32"),
+    "float32": ("float32",),
+}
 _SAME_ORDER = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 
 
 def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """Fold reshapes and transposes of constants.
+    """Fold reshapes, transposes and conversions of constants.
 
     add(x, reshape(const, shape))      ->      add(x, const of that shape)
     """
@@ -45,12 +52,16 @@ def _is_constant_call(value: relax.Expr) -> bool:
 @mutator
 class _Reshaper(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Replace a call by a constant if it only reorders one."""
+        """Replace a call by a constant if it only reorders or widens one."""
         call = super().visit_call_(call)
         arguments = [self._value(argument) for argument in call.args]
         name, shape = op_name(call), shape_of(call)
         if name in _SAME_ORDER and is_constant(arguments[0]) and shape is not None:
             return _constant(arguments[0].value.numpy().reshape(shape))
+        if name == "relax.astype" and is_constant(arguments[0]):
+            types = dtype_of(arguments[0]), dtype_of(call)
+            if types[0] in _WIDENED and types[1] in _WIDENED[types[0]]:
+                return _constant(arguments[0].value.numpy().astype(types[1]))
         if name == "relax.permute_dims" and is_constant(arguments[0]):
             axes = call.attrs.axes
             return _constant(

@@ -144,3 +144,13 @@ def drop_unread_weights(graph: onnx.GraphProto) -> None:
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
+
+
+def without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+    """Return the nodes without dequantizations and transposes that nothing reads."""
+    while True:
+        read = outputs | {name for node in nodes for name in (*node.input, *captured(node))}
+        live = [n for n in nodes if n.op_type not in ("DequantizeLinear", "Transpose") or read & set(n.output)]
+        if len(live) == len(nodes):
+            return live
+        nodes = live

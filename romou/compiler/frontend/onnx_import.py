@@ -24,6 +24,7 @@ from romou.base.open_dimensions import check_closed
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.damage import check_weights
 from romou.compiler.frontend.declared import Settled, settle_declared
+from romou.compiler.frontend.dequantized import with_integer_products
 from romou.compiler.frontend.expand import expand_functions, inline_functions
 from romou.compiler.frontend.explicit_windows import explicit_windows
 from romou.compiler.frontend.fold import fold
@@ -76,7 +77,9 @@ def import_onnx(
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
-    simple, settled = simplify(with_packed_weights(proto))
+    packed = with_packed_weights(proto)
+    # fp16 has no sums of that size.
+    simple, settled = simplify(with_integer_products(packed) if asked.kind == AS_GIVEN else packed)
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
     folded = scale_factors(
         widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT

@@ -19,11 +19,11 @@ from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError
 from romou.compiler.frontend.onnx_graph import (
-    captured,
     constant_tensors,
     drop_unread_weights,
     free_name,
     replace_nodes,
+    without_unread,
 )
 from tvm_patches.onnx_converters.node import MICROSOFT
 from tvm_patches.onnx_converters.quantized_matmul import is_identity
@@ -119,19 +119,9 @@ def with_products(model: onnx.ModelProto, weight_of: WeightOf) -> onnx.ModelProt
     if not any(entry.domain == MICROSOFT for entry in result.opset_import):
         result.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     result.graph.initializer.extend(packer.tensors)
-    replace_nodes(result.graph, _without_unread(nodes, {value.name for value in result.graph.output}))
+    replace_nodes(result.graph, without_unread(nodes, {value.name for value in result.graph.output}))
     drop_unread_weights(result.graph)
     return result
-
-
-def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes without dequantizations and transposes that nothing reads."""
-    while True:
-        read = outputs | {name for node in nodes for name in (*node.input, *captured(node))}
-        live = [n for n in nodes if n.op_type not in ("DequantizeLinear", "Transpose") or read & set(n.output)]
-        if len(live) == len(nodes):
-            return live
-        nodes = live
 
 
 class _Packer:

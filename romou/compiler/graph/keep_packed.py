@@ -54,6 +54,9 @@ UNARY = {
 BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
 COMPARISON = {f"relax.{name}" for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")}
 WHERE = "relax.where"
+# Operators of integers, and the types of these, that quantized models have between convolutions.
+_OF_INTEGERS = {f"relax.{name}" for name in ("add", "astype", "maximum", "minimum", "multiply", "subtract")}
+_INTEGERS = ("int8", "uint8", "int32")
 # Operators that may make an infinity or NaN of the zeros that pad the last texel.
 FULL_TEXELS = {f"relax.{name}" for name in ("log", "rsqrt", "power")}
 POOL = {f"relax.nn.{name}" for name in ("avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d")}
@@ -74,7 +77,9 @@ class PackedGraph(Graph, Protocol):
 def keep_packed(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     """Return a call in packed form. None if the operator needs the plain layout or reads no packed tensor."""
     rule, shape = _RULES.get(op_name(call)), shape_of(call)
-    if rule is None or shape is None or len(shape) not in RANKS or dtype_of(call) not in FLOATS:
+    if rule is None or shape is None or len(shape) not in RANKS:
+        return None
+    if dtype_of(call) not in FLOATS and not (dtype_of(call) in _INTEGERS and op_name(call) in _OF_INTEGERS):
         return None
     if op_name(call) in FULL_TEXELS and shape[1] % LANES:
         return None

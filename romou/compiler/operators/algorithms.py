@@ -38,6 +38,7 @@ from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.loops import Block
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.scheduling.rewrites import as_module, replace_stage
+from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has, and that of products of floats on tensor cores.
@@ -153,8 +154,9 @@ class Algorithm(ABC):
 
         Each kernel computes or waits for the memory, whichever takes longer.
         """
-        tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
-        numbers = sum(math.prod(int(d) for d in shape) for shape in tensors)
+        tensors = (self.contracted.data, self.contracted.weight, self.contracted.func.params[-1])
+        moved = sum(bytes_of(tensor.shape, str(tensor.dtype)) for tensor in tensors)
+        numbers = moved // tvm.DataType(self.work.dtype).itemsize
         return self._kernel_slots(limits, costs, self._product_slots(limits, costs) * self.work.flops / 2, numbers)
 
     def _product_slots(self, limits: Limits, costs: Algorithms) -> float:

@@ -49,6 +49,14 @@ class ContractionFamily(Operator[W], Family):
         """Return a constant second factor as the kernel reads it. Missing lanes are zeros."""
         return weight
 
+    def stored_data(self, w: W, data: relax.Expr, graph: Graph) -> tuple[W, relax.Expr]:
+        """Return the first factor in the type that the kernel reads, and the workload with that type."""
+        return w, data
+
+    def stored_weight(self, w: W, weight: np.ndarray) -> np.ndarray:
+        """Return the packed weight in the type that it has in memory."""
+        return self.pack_weight(w, weight)
+
     def pack_at_run_time(self, w: W, weight: te.Tensor) -> te.Tensor:
         """Return a stage, named `PACKED`, that packs a computed second factor as the kernel reads it."""
         return weight
@@ -70,7 +78,8 @@ class ContractionFamily(Operator[W], Family):
         work = self.match(call)
         if work is None:
             return None
-        data, weight = call.args
+        work, data = self.stored_data(work, call.args[0], graph)
+        weight = call.args[1]
         left = graph.packed_expr(data) if self.is_packed else graph.plain_expr(data)
         if is_constant(weight):
             return self.emit(
@@ -83,9 +92,8 @@ class ContractionFamily(Operator[W], Family):
 
     def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
         """Emit a call of the plain definition with a constant weight, which is packed here."""
-        return self.emit_define(
-            graph, lambda *tensors: self.define(w, *tensors), data, relax.const(self.pack_weight(w, weight), w.dtype)
-        )
+        packed = relax.const(self.stored_weight(w, weight), w.weight_dtype)
+        return self.emit_define(graph, lambda *tensors: self.define(w, *tensors), data, packed)
 
     def emit_define(self, graph: Graph, define: Callable[..., te.Tensor], *operands: relax.Expr) -> relax.Expr:
         """Emit a call of a function into which element-wise consumers are fused."""
@@ -104,7 +112,10 @@ class ContractionFamily(Operator[W], Family):
         shapes = dict(self.operands(w))
         if is_weight_computed:
             shapes["weight"] = self.kernel_shape(w, tuple(self.case(w).weights[0]))
-        operands = [te.placeholder(shape, w.dtype, name) for name, shape in shapes.items()]
+        types = w.data_dtype, w.dtype if is_weight_computed else w.weight_dtype
+        operands = [
+            te.placeholder(shape, dtype, name) for (name, shape), dtype in zip(shapes.items(), types, strict=True)
+        ]
         total = self.define(
             w, operands[0], self.pack_at_run_time(w, operands[1]) if is_weight_computed else operands[1]
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -14,10 +15,11 @@ from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction_family import ContractionFamily
-from romou.compiler.operators.family import Case
+from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.packed_weight import PACKED, zero_unless
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
+from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.images import as_images
 from romou.compiler.tir.primitives import LANES
@@ -45,10 +47,22 @@ class ConvolutionFamily(ContractionFamily[C]):
 
     def work_of(self, call: relax.Call) -> C:
         """Return the workload of a convolution that this family matches."""
-        weight = call.args[1]
-        has_integers = is_constant(weight) and _has_integers(weight.value.numpy())
-        fields = {**common_fields(call), "has_integers": has_integers}
+        weight, fields = call.args[1], common_fields(call)
+        if is_constant(weight) and has_integers(weight.value.numpy()):
+            fields["has_integers"] = True
+            if fields["dtype"] == "float32":
+                fields["weight_type"], fields["weight_zero"] = integer_type(weight.value.numpy())
         return self.workload(out_channels=static_shape(weight)[0], **fields)
+
+    def stored_data(self, w: C, data: relax.Expr, graph: Graph) -> tuple[C, relax.Expr]:
+        source = _bytes_of(data, graph.bound) if w.weight_type else None
+        if source is None:
+            return w, data
+        return replace(w, data_type=dtype_of(source[0]), data_zero=source[1]), source[0]
+
+    def stored_weight(self, w: C, weight: np.ndarray) -> np.ndarray:
+        packed = self.pack_weight(w, weight)
+        return (packed + w.weight_zero).astype(w.weight_type) if w.weight_type else packed
 
     @abstractmethod
     def weight_shape(self, w: C) -> Shape:
@@ -169,10 +183,48 @@ def common_fields(call: relax.Call) -> dict[str, Any]:
     }
 
 
-def _has_integers(weight: np.ndarray) -> bool:
+def has_integers(weight: np.ndarray) -> bool:
     """Return whether all weights are integers. A first look at a few of them is enough for most weights."""
     few = weight.ravel()[:LANES]
     return bool(np.array_equal(few, np.rint(few)) and np.array_equal(weight, np.rint(weight)))
+
+
+def _bytes_of(data: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple[relax.Expr, int] | None:
+    """Return the tensor of 8 bits that an expression converts to floats, with the zero point that it subtracts first.
+
+    float32(int32(x) - zero)      ->      x, zero
+    """
+
+    def value_of(expr: relax.Expr) -> Any:
+        return bound.get(expr) if isinstance(expr, relax.Var) else expr
+
+    value, zero = value_of(data), 0
+    if op_name(value) != "relax.astype":
+        return None
+    inner = value_of(value.args[0])
+    if op_name(inner) == "relax.subtract" and dtype_of(inner) == "int32":
+        point = value_of(inner.args[1])
+        if not is_constant(point) or point.value.numpy().size != 1:
+            return None
+        zero, inner = int(point.value.numpy().item()), value_of(inner.args[0])
+    while op_name(inner) == "relax.astype" and dtype_of(inner) == "int32":
+        if dtype_of(inner.args[0]) in ("int8", "uint8"):
+            return inner.args[0], zero
+        inner = value_of(inner.args[0])
+    return None
+
+
+def integer_type(weight: np.ndarray) -> tuple[str, int]:
+    """Return the smallest type that holds integers, with what has to be added to them. No type if 16 bits are too few.
+
+    Zeros fill up the texels of a packed weight, so the type has to hold a zero, too.
+    """
+    low, high = min(int(weight.min(initial=0)), 0), max(int(weight.max(initial=0)), 0)
+    if low >= -128 and high <= 127:
+        return "int8", 0
+    if high - low <= 255:
+        return "uint8", -low
+    return ("int16", 0) if low >= -(2**15) and high < 2**15 else ("", 0)
 
 
 def plane_of(settings: Sequence[int]) -> tuple[int, int]:

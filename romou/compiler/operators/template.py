@@ -42,6 +42,7 @@ from romou.compiler.scheduling.blocks import (
 )
 from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
+from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
 from romou.devices.backends.launch import DIMENSIONS
 
@@ -89,6 +90,16 @@ class ContractionTemplate(Template):
         return self.workload.flops
 
     @property
+    def data_bytes(self) -> int:
+        """Return the bytes of an element of the data in memory."""
+        return int(tvm.DataType(str(self.data.dtype)).itemsize)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of an element of the weight in memory."""
+        return int(tvm.DataType(str(self.contracted.weight.dtype)).itemsize)
+
+    @property
     def names(self) -> dict[str, str]:
         return {role: str(buffer.name) for role, buffer in self.placement.buffers.items()}
 
@@ -104,7 +115,9 @@ class ContractionTemplate(Template):
         """
         if not self.contracted.operator.works_in_texels or not self._is_vector or not has_vector_form(self.func):
             return set()
-        texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
+        texels = (
+            p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in FLOATS
+        )
         return {str(p.name) for p in texels if not any(p.same_as(weight) for weight in self.contracted.weights)}
 
     @property

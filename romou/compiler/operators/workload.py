@@ -60,6 +60,16 @@ class Workload(ABC):
         every = {field.name for field in dataclasses.fields(cls)}
         return every - cls.OPTIONAL <= names <= every
 
+    @property
+    def data_dtype(self) -> str:
+        """Return the type of the first factor in memory."""
+        return self.dtype
+
+    @property
+    def weight_dtype(self) -> str:
+        """Return the type of the packed second factor in memory."""
+        return self.dtype
+
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON-ready data."""
         values = dataclasses.asdict(self)
@@ -79,9 +89,12 @@ class Conv2d(Workload):
     """A 2-D convolution. Channels, pixels and padding (top, left, bottom, right) in elements.
 
     has_integers: whether all weights are integers, so that sums of integers have to be exact.
+    weight_type: type of the packed weight, if its integers stay integers in memory: "int8", "uint8" or "int16".
+    weight_zero: what the kernel subtracts from each of these.
+    data_type, data_zero: the same of the data, "int8" or "uint8" with its zero point.
     """
 
-    OPTIONAL = frozenset({"has_integers"})
+    OPTIONAL = frozenset({"has_integers", "weight_type", "weight_zero", "data_type", "data_zero"})
 
     batch: int = 1
     in_channels: int
@@ -93,7 +106,31 @@ class Conv2d(Workload):
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     has_integers: bool = False
+    weight_type: str = ""
+    weight_zero: int = 0
+    data_type: str = ""
+    data_zero: int = 0
     dtype: str = "float32"
+
+    @property
+    def data_dtype(self) -> str:
+        return self.data_type or self.dtype
+
+    @property
+    def weight_dtype(self) -> str:
+        return self.weight_type or self.dtype
+
+    def data_number(self, stored: tirx.Expr) -> tirx.Expr:
+        """Return the number that an element of the data stands for."""
+        return self._number(stored, self.data_zero)
+
+    def weight_number(self, stored: tirx.Expr) -> tirx.Expr:
+        """Return the weight that an element of the packed weight stands for."""
+        return self._number(stored, self.weight_zero)
+
+    def _number(self, stored: tirx.Expr, zero: int) -> tirx.Expr:
+        number = stored.astype(self.dtype)
+        return number - tirx.const(zero, self.dtype) if zero else number
 
     @property
     def out_hw(self) -> tuple[int, int]:

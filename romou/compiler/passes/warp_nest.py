@@ -94,7 +94,7 @@ class WarpNest:
     def texel_of(self, factor: tirx.Expr) -> tirx.Expr:
         """Return the texel that starts with a factor of the product, zeros if the factor is zero.
 
-        The texel is four fp32 numbers, or the bits of four fp16 numbers.
+        The texel is four fp32 numbers, perhaps made of integers, or the bits of four fp16 numbers.
         """
         if is_conditional(factor):
             condition, value, otherwise = factor.args
@@ -103,11 +103,12 @@ class WarpNest:
             return tirx.if_then_else(
                 condition, texel, _zero(str(texel.ty.dtype)) if is_zero else self.texel_of(otherwise)
             )
+        if isinstance(factor, tirx.Sub) and isinstance(factor.b, tirx.FloatImm):
+            return self.texel_of(factor.a) - tirx.Broadcast(factor.b, LANES)
+        if isinstance(factor, tirx.Cast) and isinstance(factor.value, tvm.ir.TensorLoad):
+            return self._loaded(factor.value).astype(f"float32x{LANES}")
         if isinstance(factor, tvm.ir.TensorLoad) and str(factor.ty.dtype) == "float32":
-            (index,) = factor.indices
-            return tirx.BufferLoad(
-                factor.source, [tirx.Ramp(self.analyzer.simplify(index), tirx.const(1, "int32"), LANES)]
-            )
+            return self._loaded(factor)
         if is_fp16_load(factor):
             _, index, pointer = factor.args
         elif is_fp16_conversion(factor):
@@ -116,6 +117,12 @@ class WarpNest:
         else:
             raise BuildError(f"tensor cores multiply fp16 or fp32 that is read from memory, not {factor}")
         return load_texel(self.analyzer.simplify(index // LANES), pointer, self.fp16_texel)
+
+    def _loaded(self, load: tvm.ir.TensorLoad) -> tirx.Expr:
+        """Return the texel that starts with an element of a buffer."""
+        (index,) = load.indices
+        first = self.analyzer.simplify(index)
+        return tirx.BufferLoad(load.source, [tirx.Ramp(first, tirx.const(1, "int32"), LANES)])
 
     def _at(self, values: Mapping[tirx.Var, Any]) -> dict[tirx.Var, tirx.Expr]:
         numbers = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from romou.base.limits import Limits
+from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import FREE_IMAGES, LANES, MemoryKind, image_extents, is_image
 from romou.devices.backends.launch import IMAGE, PLAIN_IMAGE, ROWS_IMAGE
 
@@ -69,7 +70,7 @@ class Placement:
         """
         shape = [int(d) for d in self.buffers[role].shape] if shape is None else shape
         most = limits.max_image
-        if most is None:
+        if most is None or str(self.buffers[role].dtype) not in FLOATS:
             return
         scopes: Sequence[str] = ()
         if role in self.matrices and shape[-1] % LANES == 0:

@@ -69,6 +69,10 @@ class ClosedForm(Form):
             name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")
         }
         self._element_bytes = template.element_bytes
+        # Other algorithms transform the operands, in floats.
+        self._data_bytes, self._weight_bytes = (
+            (template.data_bytes, template.weight_bytes) if self._is_direct else (template.element_bytes,) * 2
+        )
         form = self._forms["flat"]
         self._varies = form.lhs_varies
         self._rhs_vector = form.rhs_vector
@@ -270,9 +274,11 @@ class ClosedForm(Form):
         }
         traffic: dict[str, Any] = {}
         for prefix, (data, weights) in fields_of.items():
-            in_images = data * (columns["data"] == MemoryKind.IMAGE) + weights * (columns["weight"] == MemoryKind.IMAGE)
-            traffic[f"{prefix}buffer_bytes"] = (data + weights - in_images) * self._element_bytes
-            traffic[f"{prefix}image_bytes"] = in_images * self._element_bytes
+            of_data, of_weights = data * self._data_bytes, weights * self._weight_bytes
+            in_images = of_data * (columns["data"] == MemoryKind.IMAGE)
+            in_images = in_images + of_weights * (columns["weight"] == MemoryKind.IMAGE)
+            traffic[f"{prefix}buffer_bytes"] = of_data + of_weights - in_images
+            traffic[f"{prefix}image_bytes"] = in_images
         return traffic
 
     def _lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:

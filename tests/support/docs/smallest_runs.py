@@ -32,6 +32,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "--rows 4 --width 16 --layers 1 --repeat 1",
         r"onnxruntime, exact +│ +\d+\.\d │ +\d+\.\d\d",
     ),
+    "bench_integer_convolutions": (
+        "--size 16 --width 8 --width 12 --repeat 1",
+        r"onnxruntime, exact +│ +\d+\.\d │ +\d+\.\d │ +\d+\.\d\d",
+    ),
     "bench_run_time_sizes": (
         "--backend opencl --most 32 --sizes 20 --width 32 --rounds 1 --repeat 1",
         r"attention │ +20 │ +3 │ +\d\.\d+ │ +\d\.\d+ │ +\d+\.\d\d │",

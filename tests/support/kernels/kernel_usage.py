@@ -42,10 +42,12 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         data = TRANSFORMED if isinstance(algorithm, WinogradAlgorithm) else names["data"]
         windows = [str(template.window_weight.name)] if isinstance(template, DepthwisePointwiseTemplate) else []
         number_bytes = dict.fromkeys((data, names["weight"], *windows), template.element_bytes)
+        if data == names["data"]:
+            number_bytes |= {data: template.data_bytes, names["weight"]: template.weight_bytes}
         outputs = math.prod(algorithm.contraction(flat=True).extents) * LANES
         transform_bytes, transform_registers = algorithm.transform_bytes, algorithm.transform_registers
         has_window = math.prod(list(algorithm.contraction(flat=True).reduce.values())[1:-1]) > 1
-        reread = {**dict.fromkeys(number_bytes, 0), data: template.element_bytes * has_window}
+        reread = {**dict.fromkeys(number_bytes, 0), data: number_bytes[data] * has_window}
     else:
         assert isinstance(template, StreamingTemplate)
         number_bytes, outputs, transform_bytes, transform_registers = template.inputs, template.elements, 0, 0

@@ -101,6 +101,8 @@ def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarra
     arrays = [
         rng.integers(0, 1 << 32, shape, dtype=np.uint32)
         if dtype == "uint32"
+        else rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
+        if dtype in ("int8", "uint8")
         else rng.standard_normal(shape).astype(dtype)
         for shape, dtype in shapes
     ]

@@ -212,7 +212,7 @@ def regroup(c: Contraction, config: Config) -> Contraction:
         return (
             value
             if groups * GROUP == extent
-            else te.if_then_else(texel < extent, value, tirx.const(0, c.inputs[0].dtype))
+            else te.if_then_else(texel < extent, value, tirx.const(0, str(value.ty.dtype)))
         )
 
     def weight(o: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:

@@ -74,7 +74,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             return te.sum(
                 _load(w, data, (n, y, x), o, list(r.values())).astype("float32")
-                * weight[(*r.values(), o, lane)].astype("float32"),
+                * w.weight_number(weight[(*r.values(), o, lane)]).astype("float32"),
                 axis=list(r.values()),
             )
 
@@ -93,7 +93,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
             extents=extents,
             reduce=_reduction(w),
             lhs=lhs,
-            rhs=lambda o, lane, *r: weight[(*r, o, lane)],
+            rhs=lambda o, lane, *r: w.weight_number(weight[(*r, o, lane)]),
             output=output,
             output_shape=w.output_shape,
             axes=w.axes(flat),
@@ -126,7 +126,9 @@ def _load(
     (n, oy, ox), (texel, kh, kw, ilane) = pixel, r
     if w.groups > 1:
         texel = o // (w.out_texels // w.groups) * (w.in_channels // w.groups // LANES) + texel
-    return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, texel, y, x, ilane], is_zero_outside=is_zero_outside)
+    return window_index(
+        w, oy, ox, kh, kw, lambda y, x: w.data_number(data[n, texel, y, x, ilane]), is_zero_outside=is_zero_outside
+    )
 
 
 FAMILY = Conv2dFamily()

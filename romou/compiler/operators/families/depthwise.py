@@ -48,8 +48,10 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         kh, kw = te.reduce_axis((0, w.kernel[0]), "kh"), te.reduce_axis((0, w.kernel[1]), "kw")
 
         def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            tap = window_index(w, y, x, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane])
-            return te.sum(tap.astype("float32") * weight[kh, kw, c, lane].astype("float32"), axis=[kh, kw])
+            tap = window_index(w, y, x, kh, kw, lambda iy, ix: w.data_number(data[n, c, iy, ix, lane]))
+            return te.sum(
+                tap.astype("float32") * w.weight_number(weight[kh, kw, c, lane]).astype("float32"), axis=[kh, kw]
+            )
 
         return stored_as(w.dtype, te.compute(w.output_shape, value, name="depthwise", attrs=w.block_attrs(self.name)))
 
@@ -62,7 +64,13 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         def lhs(c: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, kh: tirx.Expr, kw: tirx.Expr) -> tirx.Expr:
             n, oy, ox = pixel(h, x)
             return window_index(
-                w, oy, ox, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside
+                w,
+                oy,
+                ox,
+                kh,
+                kw,
+                lambda iy, ix: w.data_number(data[n, c, iy, ix, lane]),
+                is_zero_outside=is_zero_outside,
             )
 
         return Contraction(
@@ -70,7 +78,7 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
             extents=extents,
             reduce={"ky": w.kernel[0], "kx": w.kernel[1]},
             lhs=lhs,
-            rhs=lambda c, lane, kh, kw: weight[kh, kw, c, lane],
+            rhs=lambda c, lane, kh, kw: w.weight_number(weight[kh, kw, c, lane]),
             output=output,
             output_shape=w.output_shape,
             axes=w.axes(flat),

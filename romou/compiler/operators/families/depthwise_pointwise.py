@@ -160,9 +160,15 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
             total = None
             for kh, kw in ((kh, kw) for kh in range(w.kernel[0]) for kw in range(w.kernel[1])):
                 tap = window_index(
-                    w, y, x, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside
+                    w,
+                    y,
+                    x,
+                    kh,
+                    kw,
+                    lambda iy, ix: w.data_number(data[n, c, iy, ix, lane]),
+                    is_zero_outside=is_zero_outside,
                 )
-                product = tap.astype("float32") * weight[kh, kw, c, lane].astype("float32")
+                product = tap.astype("float32") * w.weight_number(weight[kh, kw, c, lane]).astype("float32")
                 total = product if total is None else total + product
             return tirx.call_pure_extern("float32", _WINDOW, total)
 

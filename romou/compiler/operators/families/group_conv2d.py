@@ -59,7 +59,8 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             tap = _load(w, data, (n, y, x), o, lane, list(r.values()))
             return te.sum(
-                tap.astype("float32") * weight[(*r.values(), o, lane)].astype("float32"), axis=list(r.values())
+                tap.astype("float32") * w.weight_number(weight[(*r.values(), o, lane)]).astype("float32"),
+                axis=list(r.values()),
             )
 
         return stored_as(
@@ -80,7 +81,7 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
             extents=extents,
             reduce=_reduction(w),
             lhs=lhs,
-            rhs=lambda o, lane, *r: weight[(*r, o, lane)],
+            rhs=lambda o, lane, *r: w.weight_number(weight[(*r, o, lane)]),
             output=output,
             output_shape=w.output_shape,
             axes=w.axes(flat),
@@ -100,7 +101,7 @@ def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, lane: Expr
     # Lanes that pad the last texel belong to no group. Their weights are zero, so they may read any channel.
     out_channel = te.min(o * LANES + lane, w.out_channels - 1)
     channel = out_channel // (w.out_channels // w.groups) * (w.in_channels // w.groups) + ic
-    return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, channel // LANES, y, x, channel % LANES])
+    return window_index(w, oy, ox, kh, kw, lambda y, x: w.data_number(data[n, channel // LANES, y, x, channel % LANES]))
 
 
 FAMILY = GroupConv2dFamily()

@@ -1,0 +1,186 @@
+"""Products of two dequantized tensors as products of integers.
+
+    Conv(DequantizeLinear(x), DequantizeLinear(w), DequantizeLinear(b))
+        ->      Add(Mul(Cast(ConvInteger(x, w)), scale of x * scale of w), b)
+
+for a constant w of 8 bits, and so for MatMul and Gemm. It has to happen before constants are folded, which would make
+floats of the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from romou.compiler.frontend.onnx_graph import (
+    add_constant,
+    constant_tensors,
+    drop_unread_weights,
+    free_name,
+    opset_of,
+    replace_nodes,
+    types_of,
+    without_unread,
+)
+
+_BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+# Operator -> the same product of integers.
+_PRODUCTS = {"Conv": "ConvInteger", "MatMul": "MatMulInteger", "Gemm": "MatMulInteger"}
+# First opset with integer products.
+_LEAST_OPSET = 10
+
+
+def with_integer_products(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with products of dequantized bytes as products of integers."""
+    if opset_of(model) < _LEAST_OPSET or not any(node.op_type == "DequantizeLinear" for node in model.graph.node):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    rewriter = _Rewriter(result.graph)
+    nodes = [made for node in result.graph.node for made in rewriter.rewritten(node)]
+    if not rewriter.has_products:
+        return model
+    replace_nodes(result.graph, without_unread(nodes, {value.name for value in result.graph.output}))
+    drop_unread_weights(result.graph)
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dequantized:
+    """A dequantized tensor: its integers, their zero point ("" for none), and the scale."""
+
+    integers: str
+    zero: str
+    scale: np.ndarray
+
+
+class _Rewriter:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._graph = graph
+        self._constants, self._types = constant_tensors(graph), types_of(graph)
+        self._made_by = {name: node for node in graph.node for name in node.output}
+        self.has_products = False
+
+    def rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the product of integers in place of a node, or the node."""
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        parts = None
+        if node.op_type in _PRODUCTS and node.domain in ("", "ai.onnx"):
+            parts = self._convolution(node) if node.op_type == "Conv" else self._matrix_product(node, attributes)
+        if parts is None:
+            yield node
+            return
+        self.has_products = True
+        inputs, scale = parts
+        is_convolution, bias = node.op_type == "Conv", [*node.input, ""][2]
+        names = {step: self._name(node, step) for step in ("product", "floats", "scaled", "bias")}
+        names["scaled"] = names["scaled"] if bias else node.output[0]
+
+        def made(operator: str, *inputs: str, output: str, **given: Any) -> onnx.NodeProto:
+            return helper.make_node(operator, list(inputs), [output], name=node.name, **given)
+
+        kept = attributes if is_convolution else {}
+        yield made(_PRODUCTS[node.op_type], *inputs, output=names["product"], **kept)
+        yield made("Cast", names["product"], output=names["floats"], to=onnx.TensorProto.FLOAT)
+        yield made("Mul", names["floats"], self._constant(node, "scale", scale), output=names["scaled"])
+        if bias and is_convolution:
+            shape = self._constant(node, "shape", np.array(scale.shape, np.int64))
+            yield made("Reshape", bias, shape, output=names["bias"])
+            bias = names["bias"]
+        if bias:
+            yield made("Add", names["scaled"], bias, output=node.output[0])
+
+    def _convolution(self, node: onnx.NodeProto) -> tuple[list[str], np.ndarray] | None:
+        data, weight = self._activations(node.input[0]), self._weight(node.input[1])
+        if data is None or weight is None:
+            return None
+        integers, zeros, scales = weight
+        factors, points = (_for_each(array, 0, integers.shape) for array in (scales, zeros))
+        if factors is None or points is None:
+            return None
+        inputs = [
+            data.integers,
+            self._constant(node, "weight", integers),
+            data.zero,
+            self._constant(node, "zero", points.astype(integers.dtype)),
+        ]
+        return inputs, (data.scale * factors).reshape(1, -1, *[1] * (integers.ndim - 2))
+
+    def _matrix_product(
+        self, node: onnx.NodeProto, attributes: dict[str, object]
+    ) -> tuple[list[str], np.ndarray] | None:
+        factors = attributes.get("alpha", 1.0), attributes.get("beta", 1.0), attributes.get("transA", 0)
+        data, weight = self._activations(node.input[0]), self._weight(node.input[1])
+        if data is None or weight is None or weight[0].ndim != 2 or factors != (1.0, 1.0, 0):
+            return None
+        is_transposed = bool(attributes.get("transB", 0))
+        integers = weight[0].T if is_transposed else weight[0]
+        axis = 0 if is_transposed else 1
+        zeros, scales = (_for_each(array, axis, weight[0].shape) for array in weight[1:])
+        if scales is None or zeros is None:
+            return None
+        inputs = [
+            data.integers,
+            self._constant(node, "weight", np.ascontiguousarray(integers)),
+            data.zero,
+            self._constant(node, "zero", zeros.astype(integers.dtype)),
+        ]
+        return inputs, data.scale * scales
+
+    def _dequantization(self, name: str) -> tuple[list[str], int] | None:
+        """Return inputs and axis of the dequantization that makes a tensor, without blocks, in fp32."""
+        node = self._made_by.get(name)
+        if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
+            return None
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        scale = self._constants.get(node.input[1])
+        is_fp32 = scale is not None and scale.data_type == onnx.TensorProto.FLOAT
+        if not is_fp32 or attributes.get("block_size", 0) or attributes.get("output_dtype", 0):
+            return None
+        return [*node.input, ""][:3], int(attributes.get("axis", 1))
+
+    def _activations(self, name: str) -> _Dequantized | None:
+        found = self._dequantization(name)
+        if found is None:
+            return None
+        (integers, scale_name, zero), _ = found
+        scale = numpy_helper.to_array(self._constants[scale_name])
+        if integers in self._constants or scale.size != 1 or (zero and zero not in self._constants):
+            return None
+        kind = self._types.get(integers)
+        element = self._constants[zero].data_type if zero else kind.tensor_type.elem_type if kind else None
+        if element not in _BYTES:
+            return None
+        return _Dequantized(integers=integers, zero=zero, scale=scale.reshape(()))
+
+    def _weight(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return integers, zero points and scales of a constant weight, the latter with the weight's axes."""
+        found = self._dequantization(name)
+        if found is None or not all(tensor in self._constants for tensor in found[0] if tensor):
+            return None
+        integers, scales, *zeros = (numpy_helper.to_array(self._constants[tensor]) for tensor in found[0] if tensor)
+        if integers.dtype not in (np.int8, np.uint8):
+            return None
+        alike = [1] * integers.ndim
+        along = list(alike)
+        along[found[1] % integers.ndim] = scales.size
+        points = zeros[0] if zeros else np.zeros((), integers.dtype)
+        points, scales = (array.reshape(along if array.size > 1 else alike) for array in (points, scales))
+        return integers, points, scales
+
+    def _constant(self, node: onnx.NodeProto, role: str, array: np.ndarray) -> str:
+        return add_constant(self._graph, f"{node.output[0]}/{role}", array)
+
+    def _name(self, node: onnx.NodeProto, role: str) -> str:
+        return free_name(self._graph, f"{node.output[0]}/{role}")
+
+
+def _for_each(array: np.ndarray, axis: int, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return one number for each index of an axis. None if numbers differ along another axis."""
+    is_along = all(extent == 1 or at == axis for at, extent in enumerate(array.shape))
+    return np.broadcast_to(array.reshape(-1), (shape[axis],)).copy() if is_along else None
