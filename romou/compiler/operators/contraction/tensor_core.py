@@ -25,6 +25,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.passes.cooperative_matrices import local_memory_bytes
+from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Choices of the knob `multiply_add`: PTX's instruction mma for fp16, for TF32 and for floats split into two numbers of
@@ -204,16 +205,14 @@ def regroup(c: Contraction, config: Config) -> Contraction:
     (first, extent), *window, (last, lanes) = c.reduce.items()
     groups = padded(extent, config) // GROUP
     lhs, rhs = c.lhs, c.rhs
+    # Bytes in memory are read as floats.
+    number = str(c.inputs[0].dtype) if str(c.inputs[0].dtype) in FLOATS else "float32"
 
     def data(o: Any, h: Any, w: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
         *taps, member, last = rest
         texel = group * GROUP + member
         value = lhs(o, h, w, lane, texel, *taps, last)
-        return (
-            value
-            if groups * GROUP == extent
-            else te.if_then_else(texel < extent, value, tirx.const(0, str(value.ty.dtype)))
-        )
+        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, number))
 
     def weight(o: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
         *taps, member, last = rest
