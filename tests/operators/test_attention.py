@@ -26,7 +26,8 @@ from romou.runtime.module import Summary
 from romou.tuner.measure.verify import poison
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
-from support.kernels.operators import assert_agrees, each_kind, has_device, joined_task
+from support.kernels.cuda_on_cpu import run_on_cpu
+from support.kernels.operators import assert_agrees, each_kind, error_of, has_device, joined_task
 from support.models.attention_parts import attention_of_parts
 from support.models.small_networks import NetworkBuilder, attention_net, random_inputs
 from support.suite.exhaustive import few
@@ -164,6 +165,10 @@ WORKS = [
 ]
 
 
+# Numbers that fp16 does not have.
+OF_LARGE_NUMBERS = ("hidden rows", "large scores")
+
+
 def task_of(work: Work, dtype: str = "float32") -> TunableTask:
     """Return the joined task of a graph."""
     arrays = work.arrays(dtype)
@@ -213,6 +218,33 @@ def test_fp16_is_storage(work: Work, target: Target) -> None:
     assert_agrees(target, task, task.default_config(target), arrays, expected, 1e-3)
 
 
+@pytest.mark.parametrize("work", few([work for work in WORKS if work.name not in OF_LARGE_NUMBERS], 1, 3, 5))
+def test_tensor_cores_multiply_what_numpy_does(work: Work) -> None:
+    """The kernel's text runs on the CPU where no GPU is. Weights are rounded to fp16, so are inputs and output."""
+    task = task_of(work, "float16")
+    arrays, expected = arguments(task, work, "float16")
+    space = task.space(GPU).narrowed({"tensor_cores": ("mma",)})
+    assert space is not None
+    drawn = list(space.sample(np.random.default_rng(2), 2))
+    configs = [task.default_config(GPU), *drawn]
+    assert {config["tensor_cores"] for config in configs} == {"mma"}
+    for config in configs:
+        if has_device(GPU):
+            assert_agrees(Target("cuda"), task, config, arrays, expected, 1e-3)
+        else:
+            error = error_of(run_on_cpu(task, config, arrays, GPU), expected)
+            assert error < 1e-3, f"{config}: {error:.2g}"
+
+
+def test_tensor_cores_are_only_for_fp16() -> None:
+    def choices(dtype: str, target: Target) -> set[object]:
+        return {config.get("tensor_cores", "none") for config in task_of(WORKS[0], dtype).space(target)}
+
+    assert choices("float16", GPU) == {"none", "mma"}
+    assert choices("float32", GPU) == choices("float16", Target("opencl -device=nvidia_h200")) == {"none"}
+    assert choices("float16", Target("cuda -arch=sm_75")) == {"none"}
+
+
 def test_parts_of_a_row_meet_in_sub_groups(vulkan_device: tvm.runtime.Device) -> None:
     """No local memory holds them, and the values are loaded over the keys."""
     work, target = WORKS[1], Target("vulkan")
@@ -227,12 +259,13 @@ def test_parts_of_a_row_meet_in_sub_groups(vulkan_device: tvm.runtime.Device) ->
 
 
 def test_local_memory_is_counted_as_the_kernel_has_it() -> None:
-    task = task_of(WORKS[0])
-    configs = configs_of(task, GPU, 6)
-    usage = form_of(task.template, GPU.limits).usage(columns_of(configs))
-    for config, counted in zip(configs, usage.local_memory_bytes, strict=True):
-        buffers = task.schedule(config, GPU)["main"].body.block.alloc_buffers
-        assert counted == sum(bytes_of(b.shape, str(b.dtype)) for b in buffers if str(b.scope()) == "shared")
+    for dtype in ("float32", "float16"):
+        task = task_of(WORKS[0], dtype)
+        configs = configs_of(task, GPU, 6)
+        usage = form_of(task.template, GPU.limits).usage(columns_of(configs))
+        for config, counted in zip(configs, usage.local_memory_bytes, strict=True):
+            buffers = task.schedule(config, GPU)["main"].body.block.alloc_buffers
+            assert counted == sum(bytes_of(b.shape, str(b.dtype)) for b in buffers if str(b.scope()) == "shared")
 
 
 def windows(rows: int = 9, heads: int = 2, size: int = 8) -> onnx.ModelProto:
@@ -322,7 +355,7 @@ def test_models_have_one_kernel_for_it(
 
 
 def test_one_kernel_is_the_default_where_it_is_taken_to_be_faster() -> None:
-    """It is on a GPU without matrix instructions for the type. Phones read Q, K and V from images."""
+    """It is on a GPU, unless products alone are on tensor cores. Phones read Q, K and V from images."""
 
     def families(target: str, dtype: str = "float32") -> set[str]:
         imported = import_model(attention_net(size=16, rows=24, dtype=dtype), None)
@@ -330,9 +363,17 @@ def test_one_kernel_is_the_default_where_it_is_taken_to_be_faster() -> None:
 
     assert "attention" in families("cuda -device=nvidia_h200")
     assert "attention" in families("opencl -device=nvidia_h200", "float16")
-    assert "attention" not in families("cuda -device=nvidia_h200", "float16")
+    assert "attention" in families("cuda -device=nvidia_h200", "float16")
+    assert "attention" not in families("cuda -device=nvidia_h200 -tf32=allow")
     assert "attention" not in families("opencl -device=adreno640")
     assert "attention" not in families("opencl -device=mali_g76")
+
+
+@pytest.mark.parametrize(("rows", "keys", "is_faster"), [(1, 64, True), (1, 2048, False), (2048, 2048, True)])
+def test_few_rows_of_many_keys_have_three_kernels(rows: int, keys: int, is_faster: bool) -> None:
+    """A group reads all keys of its rows, and the other cores have nothing to do."""
+    task = joined_task(scaled, (1, 6, rows, 64), *[(1, 6, keys, 64)] * 2, dtype=["float16"] * 3)
+    assert task.template.is_faster(GPU.limits) == is_faster
 
 
 def test_what_is_faster_when_measured_is_taken() -> None:

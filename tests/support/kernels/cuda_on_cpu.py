@@ -78,6 +78,7 @@ _PRELUDE = r"""
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define CUDART_INF_F INFINITY
+#define __expf expf
 // In the preamble of CUDA kernels it is this one of two types of 64 bits.
 #define uint64_t unsigned long long
 typedef unsigned short ushort;

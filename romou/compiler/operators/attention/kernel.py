@@ -393,17 +393,20 @@ class AttentionKernel:
             peak, total = self._at(self.peaks, row), self._at(self.totals, row)
             steps.append(self._put(self.before, row, peak))
             steps.append(ignore_nan(self._over_work_items(self.peaks, row, tirx.max)))
-            steps.append(self._put(self.scales, row, tirx.exp(self._at(self.before, row) - peak)))
+            steps.append(self._put(self.scales, row, self._exp(self._at(self.before, row) - peak)))
             scale = self._at(self.scales, row)
             steps.append(self._put(self.totals, row, total * scale))
             for key in range(self.keys):
                 at = self._score_at(row, key)
                 weight = self._at(self.scores, at)
-                steps.append(self._put(self.scores, at, tirx.exp(weight - peak)))
+                steps.append(self._put(self.scores, at, self._exp(weight - peak)))
                 steps += self._keep_weight(row, key, weight)
                 steps.append(self._put(self.totals, row, total + weight))
             steps += [self._scaled(row, column, scale) for column in range(self.columns)]
         return _together(steps)
+
+    def _exp(self, power: tirx.Expr) -> tirx.Expr:
+        return tirx.exp(power)
 
     def _keep_weight(self, row: int, key: int, weight: tirx.Expr) -> list[tirx.Stmt]:
         """Store a weight where the product with the values reads it."""
