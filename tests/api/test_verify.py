@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 import romou
 from romou.base.space import Config
 from romou.cli import main
+from romou.compiler.frontend.precision import AS_GIVEN
 from romou.compiler.frontend.reference import relative_l2_error
 from romou.driver import check_compiled, verify
 from romou.driver.finish import with_fp32_sums
@@ -309,7 +311,39 @@ def test_rounding_of_quantized_activations_is_no_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(TunedModel, "run", without_a_column)
     with pytest.raises(romou.NumericError, match="differ from onnxruntime's") as wrong:
         romou.compile(model, target=TARGET)
+    assert "the first operator whose output differs on equal inputs is" in str(wrong.value)
+
+    whole = {output.name for output in model.graph.output}
+
+    def wrong_as_a_whole(self: TunedModel, inputs: Any) -> list[np.ndarray]:
+        outputs: list[np.ndarray] = run(self, inputs)
+        return [2 * output for output in outputs] if {*self.inputs} == {"x"} and {*self.outputs} == whole else outputs
+
+    monkeypatch.setattr(TunedModel, "run", wrong_as_a_whole)
+    with pytest.raises(romou.NumericError, match="no operator's output differs on equal inputs") as wrong:
+        romou.compile(model, target=TARGET)
     assert "amplify rounding" in str(wrong.value.hint)
+    assert wrong.value.node is None
+
+
+@pytest.mark.parametrize("wrong", [None, 7, 14])
+def test_an_operator_of_a_quantized_model_is_compared_on_equal_inputs(
+    wrong: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes 3 and 9 amplify what the nodes before them leave. Alone they are right."""
+    model = onnx.shape_inference.infer_shapes(quantized_layers(3))
+    names = [node.output[0] for node in model.graph.node]
+    inputs, right = {"x": np.random.default_rng(0).standard_normal((64, 96)).astype("float32")}, verify._is_part_wrong
+
+    def is_part_wrong(part: onnx.ModelProto, *given: Any) -> bool:
+        assert not right(part, *given), "a part reads onnxruntime's tensors"
+        made = [names.index(node.output[0]) for node in part.graph.node]
+        return wrong in made or any({at - 1, at} <= {*made} for at in (3, 9))
+
+    monkeypatch.setattr(verify, "_is_part_wrong", is_part_wrong)
+    compiled = functools.partial(romou.compile, target=TARGET, verify=False)
+    node = verify._first_wrong_alone(model, compiled, romou.Target(TARGET), AS_GIVEN, inputs)
+    assert (None if node is None else names.index(node.output[0])) == wrong
 
 
 def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:
