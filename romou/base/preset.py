@@ -195,7 +195,7 @@ class Streaming:
 class Quantized:
     """Default configs of products with quantized weights: for one row of activations, for few (2 to 8), and for more.
 
-    unpack: how a code becomes a number, a choice of the knob `unpack`.
+    unpack, few_unpack: how a code becomes a number, a choice of the knob `unpack`, in general and for few rows.
     rows, chunks: rows of the weight of a work-item, and chunks of each that it loads at a time, for one row.
     few_rows, few_data: rows of the weight and of the activations of a work-item, for few rows.
     tile_rows, tile_data: the same for more rows.
@@ -204,6 +204,7 @@ class Quantized:
     """
 
     unpack: Literal["shift", "mask", "bytes"]
+    few_unpack: Literal["shift", "mask", "bytes"]
     rows: int
     chunks: int
     few_rows: int
