@@ -103,7 +103,7 @@ def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool
     limited: the target within the device's limits.
     """
     same, texts = target, model.sources().values()
-    uses_fp16 = target.limits.has_fp16_arithmetic and any("cl_khr_fp16" in text for text in texts)
+    uses_fp16 = target.limits.has_fp16_arithmetic and any(map(target.backend.needs_fp16, texts))
     if limited.options.get("half") == "storage" and not uses_fp16:
         same = same.with_options(half="storage")
     lost = {*limited.limits.without} - {*target.limits.without}

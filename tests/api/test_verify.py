@@ -18,6 +18,7 @@ from romou.base.space import Config
 from romou.cli import main
 from romou.compiler.frontend.precision import AS_GIVEN
 from romou.compiler.frontend.reference import relative_l2_error
+from romou.devices.backends.opencl.fp16_accesses import needs_fp16
 from romou.driver import check_compiled, verify
 from romou.driver.finish import with_fp32_sums
 from romou.runtime.module import TunedModel
@@ -126,7 +127,7 @@ def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str) -> 
         runs_all = {}
         for entry in phone.backend.list_devices():
             limited = phone.limited_to(entry)
-            has_fp16 = limited.limits.has_fp16_arithmetic or "cl_khr_fp16" not in text
+            has_fp16 = limited.limits.has_fp16_arithmetic or not needs_fp16(text)
             runs_all[entry["name"]] = has_fp16 and not (limited.limits.without and "native_" in text)
             assert check_compiled.runs_on_stand_in(plain, phone, limited) == runs_all[entry["name"]]
         assert runs_all[summary.checked_on] or not any(runs_all.values())

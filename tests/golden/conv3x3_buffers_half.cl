@@ -1,4 +1,12 @@
 // Function: main_kernel
+#ifdef cl_khr_fp16
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define LOAD_HALF4(offset, pointer) convert_float4(((const __global half4*)(pointer))[offset])
+#define STORE_HALF4(value, offset, pointer) (((__global half4*)(pointer))[offset] = convert_half4(value))
+#else
+#define LOAD_HALF4(offset, pointer) vloada_half4(offset, pointer)
+#define STORE_HALF4(value, offset, pointer) vstorea_half4(value, offset, pointer)
+#endif
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global ushort* restrict bias_ptr, __global ushort* restrict data_ptr, __global ushort* restrict relu_ptr, __global ushort* restrict weight_ptr);
 // oc = group_y * 4 + local_y
 // y * 28 + x = (group_x * 4 + local_x) * 4 + (0 to 3)
@@ -34,49 +42,49 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
         int at_ic_ky_kx = (at_ic_ky + kx);
         float4 condval;
         if (((bool)inside_ky) && ((bool)((at_2 + kx) >= 1))) {
-          condval = vloada_half4((at_ic_ky_kx - 29), (__global half*)(data_ptr));
+          condval = LOAD_HALF4((at_ic_ky_kx - 29), (__global half*)(data_ptr));
         } else {
           condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[0] = condval;
         float4 condval_1;
         if (inside_ky) {
-          condval_1 = vloada_half4((at_ic_ky_kx - 28), (__global half*)(data_ptr));
+          condval_1 = LOAD_HALF4((at_ic_ky_kx - 28), (__global half*)(data_ptr));
         } else {
           condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[1] = condval_1;
         float4 condval_2;
         if (inside_ky) {
-          condval_2 = vloada_half4((at_ic_ky_kx - 27), (__global half*)(data_ptr));
+          condval_2 = LOAD_HALF4((at_ic_ky_kx - 27), (__global half*)(data_ptr));
         } else {
           condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
         if (((bool)inside_ky) && ((bool)((at_3 + kx) < 26))) {
-          condval_3 = vloada_half4((at_ic_ky_kx - 26), (__global half*)(data_ptr));
+          condval_3 = LOAD_HALF4((at_ic_ky_kx - 26), (__global half*)(data_ptr));
         } else {
           condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[3] = condval_3;
         int at_ic_ky_kx_1 = (at_ic_ky_1 + (kx * 64));
-        float4 value = vloada_half4(at_ic_ky_kx_1, (__global half*)(weight_ptr));
+        float4 value = LOAD_HALF4(at_ic_ky_kx_1, (__global half*)(weight_ptr));
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
         acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
         acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-        float4 value_1 = vloada_half4((at_ic_ky_kx_1 + 16), (__global half*)(weight_ptr));
+        float4 value_1 = LOAD_HALF4((at_ic_ky_kx_1 + 16), (__global half*)(weight_ptr));
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
         acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
         acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-        float4 value_2 = vloada_half4((at_ic_ky_kx_1 + 32), (__global half*)(weight_ptr));
+        float4 value_2 = LOAD_HALF4((at_ic_ky_kx_1 + 32), (__global half*)(weight_ptr));
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
         acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
         acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-        float4 value_3 = vloada_half4((at_ic_ky_kx_1 + 48), (__global half*)(weight_ptr));
+        float4 value_3 = LOAD_HALF4((at_ic_ky_kx_1 + 48), (__global half*)(weight_ptr));
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
         acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
@@ -85,13 +93,13 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     }
   }
   int at_5 = ((at_1 + (group_y * 3136)) + (local_y * 784));
-  float4 operand = (acc_local_ptr[0] + vloada_half4(at_4, (__global half*)(bias_ptr)));
-  vstorea_half4(select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), at_5, (__global half*)(relu_ptr));
-  float4 operand_1 = (acc_local_ptr[1] + vloada_half4(at_4, (__global half*)(bias_ptr)));
-  vstorea_half4(select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 1), (__global half*)(relu_ptr));
-  float4 operand_2 = (acc_local_ptr[2] + vloada_half4(at_4, (__global half*)(bias_ptr)));
-  vstorea_half4(select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 2), (__global half*)(relu_ptr));
-  float4 operand_3 = (acc_local_ptr[3] + vloada_half4(at_4, (__global half*)(bias_ptr)));
-  vstorea_half4(select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 3), (__global half*)(relu_ptr));
+  float4 operand = (acc_local_ptr[0] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  STORE_HALF4(select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), at_5, (__global half*)(relu_ptr));
+  float4 operand_1 = (acc_local_ptr[1] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  STORE_HALF4(select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 1), (__global half*)(relu_ptr));
+  float4 operand_2 = (acc_local_ptr[2] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  STORE_HALF4(select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 2), (__global half*)(relu_ptr));
+  float4 operand_3 = (acc_local_ptr[3] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  STORE_HALF4(select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 3), (__global half*)(relu_ptr));
 }
 

@@ -2,6 +2,12 @@
 #define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
 #define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
 
+#ifdef cl_khr_fp16
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define LOAD_HALF4(offset, pointer) convert_float4(((const __global half4*)(pointer))[offset])
+#else
+#define LOAD_HALF4(offset, pointer) vloada_half4(offset, pointer)
+#endif
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global ushort* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
@@ -70,7 +76,7 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
         }
       }
     }
-    float4 value_4 = vloada_half4(at_4, (__global half*)(bias_ptr));
+    float4 value_4 = LOAD_HALF4(at_4, (__global half*)(bias_ptr));
     float4 operand = (acc_local_ptr[0] + value_4);
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel));

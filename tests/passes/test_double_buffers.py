@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
@@ -19,9 +25,10 @@ from romou.compiler.task import TunableTask
 from romou.compiler.tir.calls import op_name
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.devices.platforms import INTEL
 from support.kernels import cuda_on_cpu
 from support.kernels.cuda_on_cpu import run_on_cpu
-from support.kernels.operators import conv, direct_config, error_of, matmul, random_arrays, reference, task_of
+from support.kernels.operators import conv, direct_config, error_of, matmul, random_arrays, reference, run, task_of
 from support.suite.exhaustive import few
 
 TARGET = Target("cuda -arch=sm_90a")
@@ -154,3 +161,76 @@ def test_texels_along_memory_are_stored_to_different_banks(texel_bytes: int) -> 
         assert texels <= pitch < texels + together
         item = np.arange(min(together, steps * texels))
         assert len(np.unique((item % steps * pitch + item // steps) % together)) == len(item), (steps, texels)
+
+
+# Odd sizes, and padding, which is zero on its way too.
+IN_FP16: tuple[tuple[Conv2d | Dense | BatchMatmul, dict[str, int | str]], ...] = (
+    (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4}),
+    (Dense(m=21, k=28, n=37, dtype="float16"), {"local": 1, "arrangement": "striped"}),
+    (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1), dtype="float16"), {"local": 1, "unroll": "turn"}),
+    (conv(45, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1), dtype="float16"), {"local": 4, "vector_width": 2}),
+    (matmul((2,), 7, 24, 18, dtype="float16", is_transposed=True), {"local": 2}),
+)
+
+
+def fp16_config(task: TunableTask, target: Target, **knobs: int | str) -> Config:
+    places = {knob: "buffer" for knob in ("data", "weight", "output") if knob in task.space(target).knobs}
+    defaults = {"tile_o": 2, "tile_w": 3, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "split_k": 1}
+    places["accumulate"] = "float16"
+    config = direct_config(task, target).replace(**{**defaults, **places, **knobs})
+    assert task.space(target).is_valid(config), config
+    return config
+
+
+def held(source: str) -> set[str]:
+    """Return the types of registers for loads of the next iteration."""
+    return {
+        line.split()[0] for line in source.splitlines() if re.fullmatch(r"\s*\w+ \w+_ahead(_\d+)?_ptr\[\d+\];", line)
+    }
+
+
+def test_opencl_holds_fp16_as_bits() -> None:
+    target = Target("opencl -device=mali_g710")
+    for work, knobs in IN_FP16:
+        task = task_of(work)
+        for accumulate in ("float16", "float32"):
+            config = fp16_config(task, target, **{**knobs, "accumulate": accumulate})
+            (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
+            assert held(kernel.source) == {"uint2"}, (work, accumulate)
+
+
+def errors(accumulate: str) -> list[float]:
+    """Return the error of each kernel of `IN_FP16` on the first OpenCL device."""
+    target = Target("opencl -device=mali_g710")
+    target = target.limited_to(target.backend.facts(0))
+    of_works = []
+    for work, knobs in IN_FP16:
+        task = task_of(work)
+        config = fp16_config(task, target, **{**knobs, "accumulate": accumulate})
+        arrays = random_arrays(task, np.random.default_rng(5))
+        found = run(task, config, arrays, target, target.backend.device())
+        of_works.append(error_of(found, reference(task, arrays)))
+    return of_works
+
+
+def test_numbers_held_as_bits_are_right(opencl_device: tvm.runtime.Device) -> None:
+    """They are without fp16 arithmetic, where the bits are converted by a function of every device."""
+    assert max(errors("float32")) < 1e-3
+
+
+def test_numbers_held_as_bits_are_right_on_intel(pytestconfig: pytest.Config) -> None:
+    """Intel's OpenCL computes in fp16, unlike PoCL."""
+    INTEL.require(pytestconfig)
+    code = "import test_double_buffers as t; print(*t.errors('float16'), *t.errors('float32'))"
+    path = os.pathsep.join([str(Path(__file__).parent), *map(str, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=INTEL.environment(PYTHONPATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    numbers = np.array(done.stdout.split(), np.float64).reshape(2, len(IN_FP16))
+    assert numbers[0].max() < 1e-2
+    assert numbers[1].max() < 1e-3

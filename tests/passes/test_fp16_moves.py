@@ -122,7 +122,7 @@ def copied_and_doubled(
 def test_a_tensor_may_be_moved_and_computed_with(opencl_device: tvm.runtime.Device) -> None:
     """One access takes the tensor as bits, the other converts it, so its pointer is no array of vectors."""
     (kernel,) = inspect_function(copied_and_doubled, PHONE)
-    assert ("vloada_half4" in kernel.source, kernel.source.count("vstorea_half4(")) == (True, 1), kernel.source
+    assert ("LOAD_HALF4(" in kernel.source, kernel.source.count("  STORE_HALF4(")) == (True, 1), kernel.source
     module = tvm.tirx.build(copied_and_doubled, PHONE.tvm_target, pipeline=pipeline.NAME)
     bits = (np.arange(256) * 251).astype("uint16")
     a, b, c = (tvm.runtime.tensor(bits.view("float16"), opencl_device) for _ in range(3))

@@ -18,7 +18,7 @@ from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map
 
 from romou.compiler.passes.fp16_moves import Moves
-from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, op_name
+from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_reinterpretation, op_name
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import Dialect, dialect_of
@@ -278,6 +278,8 @@ class _Widener:
                 return _of_scalars(buffer, indices) if buffer in moves.memory else indices
 
             body = moves.with_bits(body, self.buffers, indices_of)
+        if self.dialect.packs_fp16_as_bits:
+            body = structural_map(body, (Call, self.visit_bits))
         body = structural_map(
             body,
             [
@@ -321,6 +323,21 @@ class _Widener:
             return stmt
         self.names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
         return tirx.Bind(self.names[stmt.var], stmt.value)
+
+    def visit_bits(self, call: Call) -> tirx.Expr:
+        """Load the bits of fp16, or convert them (`double_buffers.py`)."""
+        if not is_reinterpretation(call):
+            return call
+        (value,) = call.args[1:]
+        if "float16" in str(call.ty):
+            return self.dialect.fp32_of_fp16(value)
+        if not isinstance(value, TensorLoad) or value.source not in self.buffers:
+            return call
+        indices = _of_scalars(value.source, value.indices)
+        offset, pointer, lanes, is_aligned = self._address(value.source, indices)
+        if is_aligned:
+            return self.dialect.load_fp16_bits(offset, pointer, lanes)
+        return self.dialect.reinterpreted(tirx.BufferLoad(self.buffers[value.source], indices), str(call.ty))
 
     def visit_load(self, access: TensorLoad) -> tirx.Expr:
         """Load bits and convert them, or load fp32."""

@@ -53,8 +53,13 @@ def extern_name(expr: Any) -> str | None:
 
 
 def is_fp16_load(expr: Any) -> bool:
-    """Return whether an expression reads fp16 from memory as fp32 (`passes/fp16_storage.py`)."""
-    return (extern_name(expr) or "").startswith(("vload_half", "vloada_half"))
+    """Return whether an expression reads fp16 from memory as fp32, or as bits (`passes/fp16_storage.py`)."""
+    return (extern_name(expr) or "").startswith(("vload_half", "vloada_half", "LOAD_BITS_HALF"))
+
+
+def is_reinterpretation(expr: Any) -> bool:
+    """Return whether an expression is the bits of a value as another type (`Dialect.reinterpreted`)."""
+    return (extern_name(expr) or "").startswith("as_")
 
 
 def is_fp16_store(expr: Any) -> bool:

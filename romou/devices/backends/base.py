@@ -382,6 +382,10 @@ class Backend:
         """Return name -> text of each kernel in the text of a module. Each text compiles without the others."""
         return {}
 
+    def needs_fp16(self, source: str) -> bool:
+        """Return whether a module's source compiles only for a device that computes in fp16."""
+        return False
+
     def prepare_to_load(self) -> None:
         """Make this process ready for a compiled library. DeviceError if that is impossible."""
 

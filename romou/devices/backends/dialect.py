@@ -24,6 +24,7 @@ class Dialect:
     prints_seven_digits       whether TVM's code generator prints only seven digits of a constant
     takes_vectors_apart       whether TVM's code generator identifies each vector's variable by the vector's text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`). Otherwise registers hold its bits
+    packs_fp16_as_bits        whether fp16 vectors that are loaded ahead are held as bits in 32-bit integers
     moves_fp16_bits           whether kernels may move the fp16 of a buffer as 16-bit integers, without a conversion
     names_fp16_images         whether a kernel has to declare that an image it writes holds fp16
     has_cooperative_matrices  whether warps load matrices from local memory. Otherwise each work-item holds its fragment
@@ -42,6 +43,7 @@ class Dialect:
     prints_seven_digits = False
     takes_vectors_apart = False
     converts_fp16_in_memory = True
+    packs_fp16_as_bits = False
     moves_fp16_bits = True
     names_fp16_images = False
     has_cooperative_matrices = False
@@ -63,6 +65,14 @@ class Dialect:
 
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """Return a scalar in place of a vector, if the language has vector arithmetic."""
+        raise NotImplementedError
+
+    def reinterpreted(self, value: tirx.Expr, dtype: str) -> tirx.Expr:
+        """Return the bits of a value as another type of the same size, if `packs_fp16_as_bits`."""
+        raise NotImplementedError
+
+    def load_fp16_bits(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
+        """Read the bits of fp16 numbers from pointer[lanes * offset] on, aligned, if `packs_fp16_as_bits`."""
         raise NotImplementedError
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
@@ -107,7 +117,10 @@ class Dialect:
         return None
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
-        """Return fp32 numbers from the bits of fp16 numbers in unsigned integers."""
+        """Return fp32 numbers from the bits of fp16 numbers in unsigned integers of 16 bits.
+
+        If `packs_fp16_as_bits`, the integers have 32 bits.
+        """
         raise NotImplementedError
 
     def fp16_of_fp32(self, value: tirx.Expr) -> tirx.Expr:

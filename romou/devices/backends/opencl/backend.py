@@ -25,6 +25,7 @@ from romou.devices.backends.base import (
     Backend,
 )
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
+from romou.devices.backends.opencl import fp16_accesses
 from romou.devices.backends.opencl.extensions import (
     ARM_DOT,
     QUALCOMM_DOT,
@@ -216,6 +217,9 @@ class OpenCL(ComputeApi):
             lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]
             kernels[name.strip()] = "\n".join(lines).strip() + "\n"
         return kernels
+
+    def needs_fp16(self, source: str) -> bool:
+        return fp16_accesses.needs_fp16(source)
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
         """See `Backend.compiles_in_parallel`. False for phones, because parallel compilation was no faster there."""

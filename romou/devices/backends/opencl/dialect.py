@@ -15,6 +15,7 @@ _NAMES = {
     "float32": "float",
     "float16": "half",
     "int32": "int",
+    "uint32": "uint",
     "int16": "short",
     "uint16": "ushort",
     "int8": "char",
@@ -56,6 +57,7 @@ class OpenCLC(Dialect):
     """Vectors are values like scalars, and every device stores fp16, even without fp16 arithmetic.
 
     four copies of a scalar     (float4)(x)
+    bits of a half4             as_uint2(v)
     a scalar times a vector     x * v
     a * b + c                   mad(a, b, c), fma(a, b, c)
     read fp16 as fp32           vloada_half4(i, (half*)p), or vload_half4 if 4 * i is not aligned
@@ -71,6 +73,7 @@ class OpenCLC(Dialect):
     widens_truth_values = True
     packs_gathered_bytes = True
     prints_seven_digits = True
+    packs_fp16_as_bits = True
     rounds_divisions_roughly = True
     # `opencl_runtime/program.cc` searches for the comment.
     rounding_mark = "/* correctly rounded */"
@@ -90,6 +93,17 @@ class OpenCLC(Dialect):
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """See `Dialect.bare_scalar`. The call of a nameless function prints its argument in parentheses."""
         return tirx.call_pure_extern(dtype, "", scalar)
+
+    def reinterpreted(self, value: tirx.Expr, dtype: str) -> tirx.Expr:
+        base, _, lanes = dtype.partition("x")
+        return tirx.call_pure_extern(dtype, f"as_{_NAMES[base]}{lanes}", value)
+
+    def load_fp16_bits(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
+        return tirx.call_pure_extern(vector_type("uint32", lanes // 2), f"LOAD_BITS_HALF{lanes}", offset, pointer)
+
+    def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
+        lanes = 2 * int(tvm.DataType(str(bits.ty)).lanes)
+        return tirx.call_pure_extern(vector_type("float32", lanes), f"OF_BITS_HALF{lanes}", bits)
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(quotient.ty, self.rounding_mark, quotient)

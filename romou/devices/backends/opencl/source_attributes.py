@@ -26,6 +26,8 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 
 The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.kernel_attributes`).
 
+Conversions of fp16 in memory (`fp16_accesses.py`).
+
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 
 The alignment of arrays that hold another type later on, as TVM reuses memory. Compilers align an array as its own type.
@@ -46,7 +48,7 @@ from typing import Any
 
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
-from romou.devices.backends.opencl import dot_products, sub_groups
+from romou.devices.backends.opencl import dot_products, fp16_accesses, sub_groups
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
@@ -184,7 +186,10 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
             f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n"
             for t in "HF"
         ]
-    own = definitions(extended) + sub_groups.definitions(extended) + dot_products.definitions(extended)
+    own = "".join(
+        part(extended)
+        for part in (definitions, sub_groups.definitions, dot_products.definitions, fp16_accesses.definitions)
+    )
     return before + own + "".join(defined) + "".join(extended)
 
 
@@ -205,7 +210,7 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
-    body = _aligned(body)
+    body = fp16_accesses.renamed(_aligned(body))
     size = ""
     if (sub_group := sub_groups.size_of(body)) is not None:
         body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
