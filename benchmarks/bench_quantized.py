@@ -1,20 +1,26 @@
-"""Instructions of products with quantized weights under Mesa's compilers, of default configs in fp16. Nothing is executed.
+"""Instructions of products with quantized weights under Mesa's compilers, of default configs. Nothing is executed.
 
 python benchmarks/bench_quantized.py
 python benchmarks/bench_quantized.py --gpu a630 --json result.json
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
-from tvm import te
+from tvm import te, tirx
 
 from bench_mobile_static import Result, best_of
+from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
+from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
+from romou.compiler.operators.quantized.integer_kernel import DOT, FLOAT
+from romou.compiler.operators.quantized.integer_matrix import IntegerProduct
+from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, mobile_gpu
 from romou.devices.targets import Target
@@ -32,10 +38,75 @@ PRODUCTS = {
     "int4, block 32, 64 rows": (64, 4, 32),
 }
 _SIDE = 4096
+# Name -> rows of 8-bit activations, and how bytes are multiplied.
+INTEGER_PRODUCTS = {
+    f"8-bit integers, {rows} row{'s' * (rows > 1)}, {multiply}": (rows, multiply)
+    for rows in (1, 64)
+    for multiply in (DOT, FLOAT)
+}
+_SAME = {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
+_SHAPES: dict[str, dict[str, Any]] = {
+    "1x1 256x28x28 -> 256": {"in_channels": 256, "in_hw": (28, 28), "out_channels": 256, "kernel": (1, 1)},
+    "3x3 64x56x56 -> 64": {"in_channels": 64, "in_hw": (56, 56), "out_channels": 64, **_SAME},
+    "depthwise 3x3 256x28x28": {"in_channels": 256, "in_hw": (28, 28), "out_channels": 256, "groups": 256, **_SAME},
+}
+_TYPES: dict[str, dict[str, Any]] = {
+    # Integers in floats, so that no algorithm with transforms takes part.
+    "floats": {},
+    "weight of bytes": {"weight_type": "int8"},
+    "both of bytes": {"weight_type": "int8", "data_type": "uint8", "data_zero": 128},
+}
+# Name -> a convolution of integers.
+CONVOLUTIONS = {
+    f"{shape}, {kind}": Conv2d(has_integers=True, **numbers, **types)
+    for shape, numbers in _SHAPES.items()
+    for kind, types in _TYPES.items()
+}
+NAMES = (*PRODUCTS, *INTEGER_PRODUCTS, *CONVOLUTIONS)
 
 
-def counted(gpu: str, rows: int, bits: int, block: int) -> Result | str:
+def counted(gpu: str, name: str) -> Result | str:
     """Return the default kernel's instructions for each multiply-add, or the reason why there are none."""
+    target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
+    if name in CONVOLUTIONS:
+        work = CONVOLUTIONS[name]
+        family = DEPTHWISE if work.groups > 1 else CONV2D
+        task, needed = task_of(family.function(work)), work.flops // 2
+        config = task.default_config(target)
+    elif name in INTEGER_PRODUCTS:
+        rows, multiply = INTEGER_PRODUCTS[name]
+        given = target.limits.dot_products
+        task, needed = task_of(_integer_product(rows, is_signed=given != "mixed")), rows * _SIDE * _SIDE
+        limits = replace(target.limits, dot_products=(given or "signed") if multiply == DOT else None)
+        config = task.template.default_config(limits)
+    else:
+        rows, bits, block = PRODUCTS[name]
+        task, needed = task_of(_quantized_product(rows, bits, block)), rows * _SIDE * _SIDE
+        config = task.default_config(target)
+    kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
+    return best_of([kernels], gpu, needed, timeout_s=200.0)
+
+
+def task_of(func: tirx.PrimFunc) -> TunableTask:
+    task = TunableTask.of(func)
+    assert task is not None, "the family takes its own definition"
+    return task
+
+
+def _integer_product(rows: int, *, is_signed: bool) -> tirx.PrimFunc:
+    work = IntegerProduct(m=rows, k=_SIDE, n=_SIDE, is_signed=is_signed)
+    operands = [
+        te.placeholder(shape, dtype, name)
+        for name, shape, dtype in (
+            ("data", (rows, work.words), "uint32"),
+            ("weight", (work.words, work.columns), "uint32"),
+            ("corrections", (_SIDE,), "int32"),
+        )
+    ]
+    return te.create_prim_func([*operands, work.define(*operands)])
+
+
+def _quantized_product(rows: int, bits: int, block: int) -> tirx.PrimFunc:
     work = QuantizedProduct(m=rows, k=_SIDE, n=_SIDE, bits=bits, block=block, dtype="float16")
     data, words, scales = (
         te.placeholder(shape, dtype, name)
@@ -45,25 +116,20 @@ def counted(gpu: str, rows: int, bits: int, block: int) -> Result | str:
             ("scales", (work.blocks, _SIDE), work.dtype),
         )
     )
-    task = TunableTask.of(te.create_prim_func([data, words, scales, work.define(data, words, scales)]))
-    assert task is not None, "the family takes its own definition"
-    target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
-    config = task.default_config(target)
-    kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
-    return best_of([kernels], gpu, rows * _SIDE * _SIDE, timeout_s=200.0)
+    return te.create_prim_func([data, words, scales, work.define(data, words, scales)])
 
 
 @click.command()
 @click.option("--gpu", "gpus", multiple=True, type=click.Choice(list(GPUS)), help="a GPU; several are allowed")
-@click.option("--product", "products", multiple=True, type=click.Choice(list(PRODUCTS)), help="a product; default: all")
+@click.option("--product", "products", multiple=True, type=click.Choice(list(NAMES)), help="a product; default: all")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="file for the numbers")
 def main(gpus: tuple[str, ...], products: tuple[str, ...], path: Path | None) -> None:
     """Print instructions of a work-item for each weight and row of activations, registers and spills."""
     out, results = Console(width=160), dict[str, dict[str, object]]()
     for gpu in gpus or COMPARED:
         table = table_of_numbers("product", ("instructions", "registers", "spills"), "config", title=GPUS[gpu])
-        for name in products or PRODUCTS:
-            result = counted(gpu, *PRODUCTS[name])
+        for name in products or NAMES:
+            result = counted(gpu, name)
             if isinstance(result, str):
                 table.add_row(name, "-", "", "", result)
                 continue

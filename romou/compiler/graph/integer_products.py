@@ -54,7 +54,7 @@ _EVALUATED: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
 
 
 # Most rows of activations for which packed bytes pay on a GPU without dot products. For 64 rows, Mesa's compilers count
-# 2.19, 1.93 and 1.79 instructions for each multiply-add on Adreno 630, Mali-G76 and G610, and 1.33, 1.38 and 1.56 in
+# 2.19, 1.93 and 1.98 instructions for each multiply-add on Adreno 630, Mali-G76 and G610, and 1.33, 1.38 and 1.56 in
 # kernels of floats. Few rows are bound by the bytes of the weight.
 _MOST_FEW = 8
 # Pattern kind of TVM for functions into which element-wise consumers are fused.

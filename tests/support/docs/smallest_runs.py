@@ -111,6 +111,10 @@ MESA_RUNS: dict[str, tuple[str, str]] = {
         "--only 512x14x14 --candidates 0 --gpu a630",
         r"depthwise 512x14x14 -> 512 /1 │ +\d\.\d\d │",
     ),
-    "bench_quantized": ("--gpu a630 --product 'int4, block 32, 1 row'", r"int4, block 32, 1 row │ +[34]\.\d\d │"),
+    "bench_quantized": (
+        "--gpu a630 --product 'int4, block 32, 1 row' --product '8-bit integers, 1 row, float'"
+        " --product 'depthwise 3x3 256x28x28, both of bytes'",
+        r"(?s)int4, block 32, 1 row +│ +[34]\.\d\d │.*1 row, float +│ +5\.\d\d │.*both of bytes +│ +1\d\.\d\d │",
+    ),
     "bench_registers": ("--configs 2 --jobs 1", r"[12] configs; rank correlation"),
 }
