@@ -283,6 +283,33 @@ def timed_of(results: list[tuple[Config, float | str]]) -> list[tuple[float, Con
     return sorted(((us, config) for config, us in results if isinstance(us, float)), key=lambda each: each[0])
 
 
+def row_of(
+    problem: Product, target: Target, timing: Timing, rate: float, configs: int, seed: int
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the cells of a product behind its name, and its numbers as data."""
+    results = measured(problem, target, configs, seed, timing)
+    default, times = results[0][1], timed_of(results)
+    peers = peer_us(problem, timing) if target.kind == "cuda" else {}
+    best, config = times[0] if times else (float("nan"), results[0][0])
+    device = problem.arguments[0][0].device
+    copies = timed_of(measured(Copy(problem.moved, device, timing), target, configs, seed, timing))
+    copy = copies[0][0] if copies else float("nan")
+    cublas = peers.get("cuBLAS fp16", float("nan"))
+    cells = [
+        f"{default:.1f}" if isinstance(default, float) else default,
+        f"{best:.1f}",
+        f"{problem.moved / best / 1e3 / rate:.0%}",
+        f"{copy:.1f}",
+        f"{copy / best:.0%}",
+        f"{cublas:.1f}",
+        f"{peers.get('int4pack', float('nan')):.1f}",
+        f"{cublas / best:.2f}",
+        " ".join(f"{knob}={value}" for knob, value in config.items()),
+    ]
+    failures = [text for _, text in results if isinstance(text, str)]
+    return cells, {"peers": peers, "failures": failures, "copy": copy, "times": [(us, dict(c)) for us, c in times]}
+
+
 @click.command()
 @click.option("--target", "target_text", default="opencl", show_default=True)
 @click.option("--configs", default=24, show_default=True, help="random configs of each product")
@@ -332,29 +359,9 @@ def main(
         name = name_of(product)
         if products and not any(name.startswith(each) for each in products):
             continue
-        problem = Product(product, device, timing)
-        results = measured(problem, target, configs, seed, timing)
-        default, times = results[0][1], timed_of(results)
-        failures = [text for _, text in results if isinstance(text, str)]
-        peers = peer_us(problem, timing) if target.kind == "cuda" else {}
-        best, config = times[0] if times else (float("nan"), results[0][0])
-        copies = timed_of(measured(Copy(problem.moved, device, timing), target, configs, seed, timing))
-        copy = copies[0][0] if copies else float("nan")
-        cublas = peers.get("cuBLAS fp16", float("nan"))
-        table.add_row(
-            name,
-            f"{default:.1f}" if isinstance(default, float) else default,
-            f"{best:.1f}",
-            f"{problem.moved / best / 1e3 / rate:.0%}",
-            f"{copy:.1f}",
-            f"{copy / best:.0%}",
-            f"{cublas:.1f}",
-            f"{peers.get('int4pack', float('nan')):.1f}",
-            f"{cublas / best:.2f}",
-            " ".join(f"{knob}={value}" for knob, value in config.items()),
-        )
-        configs_of_times = [(us, dict(config)) for us, config in times]
-        numbers[name] = {"peers": peers, "failures": failures, "copy": copy, "times": configs_of_times}
+        cells, numbers[name] = row_of(Product(product, device, timing), target, timing, rate, configs, seed)
+        table.add_row(name, *cells)
+        times, failures = numbers[name]["times"], numbers[name]["failures"]
         out.print(f"{name}: {len(times)} configs timed, {len(failures)} failed {failures[:2]}")
         if path is not None:
             path.write_text(json.dumps({"copy_gbps": rate, "products": numbers}, indent=1), encoding="utf-8")

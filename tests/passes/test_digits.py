@@ -17,12 +17,14 @@ def test_numbers_are_exact(target: str, opencl_device: tvm.runtime.Device) -> No
     whole = np.array([0.0, 1.0, 2.0, -3.0], "float32")
     double = np.array([0.0, 1.0, -0.25, 3.0])
     third, large = np.float64(1) / 3, np.float32(16777215)
-    model = model_of({"a": ("Add", "x large"), "b": ("Add", "y third"), "c": ("Mul", "y large64")}, {"x": whole, "y": double},  # noqa: E501
-                     {"large": large, "third": third, "large64": np.float64(123456789012345678)})  # fmt: skip
+    nodes = {"a": ("Add", "x large"), "b": ("Add", "y third"), "c": ("Mul", "y large64"), "d": ("Mul", "x scale")}
+    constants = {"large": large, "third": third, "large64": np.float64(123456789012345678), "scale": np.float32(1) / 3}
+    model = model_of(nodes, {"x": whole, "y": double}, constants)
     found = romou.compile(model, target=target, verify=False, strict=True).run({"x": whole, "y": double})
     np.testing.assert_array_equal(found[0], whole + large)
     np.testing.assert_array_equal(found[1], double + third)
     np.testing.assert_array_equal(found[2], double * 123456789012345678)
+    np.testing.assert_array_equal(found[3], whole * (np.float32(1) / 3))
 
 
 def _constant(value: float, dtype: str, kind: str) -> tirx.Expr:
@@ -36,7 +38,7 @@ def _constant(value: float, dtype: str, kind: str) -> tirx.Expr:
 def test_only_what_loses_digits_is_a_sum() -> None:
     short, long = (
         ((0.5, "float64"), (0.1, "float32"), (4096.0, "float32")),
-        ((1 / 3, "float64"), (16777215.0, "float32")),
+        ((1 / 3, "float64"), (16777215.0, "float32"), (1 / 3, "float32")),
     )
     for value, dtype, is_sum in (*((*one, False) for one in short), *((*one, True) for one in long)):
         assert isinstance(_constant(value, dtype, "opencl"), tirx.Add) == is_sum, (value, dtype)

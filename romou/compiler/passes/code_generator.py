@@ -103,9 +103,9 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write exact constants as sums of constants of seven digits. Simplification would undo it.
+    """Write constants that have more digits as sums of constants of seven. Simplification would undo it.
 
-    They are doubles, and in fp32 whole numbers and powers of two.
+    The last digit of a scale may decide a quantization step.
 
     16777215.0      ->      1.677722e+07f + -5.0e+00f
     """
@@ -118,11 +118,10 @@ def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
 
 def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
     dtype, value = str(constant.ty), float(constant.value)
-    is_exact = dtype == "float64" or (dtype == "float32" and (value.is_integer() or abs(math.frexp(value)[0]) == 0.5))
     if not math.isfinite(value):
         # It is printed as INFINITY or NAN, which are floats: select(double, float, long) is ambiguous.
         return tirx.Cast(dtype, tirx.FloatImm("float32", value)) if dtype == "float64" else constant
-    if not is_exact:
+    if dtype not in ("float32", "float64"):
         return constant
     number = np.dtype(dtype).type
     parts, rest = list[tirx.Expr](), number(value)
