@@ -310,6 +310,18 @@ def row_of(
     return cells, {"peers": peers, "failures": failures, "copy": copy, "times": [(us, dict(c)) for us, c in times]}
 
 
+_COLUMNS = (
+    "default us",
+    "best us",
+    "of a copy",
+    "equal copy us",
+    "of it",
+    "cuBLAS us",
+    "int4pack us",
+    "cuBLAS / best",
+)
+
+
 @click.command()
 @click.option("--target", "target_text", default="opencl", show_default=True)
 @click.option("--configs", default=24, show_default=True, help="random configs of each product")
@@ -338,19 +350,9 @@ def main(
     timing = Timing(rotated=rotated_mib << 20, launches=launches, timings=timings, is_recorded=is_recorded)
     rate = copied_gbps(device, timing)
     how = "recorded launches" if is_recorded else "launches one by one, by the host's clock"
-    columns = (
-        "default us",
-        "best us",
-        "of a copy",
-        "equal copy us",
-        "of it",
-        "cuBLAS us",
-        "int4pack us",
-        "cuBLAS / best",
-    )
     table = table_of_numbers(
         "product",
-        columns,
+        _COLUMNS,
         "best config",
         title=f"{name_of_device}, {target.kind}; {how}; a long copy moves {rate:.0f} GB/s",
     )
