@@ -194,6 +194,26 @@ def test_a_product_and_a_sum_that_are_joined_late_fill_a_loop_sooner() -> None:
     assert live_with("fma") > 1.5 * live_with("mad")
 
 
+@pytest.mark.parametrize("spelling", ["mad", "fma", "plain"])
+def test_a_loop_inside_another_one_has_mesas_limit(spelling: str) -> None:
+    """Mesa's compiler for Adreno 630 keeps the loop over seven columns for 2 x 3 pixels (76 registers), and unrolls it
+    for four (128).
+    """
+    adreno = Target("opencl -device=adreno640")
+    task = task_of(conv(64, (17, 17), 96, (1, 7), padding=(0, 3, 0, 3))).with_free_images()
+    images = dict.fromkeys(("data", "weight", "output"), "image")
+    knobs = {**images, "pixels": "rows", "tile_o": 1, "wg_o": 8, "wg_w": 8, "split_k": 1, "unroll": "lanes"}
+
+    def live_with(tile_h: int, tile_w: int) -> float:
+        tile = {"tile_h": tile_h, "tile_w": tile_w, "multiply_add": spelling}
+        config = Config({**task.default_config(adreno), **knobs, **tile})
+        (kernel,) = inspect_function(task.schedule(config, adreno)["main"], adreno, config=config)
+        return float(kernel.registers.live)
+
+    assert live_with(2, 3) < 100
+    assert live_with(1, 4) > 128
+
+
 def test_no_load_passes_a_barrier_and_all_addresses_do() -> None:
     # Without barriers the first vectors are added while the last addresses are computed.
     assert sum_of(30, has_barrier=True) - sum_of(20, has_barrier=True) == 10 * 2

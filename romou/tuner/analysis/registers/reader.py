@@ -24,7 +24,9 @@ from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, pl
 # but 3 of 104 kernels.
 _MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
 # Up to this number of operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before
-# addresses are split.
+# addresses are split. No innermost loop inside another one is unrolled with more: of 87 first configs for Adreno 630,
+# Mesa keeps ten such loops of windows of 1x7 and 7x1, in all spellings of products. Other loops it may unroll, so they
+# have the limit above.
 _MOST_EARLY_OPERATIONS = 832
 _CALL_COST, _PRODUCT_COST = {"fma": 0.6, "mad": 1.2}, 0.66
 _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 9, 2, 20
@@ -62,6 +64,8 @@ class Reader:
         # Values that stay in registers around the outermost loop.
         self._kept: dict[Value, None] = {}
         self._depth = 0
+        # Loops that have been read.
+        self._loops = 0
         self.code = self._statement(body)
 
     def _statement(self, stmt: tirx.Stmt) -> list[Code]:
@@ -100,11 +104,16 @@ class Reader:
         self._depth += 1
         counter = self.values.variable(loop.loop_var)
         self._sums.add_counter(loop.loop_var)
+        loops_before = self._loops
         body = self._statement(loop.body)
+        # An innermost loop inside another one.
+        is_within = self._depth > 1 and self._loops == loops_before
+        self._loops += 1
         iterations = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_ITERATIONS + 1
         cost, early = iterations * (self._cost.operations + _CONDITION_COST), iterations * self._cost.early
         code: list[Code]
-        if iterations > _MOST_ITERATIONS or cost > _MOST_OPERATIONS:
+        is_kept = cost > _MOST_OPERATIONS or (is_within and early > _MOST_EARLY_OPERATIONS)
+        if iterations > _MOST_ITERATIONS or is_kept:
             self._cost.operations += before.operations
             self._cost.early += before.early
             code = [
