@@ -153,7 +153,7 @@ class SplitProducts:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Cycles in the count that chooses the default tiles of attention.
+    """What chooses the default tiles of attention, and one kernel or three. Most numbers are cycles of a count.
 
     partitions: parts of a core that issue at the same time.
     local_load: a load of local memory.
@@ -162,6 +162,9 @@ class Attention:
     memory_wait: a wait for memory.
     exponential: an exponential, in multiply-adds.
     groups: groups of the largest size that a core holds.
+    warps: of a group on tensor cores.
+    waiting_keys: keys in whose time a group on tensor cores waits for a tile.
+    most_tiles: tiles of keys, for each core, that the groups of one kernel may take one after another.
     """
 
     partitions: int
@@ -171,6 +174,9 @@ class Attention:
     memory_wait: int
     exponential: int
     groups: int
+    warps: int
+    waiting_keys: int
+    most_tiles: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,11 +70,6 @@ _MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 200
 # Work-items of a warp of tensor cores, and multiply-adds of a work-item in an instruction.
 _WARP, _PRODUCTS = 32, 64
 _FP16_BYTES = 2
-# Warps of a group, and keys in whose time a group waits for a tile: within 1.15 times the fastest of 17 to 37 configs
-# of six attentions on an NVIDIA H100, 128 to 4096 rows.
-_WARPS, _WAITING_KEYS = 4, 10
-# Tiles of keys in whose time three kernels are launched, if one kernel leaves most cores idle. Chosen.
-_MOST_TILES_OF_FEW = 8
 
 
 class AttentionTemplate(Template):
@@ -206,14 +201,14 @@ class AttentionTemplate(Template):
         configs = [config for config in self.space(limits) if config.get("sub_group", 1) == 1]
         on_tensor_cores = [config for config in configs if config.get("tensor_cores") == MMA]
         if on_tensor_cores:
-            return min(on_tensor_cores, key=self._keys_and_waits)
+            return min(on_tensor_cores, key=lambda config: self._keys_and_waits(config, limits))
         return min(configs, key=lambda config: self._cycles(config, limits))
 
-    def _keys_and_waits(self, config: Config) -> tuple[float, ...]:
+    def _keys_and_waits(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return what orders configs on tensor cores: keys of all tiles, with what a tile waits for."""
-        tiles = self.tiles(config)
-        waiting = tiles.key_tiles * (tiles.keys + _WAITING_KEYS)
-        return waiting, abs(config["group_queries"] - _WARPS), config["item_queries"]
+        tiles, numbers = self.tiles(config), limits.preset.attention
+        waiting = tiles.key_tiles * (tiles.keys + numbers.waiting_keys)
+        return waiting, abs(config["group_queries"] - numbers.warps), config["item_queries"]
 
     def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
@@ -246,7 +241,9 @@ class AttentionTemplate(Template):
         if limits.has_tensor_cores and self.element_bytes != _FP16_BYTES and limits.allows_tf32:
             return False
         tiles = self.tiles(self.default_config(limits))
-        return bool(2 * tiles.groups >= limits.cores or tiles.key_tiles <= _MOST_TILES_OF_FEW)
+        return bool(
+            tiles.key_tiles == 1 or tiles.key_tiles * limits.cores <= limits.preset.attention.most_tiles * tiles.groups
+        )
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         is_mma = config.get("tensor_cores", NO_TENSOR_CORES) == MMA
