@@ -21,12 +21,12 @@ from statistics import geometric_mean
 import click
 import numpy as np
 from rich.console import Console
-from scipy import stats
 
+from phone_drift import drift, supposed_estimates
 from phone_judged import Judged, grouped, start_of
 from phone_plot import draw
 from phone_sizes import sized
-from phone_tasks import drift_of, load_tasks, recorded_tasks, target_of
+from phone_tasks import load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.compiler.operators.algorithms import DIRECT
@@ -90,20 +90,6 @@ def scaled(tasks: Sequence[Judged], out: Console) -> None:
         cells = [(f"{middle[i]:.2f}x", f"{low[i]:.2f} to {high[i]:.2f}") for i in (0, 1)]
         table.add_row(name, str(len(members)), *cells[0], *cells[1])
     out.print(table)
-
-
-def drift(judged: Judged) -> tuple[float, float, float]:
-    """Return the rank correlation without the drift of the phone's clock, how much drift there is, and its bound.
-
-    The second number is the correlation of the errors of successive measurements, logarithms of time over estimate.
-    Successive configs are different ones, so it is near 0 if the clock is steady. The third number is the rank
-    correlation of the times without drift with the recorded times: an estimate of the former has no more.
-    """
-    times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
-    errors = np.log(times / seconds)
-    without = times / drift_of(times, seconds)
-    steady, bound = (stats.spearmanr(without, values).statistic for values in (seconds, times))
-    return float(steady), float(np.corrcoef(errors[1:], errors[:-1])[0, 1]), float(bound)
 
 
 def points_of(tasks: Sequence[Judged]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -278,7 +264,16 @@ def algorithms(recorded: Sequence[AutotvmTask], out: Console) -> None:
 )
 @click.option("--ablate", is_flag=True, help="Also judge each term of the estimate.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw estimates and times, as PNG.")
-def main(file: Path, template: str | None, gpu: str | None, least: int | None, ablate: bool, plot: Path | None) -> None:
+@click.option("--drifts", is_flag=True, help="Also print what the clock's drift leaves of an estimate's correlation.")
+def main(
+    file: Path,
+    template: str | None,
+    gpu: str | None,
+    least: int | None,
+    ablate: bool,
+    plot: Path | None,
+    drifts: bool,
+) -> None:
     """Print the tables."""
     out = Console(width=180)
     is_romou = is_recording(file)
@@ -298,6 +293,8 @@ def main(file: Path, template: str | None, gpu: str | None, least: int | None, a
         out.print(f"target: {target}", markup=False)
     expressed(tasks, out)
     estimated(tasks, out)
+    if drifts:
+        supposed_estimates(tasks, out)
     scaled(tasks, out)
     if plot is not None:
         draw(points_of(tasks), plot)

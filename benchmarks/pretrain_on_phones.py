@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,22 +33,24 @@ from romou.tuner.search.transfer import is_enough, levelled
 
 # Fewest timed configs of a layer, so that ranks mean something.
 _LEAST_TIMED = 10
-# Label of the fastest kernel, about the spread of -log(seconds) in a layer.
-_RANKS = 3.0
+# Standard deviation of the labels, about that of -log(seconds) in a layer.
+_SPREAD = 0.87
 # A kernel that takes twice as long weighs less by two to this power.
 _FASTER = 0.5
-# XGBoost's parameters and rounds, chosen by layers left out.
+# XGBoost's parameters and rounds, and the labels, were chosen by the layers of these networks only, each judged by a
+# model of all other networks.
+_CHOSEN_BY = ("inception", "vgg", "resnet")
 _TREES = (
     {
-        "max_depth": 10,
-        "eta": 0.1,
-        "min_child_weight": 3,
+        "max_depth": 12,
+        "eta": 0.05,
+        "min_child_weight": 5,
         "subsample": 0.7,
         "colsample_bynode": 0.3,
         "num_parallel_tree": 3,
         "max_bin": 64,
     },
-    60,
+    100,
 )
 # Field of a judgement -> decimals in the table.
 _DIGITS = {"correlation": 2, "first": 2, "ten": 3, "trials": 0}
@@ -128,8 +130,9 @@ class Layer:
 def train(layers: Sequence[Layer]) -> Trees:
     """Return trees that correct the estimate of the layers' kernels. RecordError if there are too few.
 
-    A label is the kernel's rank among the layer's kernels that ran: 0 for the slowest, `_RANKS` for the fastest. Ranks
-    suffer less than times from a clock that changes, and from kernels that are a hundred times slower.
+    A label is the normal quantile of the kernel's rank among the layer's kernels that ran, higher for faster ones.
+    Ranks suffer less than times from a clock that changes, and from kernels that are a hundred times slower. Quantiles
+    set the few fastest kernels further apart than ranks do.
     """
     chosen = [layer for layer in layers if is_enough(layer.times_s)]
     if not chosen:
@@ -139,7 +142,7 @@ def train(layers: Sequence[Layer]) -> Trees:
     for layer in chosen:
         times = np.array([np.nan if time is None else time for time in layer.times_s])
         ran = np.isfinite(times)
-        labels = _RANKS * stats.rankdata(-times[ran]) / ran.sum()
+        labels = _SPREAD * stats.norm.ppf((stats.rankdata(-times[ran]) - 0.5) / ran.sum())
         faster = (np.nanmin(times) / times[ran]) ** _FASTER
         weight = faster / faster.sum()
         expected = levelled(layer.expected[ran], labels, weight)
@@ -172,17 +175,26 @@ def by_network(layers: Sequence[Layer]) -> Iterator[Split]:
         )
 
 
-def judged(splits: Iterable[Split]) -> dict[str, list[tuple[Judgement, Judgement]]]:
+def choosing(layer: Layer) -> str:
+    """Return the name of the group of networks that chose the parameters, or of the others."""
+    return "networks that chose" if layer.network in _CHOSEN_BY else "networks that did not choose"
+
+
+def judged(
+    splits: Iterable[Split], group_of: Callable[[Layer], str] | None = None
+) -> dict[str, list[tuple[Judgement, Judgement]]]:
     """Return GPU and type -> judgements of the estimate and of models that did not see the layer.
 
     splits: layers to judge, and layers to train on
+    group_of: returns another group that a layer is counted in
     """
     tables: dict[str, list[tuple[Judgement, Judgement]]] = defaultdict(list)
     for held, others in splits:
         trees = train(others) if held else None
         for layer in held:
             if trees is not None and layer.task.is_timed.sum() >= _LEAST_TIMED:
-                _judge(layer, trees(layer.rows, layer.columns, layer.expected), tables)
+                groups = [group_of(layer)] if group_of is not None else []
+                _judge(layer, trees(layer.rows, layer.columns, layer.expected), tables, *groups)
     return _sorted(tables)
 
 
@@ -207,11 +219,13 @@ def judged_by_own(layers: Sequence[Layer], folds: int) -> dict[str, list[tuple[J
     return _sorted(tables)
 
 
-def _judge(layer: Layer, learned: np.ndarray, tables: dict[str, list[tuple[Judgement, Judgement]]]) -> None:
+def _judge(
+    layer: Layer, learned: np.ndarray, tables: dict[str, list[tuple[Judgement, Judgement]]], *groups: str
+) -> None:
     recorded, ran = layer.task.recorded, layer.task.is_timed
     times = layer.task.time_s[ran]
     kind = recorded.template.partition(".")[0]
-    for key in (f"{recorded.gpu} {kind} {recorded.dtype}", "all"):
+    for key in (f"{recorded.gpu} {kind} {recorded.dtype}", *groups, "all"):
         tables[key].append((Judgement.of(layer.expected[ran], times), Judgement.of(learned[ran], times)))
 
 
@@ -244,8 +258,10 @@ def main(file: Path, gpu: str, least: int, folds: int, networks: bool, own: bool
     """Train the cost model of Adreno GPUs, as the file's docstring describes."""
     layers = [Layer.of(task) for task in load_tasks(file, least=least, default_gpu=gpu)]
     if folds or networks:
-        splits = by_network(layers) if networks else by_layer(layers, folds)
-        _print(judged_by_own(layers, folds) if folds and own else judged(splits))
+        if networks:
+            _print(judged(by_network(layers), choosing))
+        else:
+            _print(judged_by_own(layers, folds) if own else judged(by_layer(layers, folds)))
         return
     out = out or model_path("opencl", "adreno")
     trees = train(layers)

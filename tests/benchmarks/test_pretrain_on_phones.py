@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phone_judged import Judgement
-from pretrain_on_phones import Layer, by_layer, by_network, judged, judged_by_own
+from pretrain_on_phones import Layer, by_layer, by_network, choosing, judged, judged_by_own
 
 KERNELS = 64
 
@@ -39,6 +39,8 @@ def test_a_judgement_of_an_order() -> None:
 def test_layers_are_judged_by_models_of_other_layers() -> None:
     tables = judged(by_layer([layer(number) for number in range(12)], folds=3))
     assert list(tables) == ["adreno660 conv2d float16", "all"]
+    grouped = judged(by_layer([layer(1), layer(2)], folds=2), lambda _: "others")
+    assert grouped["others"] == grouped["all"]
     before, after = (np.mean([pair[side].correlation for pair in tables["all"]]) for side in (0, 1))
     assert len(tables["all"]) == 12
     assert after > before + 0.1
@@ -81,6 +83,7 @@ def test_layers_are_of_networks_and_a_network_is_judged_by_others() -> None:
     ]
     names = ["inception", "yolo", "vgg", "mobilenet", "mobilenet", "resnet", "inception"]
     assert [each.network for each in layers] == names
+    assert [choosing(each) for each in layers[:2]] == ["networks that chose", "networks that did not choose"]
     splits = list(by_network(layers))
     assert len(splits) == 5
     for held, others in splits:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import gzip
+import json
 import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +29,16 @@ _FOLDER = Path(__file__).parent / "pretrained_models"
 _ANEW = "benchmarks/pretrain_cost_model.py and benchmarks/pretrain_on_phones.py make such models anew."
 
 
+# XGBoost's statistics of a tree's nodes, which no prediction reads.
+_STATISTICS = ("base_weights", "loss_changes", "sum_hessian")
+
+
 class PretrainedModel(Trees):
     """Trees over the features of `TaskFeatures`, stored in a file."""
 
     def save(self, path: Path) -> None:
-        """Write the model to a file."""
-        named = self.booster.copy()
+        """Write the model to a file, without the statistics of the training, which are half of its size."""
+        named = _without_statistics(self.booster)
         named.feature_names = list(self.columns)
         # Without a time stamp, equal models give equal files.
         path.write_bytes(gzip.compress(bytes(named.save_raw("ubj")), mtime=0))
@@ -54,6 +60,17 @@ class PretrainedModel(Trees):
             )
         booster.feature_names = None
         return cls(booster, columns)
+
+
+def _without_statistics(booster: Any) -> Any:
+    import xgboost
+
+    model = json.loads(bytes(booster.save_raw("json")))
+    for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
+        tree.update((name, [0.0] * len(tree[name])) for name in _STATISTICS)
+    bare = xgboost.Booster({"nthread": 1})
+    bare.load_model(bytearray(json.dumps(model).encode()))
+    return bare
 
 
 class ShippedModel:
