@@ -18,3 +18,8 @@ TENSOR_CORES = Knob(
 )
 # Rows and columns of the result of an instruction, and depths (PTX ISA, "Matrix Fragments for mma.m16n8k16").
 ROWS, COLUMNS, DEPTHS = 16, 8, 16
+WARP = 32
+# Multiply-adds of a work-item in an instruction.
+PRODUCTS = ROWS * COLUMNS * DEPTHS // WARP
+# fp16 numbers of 16 bytes, which a work-item copies or loads at a time.
+UNIT = 8

@@ -36,6 +36,11 @@ def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
     return body if condition is None else tirx.IfThenElse(condition, body, None)
 
 
+def barrier() -> tirx.Stmt:
+    """Return a wait for all work-items of the group, and for what they stored in local memory."""
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+
+
 def unravel(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
     """Return the indices of the element at a flat, row-major position.
 

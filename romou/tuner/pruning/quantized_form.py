@@ -11,6 +11,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK
+from romou.compiler.operators.tensor_cores import PRODUCTS
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.form import Form, form_of
@@ -20,8 +21,8 @@ from romou.tuner.pruning.packed_form import PackedForm
 _CHUNK_BYTES = 16
 # Instructions that make a float of a code: shift, mask and conversion, or mask and conversion.
 _SHIFTED, _MASKED = 3, 2
-# Multiply-adds of a work-item in an instruction of tensor cores, and work-items that share codes there.
-_PRODUCTS, _SHARED = 64, 4
+# Work-items that share codes on tensor cores.
+_SHARED = 4
 
 
 class QuantizedForm(PackedForm):
@@ -49,7 +50,7 @@ class QuantizedForm(PackedForm):
         )
         of_code = np.where(is_masked, _MASKED, _SHIFTED) + ~is_of_block
         of_number = 1 * is_of_block + is_masked
-        of_product = np.where(tiles.is_mma, 1 / _PRODUCTS, 1)
+        of_product = np.where(tiles.is_mma, 1 / PRODUCTS, 1)
         return tiles.codes * (
             tiles.outputs * of_product
             + tiles.item_rows * np.where(tiles.is_mma, of_code / _SHARED, of_code)

@@ -27,7 +27,7 @@ from tvm.ir import TensorLoad
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.attention.blocks import Attention, with_score
-from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES
+from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, UNIT, WARP
 from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
 from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
@@ -35,8 +35,8 @@ from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 
 _KIND, _BYTES, _FP16_BYTES = "float32", 4, 2
-# On tensor cores: work-items of a warp and of a row, and numbers that a lane loads of a matrix of local memory.
-_WARP, _SHARING, _UNIT = 32, 4, 8
+# Work-items of a warp that share a row on tensor cores.
+_SHARING = 4
 # Choices of the knob `value_tile`.
 OWN, SHARED = "own", "shared"
 # A row's maximum before its first tile. Finite, so that exp(-inf - maximum) is 0 for masked keys.
@@ -61,7 +61,7 @@ class Tiles:
         self.is_mma = is_mma = np.asarray(config.get(TENSOR_CORES.name, NO_TENSOR_CORES)) == MMA
         self.across, self.down = config["group_keys"], config["group_queries"]
         self.sharing = _either(is_mma, _SHARING, self.across)
-        self.queries = self.down * config["item_queries"] * _either(is_mma, _WARP // _SHARING, 1)
+        self.queries = self.down * config["item_queries"] * _either(is_mma, WARP // _SHARING, 1)
         self.keys = _either(is_mma, COLUMNS, self.across) * config["item_keys"]
         self.threads = self.across * self.down
         of_depth, of_columns = -(-depth // LANES), -(-columns // LANES)
@@ -70,8 +70,8 @@ class Tiles:
         self.column_vectors = _either(is_mma, -(-of_columns // of_fragment) * of_fragment, of_columns)
         # On tensor cores, a work-item has a quarter of the columns.
         self.columns = _either(is_mma, -(-columns // COLUMNS), -(-self.column_vectors // self.across))
-        self.key_pitch = _either(is_mma, self.depth_vectors * LANES + _UNIT, _odd(of_depth) * LANES)
-        self.value_pitch = self.column_vectors * LANES + _either(is_mma, _UNIT, 0)
+        self.key_pitch = _either(is_mma, self.depth_vectors * LANES + UNIT, _odd(of_depth) * LANES)
+        self.value_pitch = self.column_vectors * LANES + _either(is_mma, UNIT, 0)
         self.weight_pitch = _odd(-(-self.keys // LANES)) * LANES
         self.key_tiles = -(-self.keys_of_all // self.keys)
         # Whether values have local memory of their own, and work-items of a row combine their parts there.

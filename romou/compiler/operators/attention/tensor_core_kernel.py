@@ -19,17 +19,15 @@ from __future__ import annotations
 from tvm import tirx
 
 from romou.compiler.operators.attention.kernel import AttentionKernel
-from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, ROWS
+from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, ROWS, UNIT
 from romou.compiler.scheduling.blocks import substitute
-from romou.compiler.scheduling.statements import guarded, loop
+from romou.compiler.scheduling.statements import barrier, guarded, loop
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES
 from romou.devices.backends.dialect import call_on_device
 
 # Numbers of a work-item in a tile of a fragment, in a row of it, and tiles that a load brings.
 _OF_TILE, _OF_ROW, _PAIR = 4, 2, 2
-# Numbers of 16 bytes.
-_UNIT = 8
 
 
 class TensorCoreAttentionKernel(AttentionKernel):
@@ -44,8 +42,8 @@ class TensorCoreAttentionKernel(AttentionKernel):
         self.g, self.t = self.x // 4, self.x % 4
         self.fragments, self.key_tiles = self.rows // _OF_ROW, int(config["item_keys"])
         self.keys = self.key_tiles * _OF_ROW
-        self.depths, self.depth_units = int(tiles.depth_vectors) * LANES, int(tiles.key_pitch) // _UNIT
-        self.value_units, self.first_value = int(tiles.value_pitch) // _UNIT, int(tiles.keys * tiles.key_pitch)
+        self.depths, self.depth_units = int(tiles.depth_vectors) * LANES, int(tiles.key_pitch) // UNIT
+        self.value_units, self.first_value = int(tiles.value_pitch) // UNIT, int(tiles.keys * tiles.key_pitch)
         self.staged = self._buffer("staged", int(tiles.staged_numbers), "shared", "float16")
         self.received = self._buffer("received", 1)
         self.scores = self._buffer("scores", self.fragments * self.key_tiles * _OF_TILE)
@@ -80,20 +78,20 @@ class TensorCoreAttentionKernel(AttentionKernel):
     def _start(self) -> list[tirx.Stmt]:
         a, statements = self.attention, [self._fill(self.sums, self.fragments * self.columns * _OF_TILE, 0.0)]
         statements.append(self._stage(self.staged, a.query, a.row, a.depth, self._first_row, self.tiles.queries))
-        statements.append(_barrier())
+        statements.append(barrier())
         # Matrices of a load: rows 0 to 7 and 8 to 15, then both eight depths on.
         row, unit = self.x % 8 + self.x // 8 % 2 * 8, self.x // 16
         for fragment in range(self.fragments):
             for step in range(self.depths // DEPTHS):
                 first = self.y * (self.rows * COLUMNS) + fragment * ROWS + row
-                offset = first * self.depth_units + unit + step * (DEPTHS // _UNIT)
+                offset = first * self.depth_units + unit + step * (DEPTHS // UNIT)
                 at = (fragment * (self.depths // DEPTHS) + step) * _OF_TILE
                 statements.append(self._load("load_activations", offset, at, self.queries))
         return statements
 
     def _tile(self) -> list[tirx.Stmt]:
         # Every warp is done with the tile before, and sees this one as a whole.
-        staged = [_barrier(), self._stage_keys(), self._stage_values(), _barrier()]
+        staged = [barrier(), self._stage_keys(), self._stage_values(), barrier()]
         return [*staged, self._multiply_keys(), self._score(), self._rescale(), self._multiply_values()]
 
     def _stage_values(self) -> tirx.Stmt:
@@ -112,7 +110,7 @@ class TensorCoreAttentionKernel(AttentionKernel):
         row, unit = self.x % 8 + self.x // 16 * 8, self.x // 8 % 2
         for step in range(self.depths // DEPTHS):
             for pair in range(self.key_tiles // _PAIR):
-                offset = (pair * _PAIR * COLUMNS + row) * self.depth_units + unit + step * (DEPTHS // _UNIT)
+                offset = (pair * _PAIR * COLUMNS + row) * self.depth_units + unit + step * (DEPTHS // UNIT)
                 steps.append(self._load("load_activations", offset, 0, self.loaded))
                 for fragment in range(self.fragments):
                     of_query = (fragment * (self.depths // DEPTHS) + step) * _OF_TILE
@@ -148,7 +146,7 @@ class TensorCoreAttentionKernel(AttentionKernel):
                     weights = tirx.call_pure_extern("uint32", "fp16_pair", *pair)
                     steps.append(self._put(self.weights, fragment * _OF_TILE + at, weights))
             for column in range(0, self.columns, _PAIR):
-                offset = (step * DEPTHS + row) * self.value_units + unit + self.first_value // _UNIT + column
+                offset = (step * DEPTHS + row) * self.value_units + unit + self.first_value // UNIT + column
                 steps.append(self._load("load_transposed", offset, 0, self.loaded))
                 for fragment in range(self.fragments):
                     for tile in range(min(_PAIR, self.columns - column)):
@@ -188,7 +186,3 @@ class TensorCoreAttentionKernel(AttentionKernel):
                     is_column = vector < last if (column + 1) * COLUMNS > a.axes[a.column] else None
                     steps.append(guarded(is_row, guarded(is_column, store)))
         return tirx.SeqStmt(steps)
-
-
-def _barrier() -> tirx.Stmt:
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))

@@ -26,7 +26,7 @@ from romou.compiler.operators.attention.tensor_core_kernel import TensorCoreAtte
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.functions import FUNCTIONS, with_functions
-from romou.compiler.operators.tensor_cores import MMA, NO_TENSOR_CORES, TENSOR_CORES
+from romou.compiler.operators.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
@@ -67,8 +67,6 @@ KNOBS = (
 )
 # Registers of a work-item for its tiles, which leave some for addresses.
 _MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 200
-# Work-items of a warp of tensor cores, and multiply-adds of a work-item in an instruction.
-_WARP, _PRODUCTS = 32, 64
 _FP16_BYTES = 2
 
 
@@ -135,7 +133,7 @@ class AttentionTemplate(Template):
         tiles, queries = self.tiles(columns), columns["item_queries"]
         plain = queries * LANES * (columns["item_keys"] * tiles.depth_vectors + tiles.keys * tiles.columns)
         of_group = tiles.queries * tiles.keys * LANES * (tiles.depth_vectors + tiles.column_vectors)
-        return np.where(tiles.is_mma, of_group / tiles.threads / _PRODUCTS, plain)
+        return np.where(tiles.is_mma, of_group / tiles.threads / PRODUCTS, plain)
 
     def exponentials(self, columns: Columns) -> Any:
         """Return the exponentials of a work-item in a tile of keys."""
@@ -147,7 +145,7 @@ class AttentionTemplate(Template):
         of_keys = tiles.depth_vectors * (queries + columns["item_keys"])
         plain = of_keys + -(-tiles.keys // LANES) * (queries + LANES * tiles.columns) + queries * tiles.across // LANES
         # A load brings each work-item 16 bytes.
-        of_mma = tiles.keys * LANES * (tiles.depth_vectors + tiles.column_vectors) / _WARP / (2 * LANES)
+        of_mma = tiles.keys * LANES * (tiles.depth_vectors + tiles.column_vectors) / WARP / (2 * LANES)
         return np.where(tiles.is_mma, of_mma, plain)
 
     def space(self, limits: Limits) -> Space:
@@ -185,7 +183,7 @@ class AttentionTemplate(Template):
     def _fills_fragments(config: Columns) -> Any:
         """Return whether a config, or which of many, has whole fragments of tensor cores, in the one spelling."""
         return (
-            (config["group_keys"] == _WARP)
+            (config["group_keys"] == WARP)
             & (config["item_queries"] % 2 == 0)
             & (config["item_keys"] % 2 == 0)
             & (np.asarray(config["value_tile"]) == OWN)

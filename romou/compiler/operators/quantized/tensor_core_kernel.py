@@ -30,14 +30,13 @@ from tvm import tirx
 from romou.base.space import Config
 from romou.compiler.operators.quantized.kernel import Operands, Tiles
 from romou.compiler.operators.quantized.outputs import if_inside, stored
-from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, ROWS, WGMMA
-from romou.compiler.scheduling.statements import guarded, launch, loop
+from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, ROWS, UNIT, WARP, WGMMA
+from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
 from romou.devices.backends.dialect import call_on_device
 from tvm_patches.quantized_matrix import QuantizedProduct
 
-# Bytes of an asynchronous copy, and fp16 numbers of it.
-_UNIT_BYTES, _NUMBERS = 16, 8
-_WARP, _WORDS = 32, 4
+# Bytes of an asynchronous copy, and words of it.
+_UNIT_BYTES, _WORDS = 16, 4
 # Units and fp16 numbers of a row that warp groups read with swizzled units.
 _SWIZZLED, _SWIZZLED_NUMBERS = 8, 64
 
@@ -60,12 +59,12 @@ class TensorCoreKernel:
             tirx.Var(name, "int32") for name in names
         )
         self.g, self.t = self.lane // 4, self.lane % 4
-        self.thread = (self.part * self.warps + self.warp) * _WARP + self.lane
+        self.thread = (self.part * self.warps + self.warp) * WARP + self.lane
         self.is_of_warp_group = config["tensor_cores"] == WGMMA
         # Sizes of a stage's parts in local memory, which follow one another, in units of 16 bytes.
         self.data_units, self.words_units, self.scale_units, self.zero_units = map(int, tiles.units_of_stage)
         self.stage_units = int(tiles.stage_units)
-        self.row_units = self.staged // _NUMBERS + 1
+        self.row_units = self.staged // UNIT + 1
         self.buffers: list[tirx.Buffer] = []
         self.local = self._buffer("staged", int(tiles.local_memory_bytes) // 4, scope="shared.dyn")
         self.sums = self._buffer("sums", self.fragments * self.tiles_of_data * 4)
@@ -99,7 +98,7 @@ class TensorCoreKernel:
             "blockIdx.x": (self.group, int(tiles.row_groups)),
             "threadIdx.z": (self.part, self.parts),
             "threadIdx.y": (self.warp, self.warps),
-            "threadIdx.x": (self.lane, _WARP),
+            "threadIdx.x": (self.lane, WARP),
         }
         return launch(self.func, threads, tirx.SeqStmt(statements), self.buffers)["main"]
 
@@ -116,7 +115,7 @@ class TensorCoreKernel:
         steps, size = range(0, self.staged // self.parts, DEPTHS), self.fragments * 4
         sums_of = (self.fragments * self.tiles_of_data * 4, self.sums.data)
         first = tirx.const(0, "int32")
-        statements = [call_on_device("wait_for_copies", self.ahead - 1), _barrier()]
+        statements = [call_on_device("wait_for_copies", self.ahead - 1), barrier()]
         statements += [stmt for step in steps for stmt in self._make_weights(first, step, step // DEPTHS * size)]
         body = list[tirx.Stmt]()
         for half in range(2):
@@ -136,7 +135,7 @@ class TensorCoreKernel:
         return [
             call_on_device("wait_for_copies", in_flight),
             *([call_on_device("show_copies_to_warp_groups")] if self.is_of_warp_group else []),
-            _barrier(),
+            barrier(),
             *self._copy_weight(stage + self.ahead),
             self._copy_data(stage + self.ahead),
             call_on_device("end_group_of_copies"),
@@ -175,7 +174,7 @@ class TensorCoreKernel:
 
     def _copy_data(self, stage: tirx.Expr) -> tirx.Stmt:
         """Start the copies of a stage's activations."""
-        units, per_row = self.staged // _NUMBERS, self.work.k // _NUMBERS
+        units, per_row = self.staged // UNIT, self.work.k // UNIT
         start = self._start_of(stage)
 
         def data(unit: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
@@ -259,7 +258,7 @@ class TensorCoreKernel:
         """
         depth = self.part * (self.staged // self.parts) + step
         more = self.lane // 16 * COLUMNS if self.tiles_of_data > 1 else tirx.const(0, "int32")
-        start = base + (self.lane % 8 + more) * self.row_units + self.lane // 8 % 2 + depth // _NUMBERS
+        start = base + (self.lane % 8 + more) * self.row_units + self.lane // 8 % 2 + depth // UNIT
         return [
             call_on_device(
                 "load_activations",
@@ -291,7 +290,7 @@ class TensorCoreKernel:
         """Multiply the weights from register `at` on with 16 depths of the activations in local memory."""
         depth = self.part * (self.staged // self.parts) + step
         line = depth // _SWIZZLED_NUMBERS * self.columns * _SWIZZLED
-        offset = base + line + depth % _SWIZZLED_NUMBERS // _NUMBERS
+        offset = base + line + depth % _SWIZZLED_NUMBERS // UNIT
         return [
             call_on_device(
                 f"warp_group_product_{self.columns}",
@@ -332,13 +331,13 @@ class TensorCoreKernel:
         if parts == 1:
             return [self._store(at, tirx.BufferLoad(self.sums, [at])) for at in range(count)]
         threads_of_part = int(self.tiles.threads) // parts
-        own = self.warp * _WARP + self.lane
-        statements = [call_on_device("wait_for_copies", 0), _barrier()]
+        own = self.warp * WARP + self.lane
+        statements = [call_on_device("wait_for_copies", 0), barrier()]
         statements += [
             self._put(self.local, (self.part * count + at) * threads_of_part + own, tirx.BufferLoad(self.sums, [at]))
             for at in range(count)
         ]
-        statements.append(_barrier())
+        statements.append(barrier())
         for first in range(0, count, parts):
             at = self.part + first
             total = functools.reduce(
@@ -365,7 +364,3 @@ class TensorCoreKernel:
 
     def _put(self, buffer: tirx.Buffer, index: int | tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
         return tirx.BufferStore(buffer, value, [tirx.const(index, "int32") if isinstance(index, int) else index])
-
-
-def _barrier() -> tirx.Stmt:
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))

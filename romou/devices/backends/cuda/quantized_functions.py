@@ -1,4 +1,5 @@
-"""CUDA functions of products with quantized weights on tensor cores (`operators/quantized/tensor_core_kernel.py`).
+"""CUDA functions of kernels that are written out for tensor cores: products with quantized weights, and attention
+(`tensor_core_kernel.py` in `operators/quantized` and `operators/attention`).
 
 Offsets into local memory are in units of 16 bytes, unless a name says otherwise.
 """
@@ -26,6 +27,19 @@ __device__ __forceinline__ int warp_group_product_{columns}(int first, float* su
   asm volatile("{{\\n.reg .pred p;\\nsetp.eq.u32 p, 0, 0;\\nwgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{sums}}}, {{{weights}}}, %{count + 4}, p, 1, 1, 0;\\n}}"
       : {outputs}
       : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(matrix));
+  return 0;
+}}
+"""  # noqa: E501
+
+
+def _load_matrices(name: str, comment: str, kind: str = "") -> str:
+    """Return the function that loads four matrices of 8 x 8 fp16 numbers from local memory. kind: of `ldmatrix`."""
+    return f"""
+// {comment}
+__device__ __forceinline__ int {name}(int offset, const void* staged, int first, unsigned int* into) {{
+  into += first;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+      : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "l"(__cvta_generic_to_shared((const char*)staged + 16 * offset)) : "memory");
   return 0;
 }}
 """  # noqa: E501
@@ -150,28 +164,11 @@ __device__ __forceinline__ int weights_of_codes(int first, const unsigned int* c
 }
 """  # noqa: E501
     ),
-    "load_activations": (
-        """
-// 16 depths of 16 rows of activations. Work-item l brings the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ int load_activations(int offset, const void* staged, int first, unsigned int* into) {
-  into += first;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-      : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "l"(__cvta_generic_to_shared((const char*)staged + 16 * offset)) : "memory");
-  return 0;
-}
-"""  # noqa: E501
+    "load_activations": _load_matrices(
+        "load_activations",
+        "16 depths of 16 rows of activations. Work-item l brings the address of row l % 8 of matrix l / 8.",
     ),
-    "load_transposed": (
-        """
-// The same of the transposed matrices.
-__device__ __forceinline__ int load_transposed(int offset, const void* staged, int first, unsigned int* into) {
-  into += first;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-      : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "l"(__cvta_generic_to_shared((const char*)staged + 16 * offset)) : "memory");
-  return 0;
-}
-"""  # noqa: E501
-    ),
+    "load_transposed": _load_matrices("load_transposed", "The same of the transposed matrices.", ".trans"),
     "fp16_pair": (
         """
 // Two numbers in fp16, the first one in the lower bits.
