@@ -11,9 +11,7 @@ is like MobileNet: depthwise and pointwise convolutions, with residuals.
 from __future__ import annotations
 
 import logging
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,9 @@ import click
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from rich.console import Console
 
 import romou
-from bench_integer_products import session
-from romou.tools.report.table import table_of_numbers
+from bench_integer_products import compared, session
 
 WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512)
 
@@ -127,19 +123,7 @@ def main(target: str, size: int, widths: tuple[int, ...], trials: int, repeat: i
         "onnxruntime, exact": lambda: exact.run(None, inputs),
         "onnxruntime, fp32 model": lambda: peer.run(None, inputs),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for run in ways.values():
-        run(), run()
-    for _ in range(repeat):
-        for name, run in ways.items():
-            begun = time.perf_counter()
-            run()
-            times[name].append(1e3 * (time.perf_counter() - begun))
-    table = table_of_numbers("runtime", ("ms", "least ms", "Romou's time / its time"), title=f"{size} x {size}")
-    for name, each in times.items():
-        ratio = statistics.median(own / other for own, other in zip(times["Romou"], each, strict=True))
-        table.add_row(name, f"{statistics.median(each):.1f}", f"{min(each):.1f}", f"{ratio:.2f}")
-    Console().print(table)
+    compared(ways, repeat, f"{size} x {size}")
 
 
 if __name__ == "__main__":

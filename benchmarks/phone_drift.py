@@ -18,6 +18,12 @@ _STEADY = (0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0)
 _DRAWS, _QUANTILES = 200, (0.05, 0.5, 0.95)
 
 
+def _steady_times(judged: Judged) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the timed configs' times without drift, their recorded times, and their estimates."""
+    times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
+    return times / drift_of(times, seconds), times, seconds
+
+
 def drift(judged: Judged) -> tuple[float, float, float]:
     """Return the rank correlation without the drift of the phone's clock, how much drift there is, and its bound.
 
@@ -25,9 +31,8 @@ def drift(judged: Judged) -> tuple[float, float, float]:
     Successive configs are different ones, so it is near 0 if the clock is steady. The third number is the rank
     correlation of the times without drift with the recorded times: an estimate of the former has no more.
     """
-    times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
+    without, times, seconds = _steady_times(judged)
     errors = np.log(times / seconds)
-    without = times / drift_of(times, seconds)
     steady, bound = (stats.spearmanr(without, values).statistic for values in (seconds, times))
     return float(steady), float(np.corrcoef(errors[1:], errors[:-1])[0, 1]), float(bound)
 
@@ -54,8 +59,7 @@ def supposed_estimates(tasks: Sequence[Judged], out: Console) -> None:
     pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {gpu: [] for gpu in gpus}
     for judged in tasks:
         if not judged.task.recorded.is_depthwise:
-            times, seconds = (values[judged.task.is_timed] for values in (judged.task.time_s, judged.seconds))
-            pairs[judged.group[0]].append((times / drift_of(times, seconds), times))
+            pairs[judged.group[0]].append(_steady_times(judged)[:2])
     for correlation in _STEADY:
         cells = []
         for of_gpu in pairs.values():

@@ -30,7 +30,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
     "bench_integer_products": (
         "--rows 4 --width 16 --layers 1 --repeat 1",
-        r"onnxruntime, exact +│ +\d+\.\d │ +\d+\.\d\d",
+        r"onnxruntime, exact +│ +\d+\.\d │ +\d+\.\d │ +\d+\.\d\d",
     ),
     "bench_integer_convolutions": (
         "--size 16 --width 8 --width 12 --repeat 1",
