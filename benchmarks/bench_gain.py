@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Measures what more trials bring: whole networks after several numbers of trials, with several seeds.
+
+    python benchmarks/bench_gain.py squeezenet1_0 --trials 32,128                                                 on the first OpenCL device
+    python benchmarks/bench_gain.py mobilenet_v3_large densenet121 --target cuda --seeds 3 --json gain.json       128, 200 and 1000 trials, with torchvision
+    python benchmarks/bench_gain.py --join gain0.json --join gain1.json                                           one table of several runs
+
+A MODEL is a bundled network, an ONNX file, a network of torch_networks.py, or a model of torchvision. A search with a
+seed starts with empty records, and goes on from one number of trials to the next. "default" and the tuned times are of
+whole models, timed alternately ("gain" is their ratio) each time that the search pauses, on the clock of `summary()`.
+Seconds are of the searches until then, each with its import, its compilation and its check.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import onnx
+from rich.console import Console
+
+import romou
+from bench_models import EXPORTED, onnx_model
+from bench_tuning import find
+from romou.base.errors import RomouError
+from romou.tools.report.table import number, ratio, table_of_numbers
+
+
+def paused(model: onnx.ModelProto | Path, trials: Sequence[int], workers: int | None, **search: Any) -> list[Any]:
+    """Return what is known of a network after each number of `trials` of one search."""
+    points, seconds = [], 0.0
+    with tempfile.TemporaryDirectory(prefix="romou-gain-") as records:
+        for total in trials:
+            started = time.monotonic()
+            tuned = romou.tune(
+                model, trials=total, work_dir=records, measure={"build_workers": workers}, progress=False, **search
+            )
+            seconds += time.monotonic() - started
+            summary = tuned.summary()
+            points.append(
+                {
+                    "trials": sum(summary.outcomes.values()),
+                    "kernels": sum(row.trials > 0 for row in summary.rows),
+                    "default_ms": summary.default_ms,
+                    "tuned_ms": summary.tuned_ms,
+                    "error": summary.relative_l2_error,
+                    "seconds": seconds,
+                }
+            )
+    return points
+
+
+def gain(point: dict[str, Any]) -> float:
+    """Return how many times the tuned time the default time is."""
+    return float(point["default_ms"] / point["tuned_ms"])
+
+
+def print_table(rows: Iterable[dict[str, Any]], out: Console) -> None:
+    """Print a line for each network, medians over its seeds, and the geometric mean of all gains."""
+    networks: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        networks.setdefault(row["model"], []).append(row)
+    trials = sorted({total for seeds in networks.values() for row in seeds for total in row["trials"]})
+    columns = ["seeds", "kernels", "default ms"]
+    for total in trials:
+        columns += [f"{total}: ms", "gain", "of seeds", "s"]
+    table = table_of_numbers("model", [*columns, "error"], title="medians over the seeds")
+    gains: dict[int, list[float]] = {total: [] for total in trials}
+    for name, seeds in networks.items():
+        every = [point for row in seeds for point in row["points"]]
+        cells = [str(len(seeds)), str(every[0]["kernels"]), number(_median(every, "default_ms"))]
+        for total in trials:
+            points = [row["points"][row["trials"].index(total)] for row in seeds if total in row["trials"]]
+            if not points:
+                cells += ["", "", "", ""]
+                continue
+            found = sorted(map(gain, points))
+            gains[total].append(statistics.median(found))
+            cells += [
+                number(_median(points, "tuned_ms")),
+                ratio(statistics.median(found)),
+                f"{found[0]:.2f} to {found[-1]:.2f}",
+                f"{_median(points, 'seconds'):.0f}",
+            ]
+        table.add_row(name, *cells, f"{max(point['error'] for point in every):.1e}")
+    means = [["", ratio(statistics.geometric_mean(found)) if found else "", "", ""] for found in gains.values()]
+    table.add_row("geometric mean", "", "", "", *(cell for cells in means for cell in cells), "")
+    out.print(table)
+
+
+def _median(points: Sequence[dict[str, Any]], key: str) -> float:
+    return statistics.median(point[key] for point in points)
+
+
+def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise click.BadParameter("it has to be numbers such as 128,200,1000") from error
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="MODEL...")
+@click.option("--target", default="opencl", show_default=True)
+@click.option("--precision", default="float32", show_default=True)
+@click.option("--trials", callback=_numbers, default="128,200,1000", show_default=True, help="Over all kernels.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Searches of each network.")
+@click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Build processes.")
+@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
+@click.option("--join", multiple=True, type=click.Path(path_type=Path, exists=True), help="Read what --json wrote.")
+def main(
+    names: tuple[str, ...],
+    target: str,
+    precision: str,
+    trials: list[int],
+    seeds: int,
+    first_seed: int,
+    workers: int | None,
+    output: Path | None,
+    join: tuple[Path, ...],
+) -> None:
+    """Print a line after each search, and one table."""
+    rows = [row for path in join for row in json.loads(path.read_text(encoding="utf-8"))]
+    out = Console(width=80 + 38 * len(trials))
+    with tempfile.TemporaryDirectory(prefix="romou-gain-") as folder:
+        models = {Path(name).stem: onnx_model(name) if name in EXPORTED else find(name, Path(folder)) for name in names}
+        for seed in range(first_seed, first_seed + seeds):
+            for name, model in models.items():
+                try:
+                    points = paused(model, trials, workers, target=target, precision=precision, seed=seed)
+                except RomouError as error:
+                    raise SystemExit(f"{name}: {error}") from error
+                rows.append({"model": name, "seed": seed, "trials": trials, "points": points})
+                told = ", ".join(f"{total} {gain(point):.2f}x" for total, point in zip(trials, points, strict=True))
+                print(f"{name}, seed {seed}: {told}; {points[-1]['seconds']:.0f} s", flush=True)
+                if output is not None:
+                    output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    print_table(rows, out)
+
+
+if __name__ == "__main__":
+    main()
