@@ -58,7 +58,7 @@ def paused(model: onnx.ModelProto | Path, trials: Sequence[int], workers: int | 
 
 def gain(point: dict[str, Any]) -> float:
     """Return how many times the tuned time the default time is."""
-    return float(point["default_ms"] / point["tuned_ms"])
+    return float(point["default_ms"]) / float(point["tuned_ms"])
 
 
 def print_table(rows: Iterable[dict[str, Any]], out: Console) -> None:
@@ -95,7 +95,7 @@ def print_table(rows: Iterable[dict[str, Any]], out: Console) -> None:
 
 
 def _median(points: Sequence[dict[str, Any]], key: str) -> float:
-    return statistics.median(point[key] for point in points)
+    return statistics.median(float(point[key]) for point in points)
 
 
 def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> list[int]:
