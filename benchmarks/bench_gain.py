@@ -3,21 +3,24 @@
 
     python benchmarks/bench_gain.py squeezenet1_0 --trials 32,128                                                 on the first OpenCL device
     python benchmarks/bench_gain.py mobilenet_v3_large densenet121 --target cuda --seeds 3 --json gain.json       128, 200 and 1000 trials, with torchvision
+    python benchmarks/bench_gain.py densenet121 --work-dir records --trials 1000                                  continues a search with --work-dir records
     python benchmarks/bench_gain.py --join gain0.json --join gain1.json                                           one table of several runs
 
 A MODEL is a bundled network, an ONNX file, a network of torch_networks.py, or a model of torchvision. A search with a
-seed starts with empty records, and goes on from one number of trials to the next. "default" and the tuned times are of
-whole models, timed alternately ("gain" is their ratio) each time that the search pauses, on the clock of `summary()`.
-Seconds are of the searches until then, each with its import, its compilation and its check.
+seed starts with empty records, unless --work-dir has some, and goes on from one number of trials to the next. "default"
+and the tuned times are of whole models, timed alternately ("gain" is their ratio) each time that the search pauses, on
+the clock of `summary()`. Seconds are of this run's searches until then, each with its import, its compilation and its
+check.
 """  # noqa: E501
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,28 +35,28 @@ from romou.base.errors import RomouError
 from romou.tools.report.table import number, ratio, table_of_numbers
 
 
-def paused(model: onnx.ModelProto | Path, trials: Sequence[int], workers: int | None, **search: Any) -> list[Any]:
-    """Return what is known of a network after each number of `trials` of one search."""
-    points, seconds = [], 0.0
-    with tempfile.TemporaryDirectory(prefix="romou-gain-") as records:
-        for total in trials:
-            started = time.monotonic()
-            tuned = romou.tune(
-                model, trials=total, work_dir=records, measure={"build_workers": workers}, progress=False, **search
-            )
-            seconds += time.monotonic() - started
-            summary = tuned.summary()
-            points.append(
-                {
-                    "trials": sum(summary.outcomes.values()),
-                    "kernels": sum(row.trials > 0 for row in summary.rows),
-                    "default_ms": summary.default_ms,
-                    "tuned_ms": summary.tuned_ms,
-                    "error": summary.relative_l2_error,
-                    "seconds": seconds,
-                }
-            )
-    return points
+def paused(
+    model: onnx.ModelProto | Path, trials: Sequence[int], records: Path, workers: int | None, **search: Any
+) -> Iterator[dict[str, Any]]:
+    """Give what is known of a network after each number of `trials` of one search."""
+    seconds = 0.0
+    for total in trials:
+        started = time.monotonic()
+        tuned = romou.tune(
+            model, trials=total, work_dir=records, measure={"build_workers": workers}, progress=False, **search
+        )
+        seconds += time.monotonic() - started
+        summary = tuned.summary()
+        yield {
+            "total": total,
+            "trials": sum(summary.outcomes.values()),
+            "kernels": sum(row.trials > 0 for row in summary.rows),
+            "default_ms": summary.default_ms,
+            "tuned_ms": summary.tuned_ms,
+            "noise": summary.noise,
+            "error": summary.relative_l2_error,
+            "seconds": seconds,
+        }
 
 
 def gain(point: dict[str, Any]) -> float:
@@ -66,17 +69,16 @@ def print_table(rows: Iterable[dict[str, Any]], out: Console) -> None:
     networks: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         networks.setdefault(row["model"], []).append(row)
-    trials = sorted({total for seeds in networks.values() for row in seeds for total in row["trials"]})
-    columns = ["seeds", "kernels", "default ms"]
+    trials = sorted({point["total"] for points in networks.values() for point in points})
+    columns = ["kernels", "default ms"]
     for total in trials:
         columns += [f"{total}: ms", "gain", "of seeds", "s"]
     table = table_of_numbers("model", [*columns, "error"], title="medians over the seeds")
     gains: dict[int, list[float]] = {total: [] for total in trials}
-    for name, seeds in networks.items():
-        every = [point for row in seeds for point in row["points"]]
-        cells = [str(len(seeds)), str(every[0]["kernels"]), number(_median(every, "default_ms"))]
+    for name, every in networks.items():
+        cells = [str(every[0]["kernels"]), number(_median(every, "default_ms"))]
         for total in trials:
-            points = [row["points"][row["trials"].index(total)] for row in seeds if total in row["trials"]]
+            points = [point for point in every if point["total"] == total]
             if not points:
                 cells += ["", "", "", ""]
                 continue
@@ -85,12 +87,12 @@ def print_table(rows: Iterable[dict[str, Any]], out: Console) -> None:
             cells += [
                 number(_median(points, "tuned_ms")),
                 ratio(statistics.median(found)),
-                f"{found[0]:.2f} to {found[-1]:.2f}",
+                f"{len(found)}: {found[0]:.2f} to {found[-1]:.2f}",
                 f"{_median(points, 'seconds'):.0f}",
             ]
         table.add_row(name, *cells, f"{max(point['error'] for point in every):.1e}")
-    means = [["", ratio(statistics.geometric_mean(found)) if found else "", "", ""] for found in gains.values()]
-    table.add_row("geometric mean", "", "", "", *(cell for cells in means for cell in cells), "")
+    means = [["", ratio(statistics.geometric_mean(found)), f"of {len(found)}", ""] for found in gains.values()]
+    table.add_row("geometric mean", "", "", *(cell for cells in means for cell in cells), "")
     out.print(table)
 
 
@@ -113,6 +115,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> l
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Searches of each network.")
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Build processes.")
+@click.option("--work-dir", type=click.Path(path_type=Path), default=None, help="Folder of records to continue.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 @click.option("--join", multiple=True, type=click.Path(path_type=Path, exists=True), help="Read what --json wrote.")
 def main(
@@ -123,25 +126,29 @@ def main(
     seeds: int,
     first_seed: int,
     workers: int | None,
+    work_dir: Path | None,
     output: Path | None,
     join: tuple[Path, ...],
 ) -> None:
     """Print a line after each search, and one table."""
     rows = [row for path in join for row in json.loads(path.read_text(encoding="utf-8"))]
-    out = Console(width=80 + 38 * len(trials))
+    out = Console(width=80 + 42 * len(trials))
     with tempfile.TemporaryDirectory(prefix="romou-gain-") as folder:
         models = {Path(name).stem: onnx_model(name) if name in EXPORTED else find(name, Path(folder)) for name in names}
-        for seed in range(first_seed, first_seed + seeds):
-            for name, model in models.items():
-                try:
-                    points = paused(model, trials, workers, target=target, precision=precision, seed=seed)
-                except RomouError as error:
-                    raise SystemExit(f"{name}: {error}") from error
-                rows.append({"model": name, "seed": seed, "trials": trials, "points": points})
-                told = ", ".join(f"{total} {gain(point):.2f}x" for total, point in zip(trials, points, strict=True))
-                print(f"{name}, seed {seed}: {told}; {points[-1]['seconds']:.0f} s", flush=True)
-                if output is not None:
-                    output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        for seed, (name, model) in itertools.product(range(first_seed, first_seed + seeds), models.items()):
+            records = (work_dir or Path(folder) / "records") / f"{name}_{seed}"
+            try:
+                for point in paused(model, trials, records, workers, target=target, precision=precision, seed=seed):
+                    print(
+                        f"{name}, seed {seed}, {point['total']} trials: {point['default_ms']:.3f} ->"
+                        f" {point['tuned_ms']:.3f} ms, {gain(point):.2f}x; {point['seconds']:.0f} s",
+                        flush=True,
+                    )
+                    rows.append({"model": name, "seed": seed} | point)
+                    if output is not None:
+                        output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+            except RomouError as error:
+                raise SystemExit(f"{name}: {error}") from error
     print_table(rows, out)
 
 
