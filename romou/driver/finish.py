@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ import numpy as np
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
-from romou.driver.layer_times import noise_of, time_layers
+from romou.driver.layer_times import LayerTime, noise_of, time_layers
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
 from romou.driver.summary import layer_rows, unmeasured, warn_of_host, where_nodes_run
@@ -55,6 +55,16 @@ class _Finalist:
         """True if a kernel is not the default one."""
         return self.tuned is not self.default
 
+    def changed(self) -> set[str]:
+        """Return the keys of the tasks that the default model has with another config, or not at all."""
+        before = {task.key for task in self.default_compilation.tasks}
+        results = {task.key: self.results.get(task.key) for task in self.compilation.tasks}
+        return {
+            key
+            for key, result in results.items()
+            if key not in before or (result is not None and result.config is not None and not result.is_default)
+        }
+
 
 def finish(
     compilation: Compilation,
@@ -81,20 +91,22 @@ def finish(
     finalist = _assembled(compilation, site, results, max_memory, plain)
     if finalist.check.is_wrong and site.target.limits.has_fp16_arithmetic:
         finalist = _with_fp32_sums(finalist, plain)
-    default_ms, tuned_ms, noise = _timed_alternately(finalist.default, finalist.tuned)
     is_by_estimate = any(result.estimated_ms is not None for result in results.values())
+    searched, layers = finalist.compilation, _layer_times(finalist, compilation.alternatives)
     # A stand-in's times say nothing of the target's device.
-    is_slower = finalist.is_tuned and tuned_ms >= default_ms and not is_by_estimate
-    if is_slower and _has_default_times(finalist.results):
-        finalist = _with_default_kernels(finalist)
-        tuned_ms = tuned_ms if finalist.is_tuned else default_ms
+    if finalist.is_tuned and not is_by_estimate and _has_default_times(finalist.results):
+        finalist, (default_ms, tuned_ms, noise) = _of_what_helps(finalist, layers, plain)
+    else:
+        default_ms, tuned_ms, noise = _timed_alternately(finalist.default, finalist.tuned)
+    if [task.key for task in finalist.compilation.tasks] != [task.key for task in searched.tasks]:
+        layers = _layer_times(finalist, compilation.alternatives)
     if finalist.check.is_wrong:
         _report_wrong_outputs(finalist, records, verify=verify, plain=plain)
     check_stability(finalist.tuned, compilation.imported)
     summary = Summary(
         target=str(finalist.site.named),
         device=finalist.site.name,
-        rows=_timed_rows(finalist, compilation.alternatives),
+        rows=_timed_rows(finalist, compilation.alternatives, layers),
         default_ms=default_ms,
         tuned_ms=tuned_ms,
         noise=noise,
@@ -191,43 +203,90 @@ def with_fp32_sums(
     return changed
 
 
-def _with_default_kernels(finalist: _Finalist) -> _Finalist:
-    """Return the default model as the tuned one, if its outputs are right.
+def _of_what_helps(
+    finalist: _Finalist, layers: Mapping[str, LayerTime], plain: Summary
+) -> tuple[_Finalist, tuple[float, float, float]]:
+    """Return the model with those configs that make it faster, and times as `_timed_alternately` gives them.
 
-    Kernels may be faster than the defaults in isolation, but slower in the model.
+    Kernels may be faster than the defaults in isolation, but slower in the model. Then it gets half of them, those that
+    save the most, and if that does not help either, none.
+
+    layers: task key -> times of the default and of the tuned kernel beside each other. These decide against a config
+        that only seemed faster during the search.
     """
-    imported, target = finalist.compilation.imported, finalist.site.target
-    check = check_outputs(finalist.default, imported, target)
+    changed, common = finalist.changed(), {task.key for task in finalist.default_compilation.tasks}
+    slower = {key for key in changed & common & layers.keys() if not layers[key].is_faster}
+    calls = {task.key: task.calls for task in finalist.compilation.tasks}
+
+    def saved_ms(key: str) -> float:
+        return calls[key] * (layers[key].default_ms - layers[key].tuned_ms) if key in layers else 0.0
+
+    helpful = sorted((changed & common) - slower, key=lambda key: (-saved_ms(key), key))
+    times = None
+    for put_back in (slower, set(helpful[(len(helpful) + 1) // 2 :]), changed):
+        if times is not None and not put_back:
+            continue
+        if put_back:
+            # The device may have room for two models, but not for three.
+            finalist = replace(finalist, tuned=finalist.default)
+            finalist = _with_default_kernels(finalist, put_back, plain)
+        times = _timed_alternately(finalist.default, finalist.tuned)
+        if not finalist.is_tuned or times[1] < times[0]:
+            break
+    assert times is not None
+    return finalist, times
+
+
+def _with_default_kernels(finalist: _Finalist, keys: Collection[str], plain: Summary) -> _Finalist:
+    """Return the finalist with the default kernels of some tasks, if its outputs are right then.
+
+    If no other task has a config of its own, the tuned model is the default one, with its joined kernels.
+    """
+    before, target = finalist.default_compilation, finalist.site.target
+    if finalist.changed() <= set(keys):
+        compilation, tuned = before, finalist.default
+    else:
+        configs = {key: config for key, config in finalist.compilation.configs.items() if key not in keys}
+        configs |= {key: config for key, config in before.configs.items() if key in keys}
+        compilation = finalist.compilation.with_configs(configs)
+        tuned = tuned_model(compilation, finalist.site, plain)
+    check = check_outputs(tuned, compilation.imported, target)
     if check.is_wrong:
-        return finalist
-    compilation, results = finalist.default_compilation, finalist.results
-    default_of = {task.key: task.default_config(target) for task in compilation.tasks if task.key in results}
+        return replace(finalist, tuned=tuned_model(finalist.compilation, finalist.site, plain))
+    default_of = {
+        task.key: before.configs.get(task.key) or task.default_config(target)
+        for task in before.tasks
+        if task.key in keys and task.key in finalist.results
+    }
+    put_back = {
+        key: replace(result, config=result.config and default_of[key], best_ms=result.default_ms, is_default=True)
+        for key, result in finalist.results.items()
+        if key in default_of
+    }
     return replace(
-        finalist,
-        compilation=compilation,
-        tuned=finalist.default,
-        check=check,
-        results={
-            key: replace(
-                results[key], config=results[key].config and default, best_ms=results[key].default_ms, is_default=True
-            )
-            for key, default in default_of.items()
-        },
+        finalist, compilation=compilation, tuned=tuned, check=check, results={**finalist.results, **put_back}
     )
 
 
-def _timed_rows(finalist: _Finalist, alternatives: Mapping[str, tuple[str, ...]]) -> tuple[LayerRow, ...]:
+def _layer_times(finalist: _Finalist, alternatives: Mapping[str, tuple[str, ...]]) -> dict[str, LayerTime]:
+    default = (finalist.default_compilation, finalist.default)
+    return time_layers(default, (finalist.compilation, finalist.tuned), alternatives)
+
+
+def _timed_rows(
+    finalist: _Finalist, alternatives: Mapping[str, tuple[str, ...]], layers: Mapping[str, LayerTime]
+) -> tuple[LayerRow, ...]:
     """Return a row for each task, with times in the two final models instead of those of the search.
 
     Candidates are timed far apart, between builds. Their times choose a config; a table of them would not add up.
     """
-    default = (finalist.default_compilation, finalist.default)
-    times = time_layers(default, (finalist.compilation, finalist.tuned), alternatives)
     rows = []
     for row in layer_rows(finalist.compilation, finalist.results, alternatives):
-        time = times.get(row.key)
-        measured = {} if time is None else dataclasses.asdict(time)
-        rows.append(replace(row, **measured))
+        if row.key in layers:
+            is_default = row.key in finalist.results and finalist.results[row.key].is_default
+            time = layers[row.key].of_default() if is_default else layers[row.key]
+            row = replace(row, **dataclasses.asdict(time))
+        rows.append(row)
     return tuple(rows)
 
 

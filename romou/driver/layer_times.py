@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from romou.base.errors import RomouError
 from romou.compiler.compilation import Compilation
@@ -29,6 +29,15 @@ class LayerTime:
     default_ms: float
     tuned_ms: float
     noise: float
+
+    @property
+    def is_faster(self) -> bool:
+        """True if the tuned kernels take less time."""
+        return self.tuned_ms < self.default_ms
+
+    def of_default(self) -> LayerTime:
+        """Return the times where the default kernels are kept."""
+        return replace(self, tuned_ms=self.default_ms)
 
 
 def noise_of(samples: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,15 +10,19 @@ import pytest
 import romou
 from romou.base.space import Config
 from romou.driver import finish
+from romou.driver.layer_times import LayerTime
 from romou.tuner.search import TaskResult, TuningSession
 from support.models.small_networks import NetworkBuilder
 
 
 def tuned_with(
-    monkeypatch: pytest.MonkeyPatch, *, default_ms: float, tuned_ms: float
+    monkeypatch: pytest.MonkeyPatch, times_ms: Sequence[float], layers: Sequence[LayerTime] = (), convs: int = 1
 ) -> tuple[romou.TunedModel, dict[str, Config]]:
     """Return a model and the default configs. Its search found another config for each task, with half the measured
     time.
+
+    times_ms: of the models that are made, in order, the default one first.
+    layers: times of the first tasks in the model. Without an entry, the table has the search's times.
     """
     defaults: dict[str, Config] = {}
 
@@ -46,19 +51,27 @@ def tuned_with(
 
     monkeypatch.setattr(TuningSession, "run", run)
     monkeypatch.setattr(finish, "tuned_model", tuned_model)
-    monkeypatch.setattr(
-        romou.TunedModel, "times", lambda self, *, repeat: [default_ms if self is made[0] else tuned_ms] * repeat
-    )
-    # The table has the search's times if a kernel is not timed in the model.
-    monkeypatch.setattr(finish, "time_layers", lambda *_: {})
-    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
-    model = romou.tune(graph.model(graph.conv("x", 8, 12)), target="null", trials=2, work_dir=False)
-    assert len(made) == 2
+    monkeypatch.setattr(romou.TunedModel, "times", lambda self, *, repeat: [times_ms[made.index(self)]] * repeat)
+    monkeypatch.setattr(finish, "time_layers", lambda *_: dict(zip(defaults, layers, strict=False)))
+    graph, x = NetworkBuilder({"x": (1, 8, 9, 9)}), "x"
+    for number in range(convs):
+        x = graph.conv(x, 8 + number, 9 + number)
+    model = romou.tune(graph.model(x), target="null", trials=2 * convs, work_dir=False)
+    assert len(made) == len(times_ms)
     return model, defaults
 
 
+def layer(default_ms: float, tuned_ms: float) -> LayerTime:
+    return LayerTime(default_ms=default_ms, tuned_ms=tuned_ms, noise=0.0)
+
+
+def has_own_config(model: romou.TunedModel, defaults: dict[str, Config]) -> list[bool]:
+    configs = {row.key: row.config for row in model.summary().rows}
+    return [configs[key] != dict(default) for key, default in defaults.items()]
+
+
 def test_what_does_not_help_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, defaults = tuned_with(monkeypatch, default_ms=3.0, tuned_ms=3.2)
+    model, defaults = tuned_with(monkeypatch, [3.0, 3.2])
     summary = model.summary()
     assert (summary.default_ms, summary.tuned_ms) == (3.0, 3.0)
     rows = [row for row in summary.rows if row.key in defaults]
@@ -69,9 +82,33 @@ def test_what_does_not_help_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_helps_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, defaults = tuned_with(monkeypatch, default_ms=3.0, tuned_ms=2.9)
+    model, defaults = tuned_with(monkeypatch, [3.0, 2.9])
     summary = model.summary()
     assert (summary.default_ms, summary.tuned_ms) == (3.0, 2.9)
     assert [row.speedup for row in summary.rows if row.key in defaults and row.config != dict(defaults[row.key])] == [
         2.0
     ] * len(defaults)
+
+
+def test_a_kernel_that_is_slower_beside_its_default_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [layer(2.0, 1.5), layer(2.0, 2.1), layer(2.0, 1.8)]
+    model, defaults = tuned_with(monkeypatch, [3.0, 9.9, 2.9], layers, convs=3)
+    assert has_own_config(model, defaults) == [True, False, True]
+    summary = model.summary()
+    assert (summary.default_ms, summary.tuned_ms) == (3.0, 2.9)
+    times = {row.key: (row.default_ms, row.tuned_ms) for row in summary.rows}
+    assert [times[key] for key in defaults] == [(2.0, 1.5), (2.0, 2.0), (2.0, 1.8)]
+
+
+def test_the_half_that_saves_the_most_is_tried_before_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [layer(2.0, 1.9), layer(2.0, 1.0), layer(2.0, 1.8), layer(2.0, 1.5)]
+    model, defaults = tuned_with(monkeypatch, [3.0, 3.2, 2.8], layers, convs=4)
+    assert has_own_config(model, defaults) == [False, True, False, True]
+    assert (model.summary().default_ms, model.summary().tuned_ms) == (3.0, 2.8)
+
+
+def test_the_defaults_are_kept_where_no_part_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [layer(2.0, 1.9), layer(2.0, 2.0), layer(2.0, 1.8)]
+    model, defaults = tuned_with(monkeypatch, [3.0, 3.1, 3.2, 3.3], layers, convs=3)
+    assert has_own_config(model, defaults) == [False, False, False]
+    assert (model.summary().default_ms, model.summary().tuned_ms) == (3.0, 3.0)
