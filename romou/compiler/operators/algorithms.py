@@ -43,14 +43,17 @@ from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_p
 
 # The choice of the knob `algorithm` that every operator has, and that of products of floats on tensor cores.
 DIRECT, TF32X3 = "direct", tensor_core.TF32X3
+# The choice of convolutions of bytes on CPUs (`operators/words.py`).
+WORDS = "words"
 ALGORITHM = Knob(
     name="algorithm",
-    choices=(DIRECT, *TILES, *PIECES, TF32X3),
+    choices=(DIRECT, *TILES, *PIECES, TF32X3, WORDS),
     default=DIRECT,
     absent=DIRECT,
     help=(
         "sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; a long sum in pieces, which a"
-        " second kernel adds up in their order; or products of floats on tensor cores, each three products of TF32"
+        " second kernel adds up in their order; products of floats on tensor cores, each three products of TF32; or"
+        " bytes in vectors of 16 pixels, which `tile_w` counts"
     ),
 )
 
@@ -274,7 +277,7 @@ class DirectAlgorithm(Algorithm):
         schedule_packing(sch)
         return sch
 
-    def dimensions(self, config: Config) -> str:
+    def dimensions(self, config: Config) -> str | None:
         contracted = self.contracted
         buffers = (contracted.data, contracted.weight, contracted.func.params[-1])
         return describe(self.contraction(flat=_is_flat(config)), config, buffers)

@@ -17,6 +17,7 @@ from romou.compiler.operators.algorithms import (
     ALGORITHM,
     DIRECT,
     TF32X3,
+    WORDS,
     Algorithm,
     Contracted,
     DirectAlgorithm,
@@ -32,6 +33,7 @@ from romou.compiler.operators.functions import with_functions
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.pieces import PIECES
 from romou.compiler.operators.winograd.convolution import StoredWeight
+from romou.compiler.operators.words import WordsAlgorithm
 from romou.compiler.operators.workload import FAMILY
 from romou.compiler.scheduling.blocks import (
     find_blocks,
@@ -190,6 +192,7 @@ class ContractionTemplate(Template):
         return {
             DIRECT: DirectAlgorithm(self.contracted, self.placement),
             TF32X3: SplitAlgorithm(self.contracted, self.placement),
+            WORDS: WordsAlgorithm(self.contracted, self.placement),
             **others,
             **pieces,
         }

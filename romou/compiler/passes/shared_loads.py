@@ -151,6 +151,9 @@ class _Sharer:
         # Evaluated only under a condition: a load in it must stay there.
         if is_conditional(expr):
             return expr
+        # The operand stands for a place in memory, not for its value.
+        if op_name(expr) == "tirx.address_of":
+            return expr
         new = mutator.default_mutate(expr)
         if not self._is_worth_a_name(new):
             return new

@@ -17,7 +17,7 @@ from tvm.ir import PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.primitives import LANES, is_texel
+from romou.compiler.tir.primitives import LANES, is_lanes
 from romou.devices.backends.dialect import dialect_of
 
 Indices: TypeAlias = Sequence[tirx.Expr]
@@ -33,6 +33,8 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
     patch: T.alloc_local(8)          ->      patch: T.alloc_local(2, "float32x4")
     patch[4:8] = v                           patch[1] = v
     … patch[6]                               … patch[1].s2
+
+    In OpenCL, a register tile may also have vectors of 8 or 16.
     """
     vectors = _Vectors(func)
     # Declarations come before accesses, which depend on them.
@@ -47,7 +49,7 @@ class _Vectors:
     loads, stores: buffer -> indices of its accesses.
     escaping: buffers whose pointer is an argument of a call, which may use it in any way.
     pointers: parameter -> its replacement, or itself.
-    buffers: scalar buffer -> array of vectors.
+    buffers: scalar buffer -> array of vectors, and the lanes of each.
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:
@@ -56,9 +58,11 @@ class _Vectors:
         self.stores: dict[tirx.Var, list[Indices]] = {}
         self.escaping: set[tirx.Var] = set()
         self.pointers = {p: p for p in func.params}
-        self.buffers: dict[tirx.Var, tirx.Var] = {}
+        self.buffers: dict[tirx.Var, tuple[tirx.Var, int]] = {}
+        dialect = dialect_of(func)
         # `gather_bytes` reads truth values one by one.
-        self.scalar_types = {"bool"} if dialect_of(func).widens_truth_values else set()
+        self.scalar_types = {"bool"} if dialect.widens_truth_values else set()
+        self.widest = dialect.widest_vector
         structural_walk(
             func.body,
             [
@@ -77,7 +81,7 @@ class _Vectors:
             return stmt
         pointer = tirx.Var(stmt.data.name, PointerType(PrimType(f"{old.dtype}x{LANES}"), str(old.scope())))
         self.pointers[stmt.data] = pointer
-        return tirx.DeclBuffer(self._array(old, data=pointer, scope=str(old.scope())), data=pointer)
+        return tirx.DeclBuffer(self._array(old, LANES, data=pointer, scope=str(old.scope())), data=pointer)
 
     def allocate(self, stmt: tirx.AllocBuffer) -> tirx.Stmt:
         """Allocate a register tile as vectors, if it is filled in whole vectors and its lanes have constant indices."""
@@ -85,39 +89,57 @@ class _Vectors:
         stores = self.stores.get(old, [])
         is_register_tile = str(old.scope()) == "local" and stores and old not in self.escaping and len(old.shape) == 1
         is_scalar = tvm.DataType(str(old.dtype)).lanes == 1 and str(old.dtype) not in self.scalar_types
-        if not is_register_tile or not is_scalar or not all(map(self._is_whole, stores)):
+        if not is_register_tile or not is_scalar:
             return stmt
-        if not all(self._is_whole(indices) or _is_lane(indices) for indices in self.loads.get(old, [])):
+        lanes = _lanes_of(stores[0])
+        if lanes > self.widest or not all(self._is_whole(indices, lanes) for indices in stores):
             return stmt
-        return tirx.AllocBuffer(self._array(old, scope="local"))
+        if not all(self._is_whole(indices, lanes) or _is_lane(indices) for indices in self.loads.get(old, [])):
+            return stmt
+        return tirx.AllocBuffer(self._array(old, lanes, scope="local"))
 
     def load(self, access: TensorLoad) -> tirx.Expr:
         """Load a vector, or a lane of one."""
         new = self.buffers.get(access.source)
         if new is None:
             return access
-        vector = tirx.BufferLoad(new, self._texel(access.indices))
-        return vector if self._is_whole(access.indices) else tirx.Shuffle([vector], [int(access.indices[0]) % LANES])
+        array, lanes = new
+        vector = tirx.BufferLoad(array, self._place(access.indices, lanes))
+        return (
+            vector
+            if self._is_whole(access.indices, lanes)
+            else tirx.Shuffle([vector], [int(access.indices[0]) % lanes])
+        )
 
     def store(self, access: tirx.BufferStore) -> tirx.Stmt:
         """Store a vector."""
         new = self.buffers.get(access.buffer)
-        return access if new is None else tirx.BufferStore(new, access.value, self._texel(access.indices))
+        if new is None:
+            return access
+        array, lanes = new
+        return tirx.BufferStore(array, access.value, self._place(access.indices, lanes))
 
-    def _is_whole(self, indices: Indices) -> bool:
-        if len(indices) != 1 or not is_texel(indices[0]):
+    def _is_whole(self, indices: Indices, lanes: int = LANES) -> bool:
+        if len(indices) != 1 or not is_lanes(indices[0], lanes):
             return False
         step = self.analyzer.modular_set(indices[0].base)
-        return int(step.coeff) % LANES == 0 and int(step.base) % LANES == 0
+        return int(step.coeff) % lanes == 0 and int(step.base) % lanes == 0
 
-    def _texel(self, indices: Indices) -> list[tirx.Expr]:
-        first = indices[0].base if self._is_whole(indices) else indices[0]
-        return [self.analyzer.simplify(first // LANES)]
+    def _place(self, indices: Indices, lanes: int) -> list[tirx.Expr]:
+        first = indices[0].base if self._is_whole(indices, lanes) else indices[0]
+        return [self.analyzer.simplify(first // lanes)]
 
-    def _array(self, old: tirx.Var, **options: Any) -> tirx.Var:
-        shape = [-(-old.shape[0] // LANES)]
-        self.buffers[old] = tirx.decl_buffer(shape, f"{old.dtype}x{LANES}", old.name, **options)
-        return self.buffers[old]
+    def _array(self, old: tirx.Var, lanes: int, **options: Any) -> tirx.Var:
+        shape = [-(-old.shape[0] // lanes)]
+        array = tirx.decl_buffer(shape, f"{old.dtype}x{lanes}", old.name, **options)
+        self.buffers[old] = array, lanes
+        return array
+
+
+def _lanes_of(indices: Indices) -> int:
+    """Return the lanes of an access: 4 of another number than 4, 8 and 16, which no array of vectors has."""
+    lanes = int(indices[0].lanes) if len(indices) == 1 and isinstance(indices[0], tirx.Ramp) else LANES
+    return lanes if lanes in (2 * LANES, 4 * LANES) else LANES
 
 
 def _is_lane(indices: Indices) -> bool:

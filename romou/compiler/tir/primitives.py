@@ -76,9 +76,14 @@ def is_image(buffer: tirx.Buffer) -> bool:
 
 def is_texel(index: tirx.Expr) -> bool:
     """Return whether an index is the lanes of one texel, in order."""
+    return is_lanes(index, LANES)
+
+
+def is_lanes(index: tirx.Expr, lanes: int) -> bool:
+    """Return whether an index is that of `lanes` neighbours, in order."""
     return (
         isinstance(index, tirx.Ramp)
-        and int(index.lanes) == LANES
+        and int(index.lanes) == lanes
         and isinstance(index.stride, tirx.IntImm)
         and int(index.stride) == 1
     )

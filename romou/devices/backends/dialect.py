@@ -30,6 +30,7 @@ class Dialect:
     has_cooperative_matrices  whether warps load matrices from local memory. Otherwise each work-item holds its fragment
     fp16_texel                the type of four fp16 numbers in memory
     rounds_divisions_roughly  whether fp32 divisions may be off by more than one ULP, unless `correctly_rounded`
+    widest_vector             most lanes of the vectors that a register tile is made of
     rounding_mark             the external function around correctly rounded divisions
     """
 
@@ -49,6 +50,7 @@ class Dialect:
     has_cooperative_matrices = False
     fp16_texel = "uint64"
     rounds_divisions_roughly = False
+    widest_vector = 4
     rounding_mark = ""
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
@@ -265,6 +267,25 @@ def dot_of_bytes(data: tirx.Expr, weight: tirx.Expr, total: tirx.Expr, *, is_sig
     weight: its bytes are signed.
     """
     return tirx.call_pure_extern("int32", f"dot_of_bytes_{'ss' if is_signed else 'us'}", data, weight, total)
+
+
+# Accesses of bytes, four to a word of 32 bits, which OpenCL's folder defines.
+WORDS_CALL = re.compile(r"\b(load|store)_words_(\d+)(?:_by_(\d+))?\b")
+
+
+def load_words(tensor: tirx.Expr, at: tirx.Expr, count: int, lanes: int, stride: int) -> tirx.Expr:
+    """Return a vector of uint32: the words at, at + stride, ... of a tensor. Words that it lacks may be any number.
+
+    tensor: a load of its first byte. It has `count` words.
+    """
+    name = f"load_words_{lanes}_by_{stride}"
+    return tirx.call_pure_extern(vector_type("uint32", lanes), name, tirx.address_of(tensor), at, count)
+
+
+def store_words(words: tirx.Expr, tensor: tirx.Expr, at: tirx.Expr) -> tirx.Stmt:
+    """Store one or several uint32 as word `at` of a tensor, and those behind it. tensor: as in `load_words`."""
+    lanes = int(tvm.DataType(str(words.ty)).lanes)
+    return call_on_device(f"store_words_{lanes}", words, tirx.address_of(tensor), at)
 
 
 def vector_type(base: str, lanes: int) -> str:

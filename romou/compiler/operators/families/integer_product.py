@@ -80,9 +80,9 @@ _MOST_WRITTEN = 2048
 _GROUP, _CPU_GROUP = 64, 4
 # Work-items along the columns that read a cache line together.
 _LEAST_ACROSS = 8
-# Lanes of a vector on a CPU, and vectors of columns of a work-item. On a Xeon with AVX-512, 16 lanes take
-# PoCL 3.1 1.8 times as long, Intel's OpenCL three quarters of the time.
-_CPU_LANES, _CPU_VECTORS = 8, 4
+# Lanes of a vector on a CPU, and vectors of columns of a work-item. On a Xeon with AVX-512, 8 lanes and 4 vectors take
+# PoCL 3.1 and Intel's OpenCL 1.3 times as long.
+_CPU_LANES, _CPU_VECTORS = 16, 2
 
 
 class IntegerTemplate(PackedTemplate):

@@ -75,6 +75,7 @@ class OpenCLC(Dialect):
     prints_seven_digits = True
     packs_fp16_as_bits = True
     rounds_divisions_roughly = True
+    widest_vector = 16
     # `opencl_runtime/program.cc` searches for the comment.
     rounding_mark = "/* correctly rounded */"
 

@@ -48,7 +48,7 @@ from typing import Any
 
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
-from romou.devices.backends.opencl import dot_products, fp16_accesses, sub_groups
+from romou.devices.backends.opencl import dot_products, fp16_accesses, sub_groups, word_accesses
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
@@ -188,7 +188,13 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
         ]
     own = "".join(
         part(extended)
-        for part in (definitions, sub_groups.definitions, dot_products.definitions, fp16_accesses.definitions)
+        for part in (
+            definitions,
+            sub_groups.definitions,
+            dot_products.definitions,
+            fp16_accesses.definitions,
+            word_accesses.definitions,
+        )
     )
     return before + own + "".join(defined) + "".join(extended)
 
