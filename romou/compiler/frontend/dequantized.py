@@ -82,7 +82,9 @@ class _Rewriter:
         names["scaled"] = names["scaled"] if bias else node.output[0]
 
         def made(operator: str, *inputs: str, output: str, **given: Any) -> onnx.NodeProto:
-            return helper.make_node(operator, list(inputs), [output], name=node.name, **given)
+            # onnxruntime requires nodes to have different names.
+            name = node.name if operator == _PRODUCTS[node.op_type] else f"{node.name}/{output}"
+            return helper.make_node(operator, list(inputs), [output], name=name, **given)
 
         kept = attributes if is_convolution else {}
         yield made(_PRODUCTS[node.op_type], *inputs, output=names["product"], **kept)

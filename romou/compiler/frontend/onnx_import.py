@@ -36,6 +36,7 @@ from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, with
 from romou.compiler.frontend.microsoft import with_microsoft_domain
 from romou.compiler.frontend.onnx_graph import check, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
+from romou.compiler.frontend.qlinear import with_standard_operators
 from romou.compiler.frontend.quantized import check_products, with_packed_weights
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.sizes import check_ranges, check_sizes
@@ -77,7 +78,7 @@ def import_onnx(
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
-    packed = with_packed_weights(proto)
+    packed = with_packed_weights(with_standard_operators(proto))
     # fp16 has no sums of that size.
     simple, settled = simplify(with_integer_products(packed) if asked.kind == AS_GIVEN else packed)
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
