@@ -24,6 +24,7 @@ from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.integer_kernel import (
     DOT,
     FLOAT,
+    OF_STAGE,
     OF_STEP,
     OF_WORD,
     IntegerKernel,
@@ -66,9 +67,10 @@ KNOBS = (
     ),
     Knob(
         name="convert",
-        choices=(OF_WORD, OF_STEP),
+        choices=(OF_WORD, OF_STEP, OF_STAGE),
         default=OF_WORD,
-        help="whether activations become floats one by one, or all of a step in vectors",
+        help="whether activations become floats one by one, those of a step in vectors, or a group's in local memory",
+        devices="stage: CPUs",
     ),
 )
 # Registers of a work-item for its tiles, which leave some for addresses. Those of a CPU are as wide as vectors, and
@@ -134,6 +136,7 @@ class IntegerTemplate(PackedTemplate):
         choices: dict[str, Sequence[Choice]] = {
             "item_data": [r for r in PLAIN_ITEM_DATA if r == 1 or r < 2 * work.m],
             "lanes": [lanes for lanes in (4, 8, 16) if lanes <= limits.vector_lanes],
+            "convert": [OF_WORD, OF_STEP, OF_STAGE] if limits.is_cpu else [OF_WORD, OF_STEP],
             "item_columns": [c for c in (4, 8, 16, 32, 64) if c == 4 or c < 2 * work.n],
         }
         space = Space.of(self.knobs, limits, choices)
@@ -150,6 +153,8 @@ class IntegerTemplate(PackedTemplate):
                 "whole vectors of columns": np.asarray(tiles.item_columns) % config["lanes"] == 0,
                 "a group less than twice as large as the columns": (tiles.columns < 2 * work.n) | (tiles.columns <= 16),
                 "a step for each part": (np.asarray(tiles.parts) == 1) | (tiles.parts <= tiles.steps_of_stage),
+                "sums over staged rows are not split": (np.asarray(tiles.parts) == 1)
+                | (np.asarray(config["convert"]) != OF_STAGE),
                 "dot products convert nothing": ~is_dot | (np.asarray(config["convert"]) == OF_WORD),
                 "code of a step": written <= _MOST_WRITTEN,
             }
@@ -171,6 +176,10 @@ class IntegerTemplate(PackedTemplate):
                 break
         if limits.is_cpu:
             config = config.replace(group_columns=_CPU_GROUP)
+            staged = config.replace(convert=OF_STAGE)
+            # One row is converted once either way, and a barrier splits the loops over the work-items of a group.
+            if int(config["item_data"]) > 1 and space.is_valid(staged):
+                return staged
             return config if space.is_valid(config) else space.nearest_valid(config)
         splits = [
             config.replace(group_parts=int(parts), group_columns=max(_GROUP // int(parts), _LEAST_ACROSS))

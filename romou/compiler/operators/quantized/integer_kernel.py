@@ -14,7 +14,8 @@ Products are computed in one of these ways. Both are exact.
 
     dot       sums = dot_of_bytes(row's word, column's word, sums), the device's instruction or four integer products
     float     sums += float(byte of the row) * float(byte of the column), in vectors of columns. Before fp32 could round
-              (`IntegerProduct.exact_words`), sums are added to integers
+              (`IntegerProduct.exact_words`), sums are added to integers. A group may convert the rows of activations of
+              such a stage at once, into local memory, which its work-items share
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.integer_matrix import BYTES, VECTOR, IntegerProduct, byte_of
 from romou.compiler.operators.quantized.outputs import if_inside, stored
 from romou.compiler.scheduling.blocks import has_vector_form, substitute
-from romou.compiler.scheduling.statements import guarded, launch, loop
+from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import MULTIPLY_ADD, broadcast_scalars
 from romou.compiler.tir.traversal import nodes_in
@@ -40,7 +41,7 @@ from romou.devices.backends.dialect import dot_of_bytes
 # Choices of the knob `multiply`.
 DOT, FLOAT = "dot", "float"
 # Choices of the knob `convert`.
-OF_STEP, OF_WORD = "step", "word"
+OF_STEP, OF_WORD, OF_STAGE = "step", "word", "stage"
 
 
 class Tiles:
@@ -52,6 +53,7 @@ class Tiles:
     steps_of_stage: steps until sums of floats are added to integers.
     iterations: steps of a work-item.
     outputs: sums of a work-item.
+    staged: activations that a group keeps as floats in local memory.
     """
 
     def __init__(self, work: IntegerProduct, config: Columns) -> None:
@@ -65,6 +67,8 @@ class Tiles:
         self.iterations = self.stages * -(-self.steps_of_stage // self.parts)
         self.column_groups, self.row_groups = -(-work.n // self.columns), -(-work.m // self.item_data)
         self.outputs = self.item_data * self.item_columns
+        is_staged = np.asarray(config["convert"]) == OF_STAGE
+        self.staged = is_staged * self.steps_of_stage * VECTOR * BYTES * self.item_data
 
     @property
     def groups(self) -> Any:
@@ -78,8 +82,8 @@ class Tiles:
 
     @property
     def local_memory_bytes(self) -> Any:
-        """Bytes of local memory of a group: the parts of its sums."""
-        return 4 * (np.asarray(self.parts) > 1) * self.threads * self.outputs
+        """Bytes of local memory of a group: the parts of its sums, or its activations."""
+        return 4 * ((np.asarray(self.parts) > 1) * self.threads * self.outputs + self.staged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +129,12 @@ class IntegerKernel:
         self.sums = self._buffer("sums", outputs, "float32" if self.is_float else "int32")
         if self.is_float:
             self.codes = self._buffer("codes", self.columns, "float32")
-            self.of_step = config["convert"] == OF_STEP
-            self.numbers = self._buffer("numbers", self.rows * VECTOR * BYTES if self.of_step else 1, "float32")
+            self.convert = str(config["convert"])
+            if self.convert == OF_STAGE:
+                self.numbers = self._buffer("numbers", int(tiles.staged), "float32", scope="shared")
+            else:
+                numbers = self.rows * VECTOR * BYTES if self.convert == OF_STEP else 1
+                self.numbers = self._buffer("numbers", numbers, "float32")
         self.totals = self._buffer("totals", outputs, "int32") if self.has_stages else self.sums
 
     def function(self) -> tirx.PrimFunc:
@@ -159,7 +167,9 @@ class IntegerKernel:
         if stages * steps_of_stage != self.tiles.steps:
             inside.append(step < int(self.tiles.steps))
         body = guarded(functools.reduce(tirx.And, inside) if inside else None, self._step(step))
-        each: tirx.Stmt = tirx.SeqStmt([self._zeros(self.sums), loop(self.iteration, count, body)])
+        is_staged = self.is_float and self.convert == OF_STAGE
+        before = [self._stage_data()] if is_staged else []
+        each: tirx.Stmt = tirx.SeqStmt([*before, self._zeros(self.sums), loop(self.iteration, count, body)])
         if self.has_stages:
             each = tirx.SeqStmt([each, self._in_vectors(self._add_stage, len_of(self.totals))])
             each = tirx.SeqStmt([self._zeros(self.totals), loop(self.stage, stages, each)])
@@ -179,12 +189,38 @@ class IntegerKernel:
         value = self._at(self.sums, place).astype("int32")
         return self._put(self.totals, place, self._at(self.totals, place) + value)
 
+    def _stage_data(self) -> tirx.Stmt:
+        """Make floats of a stage of the group's rows of activations, in local memory."""
+        steps, across, at = int(self.tiles.steps_of_stage), int(self.tiles.across), tirx.Var("staged_step", "int32")
+        own = at * across + self.x
+        step, stored = self.stage * steps + own, []
+        for row in range(self.rows):
+            stored.append(self._load_data(step, row))
+            for number in range(BYTES):
+                first = self._staged(own, row, number)
+
+                def put(lane: tirx.Expr, row: int = row, number: int = number, first: tirx.Expr = first) -> tirx.Stmt:
+                    return self._put(self.numbers, first + lane, self._number(row * VECTOR + lane, number))
+
+                stored.append(self._vector(put, VECTOR))
+        inside = [own < steps] if steps % across else []
+        if int(self.tiles.stages) * steps != self.tiles.steps:
+            inside.append(step < int(self.tiles.steps))
+        body = guarded(functools.reduce(tirx.And, inside) if inside else None, tirx.SeqStmt(stored))
+        return tirx.SeqStmt([barrier(), loop(at, -(-steps // across), body), barrier()])
+
+    def _staged(self, step: tirx.Expr, row: int, number: int) -> tirx.Expr:
+        """Return the place of byte `number` of the first word of a step of the stage."""
+        return (step * self.rows + row) * VECTOR * BYTES + number * VECTOR
+
     def _step(self, step: tirx.Expr) -> tirx.Stmt:
         """Add the products of four words of each row with four words of each column."""
         statements = []
         for row in range(self.rows):
+            if self.is_float and self.convert == OF_STAGE:
+                continue
             statements.append(self._load_data(step, row))
-            if self.is_float and self.of_step:
+            if self.is_float and self.convert == OF_STEP:
                 statements += [self._convert_data(row, number) for number in range(BYTES)]
         for word in range(VECTOR):
             for vector in range(0, self.columns, self.lanes):
@@ -227,8 +263,11 @@ class IntegerKernel:
             for vector in range(0, self.columns, self.lanes):
                 statements.append(self._convert_weight(vector, number))
             for row in range(self.rows):
-                place = (row * BYTES + number) * VECTOR + word if self.of_step else 0
-                if not self.of_step:
+                place: int | tirx.Expr = (row * BYTES + number) * VECTOR + word if self.convert == OF_STEP else 0
+                if self.convert == OF_STAGE:
+                    # Steps of a stage are not split there.
+                    place = self._staged(self.iteration, row, number) + word
+                elif self.convert == OF_WORD:
                     statements.append(self._put(self.numbers, 0, self._number(row * VECTOR + word, number)))
                 statements += [self._add_products(row, place, at) for at in range(0, self.columns, self.lanes)]
         return statements
@@ -255,7 +294,7 @@ class IntegerKernel:
 
         return self._vector(convert, self.lanes)
 
-    def _add_products(self, row: int, place: int, vector: int) -> tirx.Stmt:
+    def _add_products(self, row: int, place: int | tirx.Expr, vector: int) -> tirx.Stmt:
         first = row * self.columns + vector
 
         def add(lane: tirx.Var) -> tirx.Stmt:
