@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.algorithms import DIRECT
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.text_loops import Loops
 from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import LANES
 from romou.devices.targets import Target
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.estimate import estimable
@@ -130,6 +132,8 @@ class PhoneTask:
     def usage(self) -> KernelUsage:
         """The usage of each kernel by Romou's formulas, with the iterations that TVM unrolled."""
         usage = self.form.usage(self.columns)
+        if isinstance(self.recorded, AutotvmTask) and self.recorded.algorithm != DIRECT:
+            return self._with_images(usage)
         if (self.unrolled == 1).all():
             return usage
         # What the formulas unroll already: the window, or a row of a depthwise one.
@@ -138,6 +142,27 @@ class PhoneTask:
         steps = np.maximum(self.unrolled / (width if self.recorded.is_depthwise else unrolled), 1)
         grown = {name: getattr(usage, name) * steps for name in _OF_ITERATION}
         return replace(usage, iterations=usage.iterations / steps, **grown)
+
+    def _with_images(self, usage: KernelUsage) -> KernelUsage:
+        """Return the usage of products of AutoTVM's Winograd, whose workspaces are images.
+
+        A tile is a row of the data's image. Its columns are the channels, and the positions of each. So neighbours
+        along the tiles load from different rows, and a warp's load moves a cache line for each of them. Romou's
+        workspaces are buffers in which tiles are neighbours.
+        """
+        spec = self.target.spec
+        assert spec.warp_sizes is not None, "a GPU with an estimate has a known warp size"
+        assert spec.l2_line_bytes is not None, "all Adreno GPUs have the line of their family"
+        warp, size = min(spec.warp_sizes), usage.work_group_size
+        loads = usage.unshared_buffer_bytes / (size * LANES * usage.element_bytes)
+        lines = np.minimum(self.columns["wg_w"], warp) * -(-size // warp)
+        return replace(
+            usage,
+            buffer_bytes=np.zeros_like(usage.buffer_bytes),
+            image_bytes=usage.image_bytes + loads * lines * spec.l2_line_bytes,
+            unshared_buffer_bytes=np.zeros_like(usage.unshared_buffer_bytes),
+            unshared_image_bytes=usage.unshared_image_bytes + usage.unshared_buffer_bytes,
+        )
 
     @cached_property
     def equivalents(self) -> list[Config | str]:

@@ -209,6 +209,25 @@ def test_products_of_winograd_are_translated(tmp_path: Path) -> None:
     assert isinstance(equivalents(task)[0], str)
 
 
+def test_products_of_winograd_read_images_and_a_cache_line_for_each_tile_of_a_warp(tmp_path: Path) -> None:
+    groups = [(4, 16), (2, 32), (1, 128)]
+    knobs = [{"auto_unroll_max_step": 4, "tile_y": [-1, 2, o], "tile_x": [-1, 3, w]} for o, w in groups]
+    template = "conv2d_nchw_winograd.image2d"
+    arguments = tensors([1, 16, 100, 100], [32, 16, 3, 3])
+    path = tmp_path / "log"
+    path.write_text("\n".join(log_line(each, [1e-4], 0, template, arguments) for each in knobs), encoding="utf-8")
+    (task,) = phone_tasks.load_tasks(path, default_gpu="adreno660")
+    usage, texel_bytes = task.usage, 8
+    assert not np.any(usage.buffer_bytes)
+    assert not np.any(usage.unshared_buffer_bytes)
+    # One iteration reads a texel of each of three tiles, and four of each of two channels' texels.
+    np.testing.assert_allclose(usage.unshared_image_bytes, [64 * 11 * texel_bytes] * 2 + [128 * 11 * texel_bytes])
+    # Lines of 64 bytes. Two warps of 64 load other tiles.
+    lines = 3 * np.array([16, 32, 128])
+    weights = 2 * 4 * texel_bytes * np.array([4, 2, 1])
+    np.testing.assert_allclose(usage.image_bytes, lines * 64 + weights)
+
+
 DAMAGED = [
     "",
     "{",
