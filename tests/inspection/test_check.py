@@ -62,7 +62,7 @@ def test_times_are_the_estimate_of_default_kernels(report: CheckReport) -> None:
         next(layer for layer in report.layers if layer.name.startswith(kind)) for kind in ("conv2d", "depthwise")
     )
     assert convolution.ms is not None
-    assert convolution.between_ms == pytest.approx((0.59 * convolution.ms, 1.28 * convolution.ms))
+    assert convolution.between_ms == pytest.approx((0.59 * convolution.ms, 1.11 * convolution.ms))
     assert depthwise.between_ms is not None
     assert depthwise.ms is not None
     assert depthwise.between_ms[0] > 2 * depthwise.ms, "recorded depthwise kernels are far from the estimate"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Recorded time of AutoTVM's best kernel over the estimate, quartiles of tasks (docs/validation.md): of convolutions on
 # the GPUs with recordings and on any Adreno, and of depthwise convolutions.
-_RECORDED = {"adreno660": (1.57, 1.96), "adreno740": (0.59, 1.28), "adreno": (0.59, 1.96)}
+_RECORDED = {"adreno660": (1.57, 1.96), "adreno740": (0.59, 1.11), "adreno": (0.59, 1.96)}
 _RECORDED_DEPTHWISE = (2.81, 8.23)
 _DEPTHWISE = "depthwise"
 # Colours of the fastest and the slowest node, and of nodes on the host, in Model Explorer.
