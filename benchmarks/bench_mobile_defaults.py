@@ -3,15 +3,18 @@
     python benchmarks/bench_mobile_defaults.py                                    five GPUs, fp32 and fp16
     python benchmarks/bench_mobile_defaults.py --gpu a660 --precision float32 --only 1x1 --json result.json
     python benchmarks/bench_mobile_defaults.py --against result.json              each number over that of the file
-    python benchmarks/bench_mobile_defaults.py --candidates 16 --gpu a660         how many of the first 16 spill
+    python benchmarks/bench_mobile_defaults.py --candidates 16 --gpu a660         layers of whose first 16 configs none spills
+    python benchmarks/bench_mobile_defaults.py --candidates 16 --every 3          the same of every third layer
 
 The counts are static: nothing is executed. They are machine instructions for each needed multiply-add, idle lanes of
-partial waves included, and the convolutions have a bias and a ReLU. S stands for spills.
-"""
+partial waves included, and the convolutions have a bias and a ReLU. S stands for spills. A layer is clean if none of
+its first configs spills. Those that spill are printed with the knobs that differ from the default config's.
+"""  # noqa: E501
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import statistics
 from collections.abc import Iterator
@@ -72,6 +75,11 @@ def count(model: onnx.ModelProto, needed: int, gpu: str, precision: str, candida
     return {
         "first": len(counts),
         "first_spilling": sum(bool(made.spills) for made in counts),
+        "spilling": [
+            {"place": place, "registers": made.registers, "config": dict(made.config)}
+            for place, made in enumerate(counts)
+            if made.spills
+        ],
         "instructions": round(default.instructions, 3),
         "cycles": round(default.cycles, 3),
         "spills": default.spills,
@@ -85,6 +93,7 @@ def count(model: onnx.ModelProto, needed: int, gpu: str, precision: str, candida
 @precisions_option
 @layers_option
 @click.option("--candidates", default=1, show_default=True, help="First configs of a search, the default among them.")
+@click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Only every so many-th layer.")
 @click.option("--json", "written", type=click.Path(dir_okay=False, path_type=Path), help="Also write the numbers.")
 @click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An earlier --json.")
 def main(
@@ -92,6 +101,7 @@ def main(
     precisions: tuple[str, ...],
     only: str,
     candidates: int,
+    every: int,
     written: Path | None,
     against: Path | None,
 ) -> None:
@@ -103,7 +113,7 @@ def main(
     title = f"Mesa's compilers {mesa_version()} (not the vendors'), default configs: instructions per multiply-add"
     table = table_of_numbers("layer", columns, title=title)
     numbers: dict[str, dict[str, Any]] = {}
-    for name, model, needed in mobile_layers():
+    for name, model, needed in itertools.islice(mobile_layers(), 0, None, every):
         if only not in name:
             continue
         own = numbers[name] = {}
@@ -119,8 +129,8 @@ def main(
         if candidates > 1:
             spills = [number["first_spilling"] for number in made]
             text += (
-                f"; of the first configs {sum(spills)} of {sum(number['first'] for number in made)} spill, in"
-                f" {sum(map(bool, spills))} layers"
+                f"; of the first configs {sum(spills)} of {sum(number['first'] for number in made)} spill,"
+                f" {spills.count(0)} of {len(made)} layers are clean"
             )
         ratios = [
             own[column]["instructions"] / before["instructions"]
@@ -131,8 +141,19 @@ def main(
             mean = statistics.geometric_mean(ratios)
             text += f"; over the earlier ones {mean:.3f}x ({min(ratios):.2f} to {max(ratios):.2f})"
         out.print(text)
+        for name, own in numbers.items():
+            for line in spilling_lines(own[column]) if candidates > 1 and own[column] is not None else ():
+                out.print(f"  {name}: {line}", markup=False, highlight=False)
     if written is not None:
         written.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+
+
+def spilling_lines(number: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each of the first configs that spills."""
+    for made in number["spilling"]:
+        knobs = [f"{knob}={value}" for knob, value in made["config"].items() if number["config"].get(knob) != value]
+        text = ", ".join(knobs) or "the default config"
+        yield f"config {made['place']} of {number['first']} spills, {made['registers']} registers: {text}"
 
 
 def _cell(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
