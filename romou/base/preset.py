@@ -27,7 +27,7 @@ class Registers:
         for no limit.
     max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
         register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
-        With dedicated registers it is for fp32.
+    max_needed_fp16: the same for kernels in fp16, if the register file is dedicated.
     """
 
     max_fill: float
@@ -41,6 +41,7 @@ class Registers:
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None
     max_needed: int | None = None
+    max_needed_fp16: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

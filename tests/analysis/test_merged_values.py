@@ -72,3 +72,29 @@ def test_a_lane_has_a_register_where_two_paths_meet(of: Callable[[str], float]) 
 def test_lanes_are_packed_elsewhere() -> None:
     assert sums("float16", steps=4) <= 3 * 2 + 4
     assert loaded("float16", is_in_branch=False) <= 3 * 2 + 4
+
+
+def test_sums_of_a_loop_keep_a_register_for_each_lane_beside_what_an_iteration_loads() -> None:
+    @T.prim_func(s_tir=True, private=True)
+    def kernel(a: T.Buffer((4096,), "float16x4"), b: T.Buffer((3,), "float16x4")) -> None:
+        acc = T.alloc_buffer((3,), "float16x4", scope="local")
+        loaded = T.alloc_buffer((3,), "float16x4", scope="local")
+        acc[0] = a[0]
+        acc[1] = a[1]
+        acc[2] = a[2]
+        for step in range(64):
+            acc[0] = acc[0] + a[step]
+            acc[1] = acc[1] + a[step + 1]
+            acc[2] = acc[2] + a[step + 2]
+            loaded[0] = a[step + 8]
+            loaded[1] = a[step + 9]
+            loaded[2] = a[step + 10]
+            acc[0] = acc[0] + loaded[0]
+            acc[1] = acc[1] + loaded[1]
+            acc[2] = acc[2] + loaded[2]
+        b[0] = acc[0]
+        b[1] = acc[1]
+        b[2] = acc[2]
+
+    # Three sums by lane, three packed vectors.
+    assert estimate_registers(kernel).as_written >= 3 * 4 + 3 * 2

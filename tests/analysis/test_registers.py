@@ -4,6 +4,8 @@ the registers of loops, guards and barriers, and the script's statistics.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from tvm import tirx
@@ -14,6 +16,8 @@ from romou.base.space import Config
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
+from romou.tuner.analysis.registers.instructions import Code, Loop
+from romou.tuner.analysis.registers.reader import Reader
 from support.kernels.operators import conv, task_of
 from support.suite.exhaustive import exhaustive
 
@@ -386,3 +390,31 @@ def test_random_kernels_cover_all_operators() -> None:
     kernels = list(bench_registers.random_kernels(len(bench_registers.OPERATORS), seed=0))
     assert len({name for name, _, _ in kernels}) == len(bench_registers.OPERATORS)
     assert all(usage.needed_registers <= usage.registers for _, _, usage in kernels)
+
+
+def loops_of(rows: int, columns: int, *, is_mali: bool = False) -> int:
+    """Return how many loops of a nest of `rows` x `columns` additions are kept."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def nest(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        acc[0] = T.Broadcast(T.float32(0), 4)
+        for i in range(rows):
+            for j in range(columns):
+                acc[0] = acc[0] + a[i * 64 + j] * a[j]
+        b[0] = acc[0]
+
+    def count(code: Sequence[Code]) -> int:
+        return sum(1 + count(item.body) for item in code if isinstance(item, Loop))
+
+    return count(Reader(nest.body, is_mali=is_mali).code)
+
+
+def test_a_loop_that_contains_a_loop_is_kept() -> None:
+    assert loops_of(3, 40) == loops_of(40, 40) == 2
+    assert loops_of(3, 4) == 0
+
+
+def test_mali_unrolls_loops_of_vectors_that_adreno_keeps() -> None:
+    # Each iteration has 4 products by lane and two loads, or one product of vectors.
+    assert (loops_of(12, 9), loops_of(12, 9, is_mali=True)) == (1, 0)

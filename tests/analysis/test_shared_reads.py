@@ -113,3 +113,71 @@ def indices(variables: int) -> float:
 
 def test_an_index_that_reads_share_keeps_a_register() -> None:
     assert indices(3) == indices(1) + 2
+
+
+def shifts(loops: int) -> float:
+    """Return the registers of `loops` unrolled loops that compute the same twelve indices."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def stores(b: T.Buffer((65536,), "float32")) -> None:
+        i = T.launch_thread("threadIdx.x", 64)
+        for k in range(loops):
+            for j in range(12):
+                index: T.let[T.int32] = ((i + j * 2) * 29) >> 8
+                b[index + k * 4096] = T.float32(0)
+
+    return as_written(stores)
+
+
+def test_an_index_that_is_no_linear_sum_is_shared_too() -> None:
+    assert shifts(2) - shifts(1) >= 11
+    assert shifts(2) == shifts(3)
+
+
+def halves(iterations: int, *, is_second: int) -> float:
+    """Return the registers of `iterations` sums of 16 numbers in local memory. Every other one may read a second
+    half.
+    """
+
+    @T.prim_func(s_tir=True, private=True)
+    def sums(b: T.Buffer((64,), "float32")) -> None:
+        i = T.launch_thread("threadIdx.x", 64)
+        staged = T.alloc_buffer((2048,), "float32", scope="shared")
+        acc = T.alloc_buffer((1,), "float32", scope="local")
+        acc[0] = T.float32(0)
+        for k in range(iterations):
+            half: T.let[T.int32] = T.bitwise_and(k, 1)
+            T.evaluate(T.tvm_storage_sync("shared"))
+            for j in range(16):
+                acc[0] = acc[0] + staged[i + half * (1024 * is_second) + j * 64]
+        b[i] = acc[0]
+
+    return as_written(sums)
+
+
+def test_two_halves_of_local_memory_have_addresses_that_every_other_iteration_shares() -> None:
+    assert halves(4, is_second=1) - halves(4, is_second=0) >= 14
+    assert halves(4, is_second=1) == halves(6, is_second=1)
+
+
+def coordinates(scope: str) -> float:
+    """Return the registers of an image's texels at four rows that two loops share."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def sums(a: T.handle("float32", scope), b: T.Buffer((64,), "float32x4"), rows: T.Buffer((4,), "int32")) -> None:
+        i = T.launch_thread("threadIdx.x", 64)
+        first: T.let[T.int32] = rows[0]
+        second: T.let[T.int32] = rows[1]
+        third: T.let[T.int32] = rows[2]
+        fourth: T.let[T.int32] = rows[3]
+        for j in range(2):
+            b[i] = texel(a, i + j, first)
+            b[i] = texel(a, i + j, second)
+            b[i] = texel(a, i + j, third)
+            b[i] = texel(a, i + j, fourth)
+
+    return as_written(sums)
+
+
+def test_coordinates_of_a_sampled_image_are_floats_beside_the_integers() -> None:
+    assert coordinates("global.texture") >= coordinates("global.texture-inside") + 3

@@ -138,11 +138,12 @@ class PrunedTask(TunableTask):
         factors = dict.fromkeys(BOUNDED, 1 if is_dedicated else _UNCERTAINTY)
         model = preset_for(target.spec).registers
         # Between transforms no read is guarded. Mesa's compiler for Mali-G610 spills none of these sums up to the limit
-        # of the device, and they are the leanest configs. In fp16 it spills as few kernels up to that limit as up to
-        # `max_needed`.
-        is_free = is_dedicated and bool(np.all((usage.transform_bytes > 0) | (usage.element_bytes < _FLOAT_BYTES)))
-        if "registers" in verdicts and model is not None and model.max_needed is not None and not is_free:
-            verdicts["registers"] = verdicts["registers"].at_most(model.max_needed, "max_needed of the preset")
+        # of the device, and they are the leanest configs.
+        is_free = is_dedicated and bool(np.all(usage.transform_bytes > 0))
+        is_fp16 = is_dedicated and bool(np.all(usage.element_bytes < _FLOAT_BYTES))
+        most = model and (model.max_needed_fp16 if is_fp16 else model.max_needed)
+        if "registers" in verdicts and most is not None and not is_free:
+            verdicts["registers"] = verdicts["registers"].at_most(most, "max_needed of the preset")
             factors["registers"] = 1
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(factors[name] * self.slacks[name]):

@@ -13,9 +13,10 @@ The scheduler follows Mesa's for Adreno (Mesa 25, ir3_sched.c), block by block:
   estimate.
 
 Mesa's compiler for Mali keeps the order of the kernel's text and uses few registers: `RegisterEstimate.as_written`.
-Values that unrolled iterations share, such as texels and local addresses, are live there from their first use to their
-last (`shared_reads`). Between basic blocks, where a value depends on the path, each lane of an fp16 vector has a
-register: sums that a loop carries, and loads ahead under a condition (`liveness.merged_values`).
+Values that unrolled iterations share, such as texels, indices and local addresses, are live there from their first use
+to their last (`shared_reads`). Where a value depends on the path, each lane of an fp16 vector has a register: sums that
+a loop carries, loads ahead under a condition, and what is computed from them (`liveness.merged_values`). It unrolls
+loops before it splits vectors, so it unrolls longer ones than the compiler for Adreno.
 
 On 200 random configs of all families, the rank correlation with Mesa's own numbers is 0.94
 (benchmarks/bench_registers.py).

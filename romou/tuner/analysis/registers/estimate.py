@@ -61,10 +61,11 @@ def estimate_registers(func: tirx.PrimFunc) -> RegisterEstimate:
     sizes = reader.values.sizes
     counts = [Scheduler(block, sizes).run() for block in blocks_of(reader.code, sizes)]
     live, written = (float(max(numbers)) for numbers in zip((0, 0), *counts, strict=True))
+    reader = Reader(func.body, is_mali=True)
+    sizes, unpacked = reader.values.sizes, reader.values.unpacked
     shared = SharedReads(sizes).of(reader.code)
-    unpacked = reader.values.unpacked
-    merged = {value: more for value in merged_values(shared) if (more := unpacked.get(value, 0) - sizes[value]) > 0}
-    as_written = (live_as_written(block, sizes, merged) for block in blocks_of(shared, sizes))
+    merged = merged_values(shared)
+    as_written = (live_as_written(block, sizes, merged, unpacked) for block in blocks_of(shared, sizes))
     return RegisterEstimate(live, written, float(max(as_written, default=0)))
 
 

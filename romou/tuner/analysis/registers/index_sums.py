@@ -16,6 +16,9 @@ from tvm_ffi.structural import structural_walk
 from romou.tuner.analysis.registers.instructions import Index, Value
 from romou.tuner.analysis.registers.values import Values
 
+# Fields of an expression's operands.
+_OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
+
 
 @dataclass(frozen=True, eq=False)
 class IndexSum:
@@ -117,13 +120,11 @@ class IndexSums:
         base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
         return base, whole.constant, whole.strides
 
-    def texel(self, image: tirx.Var, coordinates: Sequence[tirx.Expr]) -> tuple[Index, ...]:
-        """Return the image and the coordinates of a texel as sums. Empty if a coordinate is no linear sum."""
-        sums = [self.of(coordinate) for coordinate in coordinates]
-        if not all(index_sum.is_plain for index_sum in sums):
-            return ()
+    def texel(self, image: tirx.Var, coordinates: Sequence[tirx.Expr]) -> tuple[Index | None, ...]:
+        """Return the image and the coordinates of a texel as sums. None for a coordinate that is no linear sum."""
+        sums = (self.of(coordinate) for coordinate in coordinates)
         whole = Index(frozenset({((self._values.number_of(image),), 1)}), frozenset(), 0)
-        return (whole, *map(self._index, sums))
+        return (whole, *(self._index(index_sum) if index_sum.is_plain else None for index_sum in sums))
 
     def changing(self, indices: Sequence[tirx.Expr]) -> tuple[Index, ...]:
         """Return the sums of the variables in these indices that `bind` registered, which change in loops."""
@@ -132,6 +133,26 @@ class IndexSums:
             structural_walk(index, [(tirx.Var, lambda var: variables.setdefault(var))])
         sums = (self.known(var) for var in variables)
         return tuple(self._index(index_sum) for index_sum in sums if index_sum is not None)
+
+    def operation(self, expr: tirx.Expr) -> tuple[str, tuple[Index, ...]]:
+        """Return integer arithmetic as text, with "#" for each linear sum, and the sums.
+
+        (x + 2 * i) * 29 >> 8   ->   "RShift(#, #)", (29 * x + 58 * i, 8)
+
+        The text is empty for a linear sum, and for arithmetic with a load or a call.
+        """
+        text, parts = self._text(expr)
+        return (text, parts) if text and text != "#" else ("", ())
+
+    def _text(self, expr: tirx.Expr) -> tuple[str, tuple[Index, ...]]:
+        index_sum = self.of(expr)
+        if index_sum.is_plain:
+            return "#", (self._index(index_sum),)
+        operands = [self._text(getattr(expr, name)) for name in _OPERANDS if hasattr(expr, name)]
+        if not operands or not all(text for text, _ in operands):
+            return "", ()
+        text = f"{type(expr).__name__}({', '.join(text for text, _ in operands)})"
+        return text, tuple(part for _, parts in operands for part in parts)
 
     def _index(self, index_sum: IndexSum) -> Index:
         variables = {value: each for value, each in index_sum.variables.items() if value[0] not in self._counters}

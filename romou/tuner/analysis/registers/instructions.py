@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -32,6 +33,15 @@ class Index:
     counters: frozenset[tuple[int, int]]
     constant: int
 
+    def without_factor(self) -> Index:
+        """Return the sum divided by the common factor of its terms and its constant."""
+        common = math.gcd(self.constant, *(factor for _, factor in (*self.variables, *self.counters))) or 1
+        return Index(
+            frozenset((value, factor // common) for value, factor in self.variables),
+            frozenset((counter, factor // common) for counter, factor in self.counters),
+            self.constant // common,
+        )
+
     def in_iteration(self, loop: int, iteration: int) -> Index:
         """Return the index in the given iteration of an unrolled loop."""
         factors = dict(self.counters)
@@ -53,8 +63,10 @@ class Instruction:
     strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of
         unrolled loops have added.
     slots: instructions that compute the index.
-    index: of an image, what is read: the image and the coordinates, empty if one is no linear sum. Of a buffer, the
-        variables in the index that change in loops.
+    index: of an image, what is read: the image and the coordinates, None for one that is no linear sum. Of a buffer,
+        the variables in the index that change in loops. Of integer arithmetic, the linear sums in it.
+    operation: integer arithmetic as text, with a place for each of the sums in `index`.
+    is_sampled: whether an image's coordinates are converted to floats.
     """
 
     kind: Kind
@@ -68,14 +80,16 @@ class Instruction:
     strides: Mapping[int, int] = field(default_factory=dict)
     moved: int = 0
     slots: int = 0
-    index: tuple[Index, ...] = ()
+    index: tuple[Index | None, ...] = ()
+    operation: str = ""
+    is_sampled: bool = False
 
     def in_iteration(self, loop: int, iteration: int, *, is_early: bool) -> Instruction:
         """Return the instruction in the given iteration of an unrolled loop.
 
         is_early: the loop is unrolled before addresses are split, so all constants fold into one
         """
-        index = tuple(part.in_iteration(loop, iteration) for part in self.index)
+        index = tuple(part and part.in_iteration(loop, iteration) for part in self.index)
         if not iteration or loop not in self.strides:
             return replace(self, index=index) if index else self
         bytes_moved = iteration * self.strides[loop]

@@ -1,6 +1,6 @@
 """Reader that turns statements of lowered TIR into instructions.
 
-It unrolls the loops that Mesa's Adreno compiler unrolls.
+It unrolls the loops that Mesa's compiler unrolls, for Adreno or Mali.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tvm
 from tvm import tirx
 
 from romou.compiler.tir.calls import extern_name, is_async_copy, is_conditional, is_fp16_store, op_name
+from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
 from romou.tuner.analysis.expressions import LOCAL, PRIVATE, dtype_of, element_bytes, lanes_of, multiply_adds_of
 from romou.tuner.analysis.registers.index_sums import IndexSums
 from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, MemorySpace, Value
@@ -26,10 +27,19 @@ _MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
 # Up to this number of operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before
 # addresses are split. No innermost loop inside another one is unrolled with more: of 87 first configs for Adreno 630,
 # Mesa keeps ten such loops of windows of 1x7 and 7x1, in all spellings of products. Other loops it may unroll, so they
-# have the limit above.
+# have the limit above. Of 68 first configs for Adreno 660, 64 have as many loops as these rules predict.
 _MOST_EARLY_OPERATIONS = 832
 _CALL_COST, _PRODUCT_COST = {"fma": 0.6, "mad": 1.2}, 0.66
 _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 9, 2, 20
+# Mesa's compiler for Mali unrolls loops before it splits vectors. Each vector is an operation: a fused product, 2 for a
+# product and its sum, 3 for an access with its index, 2 for local memory. Loops above `_MOST_VECTORS` are kept. Of
+# first configs for Mali-G610, those that spill have more registers than the others in 96% of pairs in fp16 and 98% in
+# fp32 with this limit, and in 92% and 55% with the early limit, because a loop that is unrolled takes more registers.
+_MOST_VECTORS = 1100
+_VECTOR_CALL_COST, _VECTOR_PRODUCT_COST = {"fma": 1}, 2
+_VECTOR_ACCESS_COST, _VECTOR_LOCAL_COST = 3, 2
+# Images that are read without a sampler, so their coordinates stay integers.
+_PLAIN_IMAGES = {PLAIN_IMAGE, INSIDE_IMAGE, *ROW_AXES}
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -46,7 +56,7 @@ def is_unrolled(iterations: Any, products: Any, loads: Any) -> Any:
 class _Cost:
     """Operations so far in a loop's body, and instructions for integers.
 
-    Operations are counted as for `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS`.
+    Operations are counted as for `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS`, the latter for Adreno or Mali.
     """
 
     operations: float = 0
@@ -55,17 +65,21 @@ class _Cost:
 
 
 class Reader:
-    """The reader of one function. Afterwards `values` has the registers of each of its values."""
+    """The reader of one function. Afterwards `values` has the registers of each of its values.
 
-    def __init__(self, body: tirx.Stmt) -> None:
+    is_mali: whether loops are unrolled as by Mesa's compiler for Mali, instead of Adreno.
+    """
+
+    def __init__(self, body: tirx.Stmt, *, is_mali: bool = False) -> None:
+        self._is_mali = is_mali
         self.values = Values(body)
         self._sums = IndexSums(self.values, self._uses_without_cost)
         self._cost = _Cost()
         # Values that stay in registers around the outermost loop.
         self._kept: dict[Value, None] = {}
         self._depth = 0
-        # Loops that have been read.
-        self._loops = 0
+        # Loops that have been read, and those of them that are not unrolled.
+        self._loops = self._kept_loops = 0
         self.code = self._statement(body)
 
     def _statement(self, stmt: tirx.Stmt) -> list[Code]:
@@ -104,7 +118,7 @@ class Reader:
         self._depth += 1
         counter = self.values.variable(loop.loop_var)
         self._sums.add_counter(loop.loop_var)
-        loops_before = self._loops
+        loops_before, kept_before = self._loops, self._kept_loops
         body = self._statement(loop.body)
         # An innermost loop inside another one.
         is_within = self._depth > 1 and self._loops == loops_before
@@ -112,8 +126,13 @@ class Reader:
         iterations = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_ITERATIONS + 1
         cost, early = iterations * (self._cost.operations + _CONDITION_COST), iterations * self._cost.early
         code: list[Code]
-        is_kept = cost > _MOST_OPERATIONS or (is_within and early > _MOST_EARLY_OPERATIONS)
-        if iterations > _MOST_ITERATIONS or is_kept:
+        if self._is_mali:
+            is_kept = early > _MOST_VECTORS
+        else:
+            is_kept = early > _MOST_EARLY_OPERATIONS and (is_within or cost > _MOST_OPERATIONS)
+        # A loop that contains a loop is kept.
+        if iterations > _MOST_ITERATIONS or is_kept or self._kept_loops > kept_before:
+            self._kept_loops += 1
             self._cost.operations += before.operations
             self._cost.early += before.early
             code = [
@@ -141,7 +160,9 @@ class Reader:
             slots = self._cost.slots - before
             if self._sums.bind(stmt.var, stmt.value):
                 return code
-            return [*code, Instruction("index", uses, self.values.variable(stmt.var), slots=slots)]
+            operation, index = self._sums.operation(stmt.value)
+            variable = self.values.variable(stmt.var)
+            return [*code, Instruction("index", uses, variable, slots=slots, operation=operation, index=index)]
         if _is_copy(stmt.value):
             code, self.values.copies[self.values.number_of(stmt.var)] = self._expression(stmt.value)
             return code
@@ -218,7 +239,10 @@ class Reader:
             instruction = self._in_local_memory(instruction, load.source, load.indices[0])
         elif place == "image":
             image = load.args[0].args[0] if isinstance(load.args[0], tvm.ir.Call) else load.args[0]
-            instruction = replace(instruction, index=self._sums.texel(image, index))
+            scope = str(getattr(image.ty, "storage_scope", ""))
+            instruction = replace(
+                instruction, index=self._sums.texel(image, index), is_sampled=scope not in _PLAIN_IMAGES
+            )
         else:
             instruction = replace(instruction, index=self._sums.changing(index))
         # A vector from a buffer of scalars is read lane by lane.
@@ -233,7 +257,8 @@ class Reader:
 
     def _count_access(self, place: MemorySpace, accesses: int) -> None:
         self._cost.operations += _LOCAL_COST if place == "local" else _ACCESS_COST
-        self._cost.early += accesses
+        of_vector = _VECTOR_LOCAL_COST if place == "local" else _VECTOR_ACCESS_COST
+        self._cost.early += of_vector if self._is_mali else accesses
 
     def _in_local_memory(self, access: Instruction, buffer: tirx.Var, index: tirx.Expr) -> Instruction:
         base, constant, strides = self._sums.address(index, element_bytes(buffer))
@@ -278,10 +303,13 @@ class Reader:
             return self._conditional(expr)
         products = multiply_adds_of(expr) if isinstance(expr, (tirx.Mul, tvm.ir.Call)) else 0
         self._cost.operations += products * _CALL_COST.get(extern_name(expr) or "", _PRODUCT_COST)
-        if products:
+        if products and self._is_mali:
+            vectors = products // lanes_of(expr)
+            self._cost.early += vectors * _VECTOR_CALL_COST.get(extern_name(expr) or "", _VECTOR_PRODUCT_COST)
+        elif products:
             self._cost.early += products
         elif isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr):
-            self._cost.early += 1
+            self._cost.early += not (self._is_mali and _is_number(expr))
             self._cost.slots += 2 if isinstance(expr, tirx.Mul) and not _is_power_of_two(expr.b) else 1
         code, uses = self._together(_operands(expr))
         return code, tuple(dict.fromkeys(uses))
@@ -318,6 +346,11 @@ def _operands(expr: Any) -> list[Any]:
         case tirx.Select():
             return [expr.condition, expr.true_value, expr.false_value]
     return [part for part in (getattr(expr, "a", None), getattr(expr, "b", None)) if part is not None]
+
+
+def _is_number(expr: Any) -> bool:
+    """Return whether integer arithmetic has no variables."""
+    return isinstance(expr, tirx.IntImm) or (isinstance(expr, _ARITHMETIC) and all(map(_is_number, _operands(expr))))
 
 
 def _is_power_of_two(expr: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, BasicBlock, Value
 
@@ -79,29 +79,43 @@ class _Dependences:
         ]
 
 
-def live_as_written(block: BasicBlock, sizes: dict[Value, float], merged: Mapping[Value, float]) -> float:
+def live_as_written(
+    block: BasicBlock, sizes: dict[Value, float], merged: Set[Value], unpacked: Mapping[Value, float]
+) -> float:
     """Return the most live registers if instructions keep their order, each address right before its access.
 
-    merged: registers that a value takes more between blocks. Mesa's compilers for Mali split a vector there, and each
-        fp16 lane has a register until the first instruction that uses the vector.
+    merged: values that may come from two places. Mesa's compilers for Mali split a vector there: each fp16 lane has a
+        register. So has each lane of what is computed from lanes, such as all sums of a loop.
+    unpacked: registers of each value with a register for each lane.
     """
     dependences = _Dependences(block, sizes)
     left = dict(dependences.uses_left)
-    split = {(value, -1): merged[value] for value in block.before if value in merged}
-    now = peak = sum(sizes[value] for value in block.before) + sum(split.values())
+    split = {(value, -1) for value in block.before & merged}
+
+    def registers(definition: _Definition) -> float:
+        value = definition[0]
+        return unpacked.get(value, sizes[value]) if definition in split else sizes[value]
+
+    now = peak = sum(registers((value, -1)) for value in block.before)
     for number, instruction in enumerate(dependences.instructions):
-        for definition in dependences.used[number]:
+        used = dependences.used[number]
+        for definition in used:
             left[definition] -= 1
-            now -= split.pop(definition, 0)
-        last = {
+        ended = {definition for definition in used if not left[definition] and definition not in dependences.final}
+        defined = [(value, number) for value in instruction.defines]
+        is_split = instruction.kind == "value" and not split.isdisjoint(used)
+        split.update(
             definition
-            for definition in dependences.used[number]
-            if not left[definition] and definition not in dependences.final
-        }
+            for definition in defined
+            if is_split or not merged.isdisjoint(dependences.final.get(definition, ()))
+        )
         peak = max(peak, now + instruction.address * (instruction.kind == "load"))
-        now += dependences.defined[number] - sum(sizes[value] for value, _ in last)
-        ends = (dependences.final.get((value, number), ()) for value in instruction.defines)
-        now += sum(merged.get(value, 0) for values in ends for value in values)
+        now -= sum(map(registers, ended))
+        now += sum(
+            registers(definition)
+            for definition in defined
+            if definition in dependences.uses_left or definition in dependences.final
+        )
         peak = max(peak, now)
     return peak
 
