@@ -141,7 +141,7 @@ class PrunedTask(TunableTask):
         # of the device, and they are the leanest configs.
         is_free = is_dedicated and bool(np.all(usage.transform_bytes > 0))
         is_fp16 = is_dedicated and bool(np.all(usage.element_bytes < _FLOAT_BYTES))
-        most = model and (model.max_needed_fp16 if is_fp16 else model.max_needed)
+        most = None if model is None else model.max_needed_fp16 if is_fp16 else model.max_needed
         if "registers" in verdicts and most is not None and not is_free:
             verdicts["registers"] = verdicts["registers"].at_most(most, "max_needed of the preset")
             factors["registers"] = 1
