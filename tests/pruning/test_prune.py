@@ -282,6 +282,23 @@ def test_texels_that_outputs_share_are_registers_on_mali() -> None:
     build(1)
 
 
+def test_fp16_sums_of_a_loop_take_a_register_for_each_lane_on_mali() -> None:
+    """Mesa's compiler for Mali-G610 accesses private memory 400 times in a tile of 4x2. A smaller tile is kept."""
+    conv_5x5 = conv(120, (28, 28), 120, (5, 5), padding=(2, 2, 2, 2), groups=120, dtype="float16")
+    task, target = task_of(conv_5x5).with_free_images(), Target("opencl -device=mali_g610")
+    knobs = {"pixels": "rows", "data": "image", "weight": "buffer", "accumulate": "float16", "wg_o": 32, "wg_w": 2}
+
+    def build(rows: int) -> None:
+        tile = {"tile_h": rows, "tile_w": 2, "arrangement": "striped", "multiply_add": "fma"}
+        config = Config({**task.default_config(target), **knobs, **tile})
+        assert config != task.default_config(target)
+        build_task(pruned_task(task, target), config, target)
+
+    with pytest.raises(InvalidConfigError, match=r"registers: \d+.*limit of at most 56 registers \(max_needed of the"):
+        build(4)
+    build(1)
+
+
 def test_sums_between_transforms_may_fill_the_registers_of_mali() -> None:
     """Mesa's compiler for Mali-G610 spills none of their 56 registers, and no other config has fewer instructions."""
     task, target = task_of(conv(256, (33, 33), 256, (3, 3), padding=(1, 1, 1, 1))), Target("opencl -device=mali_g610")
