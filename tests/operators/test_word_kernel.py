@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
 from support.kernels.operators import conv, error_on
 from support.suite.exhaustive import exhaustive
@@ -139,6 +141,21 @@ def template_of(case: WordCase) -> ContractionTemplate:
     template = case.task().template
     assert isinstance(template, ContractionTemplate)
     return template
+
+
+def test_registers_are_vectors() -> None:
+    """Of 16 lanes. Behind a pointer to numbers they would stay in memory."""
+    target = Target("opencl")
+    if not target.limits.is_cpu:
+        pytest.skip("the kernel is for CPUs")
+    task = CASES["pointwise"].task()
+    (kernel,) = inspect_function(task.schedule(task.default_config(target), target)["main"], target)
+    arrays = re.findall(
+        r"^ *(float|uint)(\d*) (?:sums_\d+|words|stored|numbers)_ptr\[1\];", kernel.source, re.MULTILINE
+    )
+    assert len(arrays) == 16 + 3
+    assert {lanes for _, lanes in arrays} == {"16"}
+    assert not re.search(r"(?:sums_\d+|words|stored|numbers)_ptr \+", kernel.source)
 
 
 def test_other_devices_lack_it() -> None:
