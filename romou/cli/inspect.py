@@ -93,7 +93,7 @@ def command(
     compilers.
 
     Registers are the estimate of pruning and regression runs: the criterion `registers` compares "needed" with the
-    device. Over 200 random kernels its rank correlation with Mesa's compiler for Adreno is 0.94. With --gpu a630 its
+    device. Over 200 random kernels its rank correlation with Mesa's compiler for Adreno is 0.89. With --gpu a630 its
     error is printed for each kernel.
 
     \b
