@@ -29,6 +29,7 @@ from romou.base.space import Columns, Config
 from romou.compiler.operators.attention.blocks import Attention, with_score
 from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, UNIT, WARP
 from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
+from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
@@ -112,19 +113,18 @@ def _together(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return steps[0] if len(steps) == 1 else tirx.SeqStmt(list(steps))
 
 
-class AttentionKernel:
+class AttentionKernel(KernelWriter):
     """The writer of one config's kernel, step by step."""
 
     def __init__(self, func: tirx.PrimFunc, attention: Attention, config: Config) -> None:
+        super().__init__(attention.key.ty)
         self.func, self.attention, self.config = func, attention, config
         self.tiles = tiles = Tiles(attention, config)
         self.rows, self.keys = int(config["item_queries"]), int(config["item_keys"])
         self.columns = tiles.columns
-        self.dtype = attention.key.ty
         self.group, self.y, self.x, self.tile, self.step, self.lane = (
-            tirx.Var(name, self.dtype) for name in ("group", "y", "x", "tile", "step", "lane")
+            tirx.Var(name, self.index_type) for name in ("group", "y", "x", "tile", "step", "lane")
         )
-        self.buffers: list[tirx.Buffer] = []
         self.sub_group = int(config.get("sub_group", 1))
         self.peaks, self.before, self.totals, self.scales = (
             self._buffer(name, self.rows) for name in ("peaks", "before", "totals", "scales")
@@ -134,14 +134,14 @@ class AttentionKernel:
     def _allocate(self) -> None:
         """Declare local memory and the registers of the tiles."""
         tiles, queries = self.tiles, self.tiles.queries
-        self.queries = self._buffer("queries", queries * tiles.key_pitch, "shared")
-        self.staged = self._buffer("staged", int(tiles.staged_numbers), "shared")
-        self.weights = self._buffer("weights", queries * tiles.weight_pitch, "shared")
+        self.queries = self._buffer("queries", queries * tiles.key_pitch, scope="shared")
+        self.staged = self._buffer("staged", int(tiles.staged_numbers), scope="shared")
+        self.weights = self._buffer("weights", queries * tiles.weight_pitch, scope="shared")
         self.values = self.staged
         if tiles.has_own_values:
-            self.values = self._buffer("values", tiles.keys * tiles.value_pitch, "shared")
+            self.values = self._buffer("values", tiles.keys * tiles.value_pitch, scope="shared")
         if tiles.has_partial:
-            self.partial = self._buffer("partial", queries * tiles.across, "shared")
+            self.partial = self._buffer("partial", queries * tiles.across, scope="shared")
         else:
             self.received = self._buffer("received", 1)
         self.scores = self._buffer("scores", self.rows * self.keys)
@@ -173,7 +173,7 @@ class AttentionKernel:
         }
         if self.sub_group > 1:
             # Sub-groups are formed along x first, and on some drivers along no other axis.
-            item, across = tirx.Var("item", self.dtype), tiles.across
+            item, across = tirx.Var("item", self.index_type), tiles.across
             body = substitute(body, {self.x: item % across, self.y: item // across})
             threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, tiles.threads)}
         # Numbers of a row times vectors of columns.
@@ -216,7 +216,7 @@ class AttentionKernel:
         """Return the row to read masks at. Rows beyond the end read those of the last one."""
         index = self._first_row + self._row(number)
         is_whole = self.tiles.rows % self.tiles.queries == 0
-        return index if is_whole else tirx.min(index, tirx.const(self.tiles.rows - 1, self.dtype))
+        return index if is_whole else tirx.min(index, tirx.const(self.tiles.rows - 1, self.index_type))
 
     def _key(self, number: int) -> tirx.Expr:
         """Return the key, within the tile, of a work-item's `number`-th key."""
@@ -232,16 +232,6 @@ class AttentionKernel:
 
     # Statements
 
-    def _buffer(self, name: str, size: int, scope: str = "local", dtype: str = _KIND) -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
-        return self.buffers[-1]
-
-    def _at(self, buffer: tirx.Buffer, index: int | tirx.Expr) -> tirx.Expr:
-        return tirx.BufferLoad(buffer, [tirx.const(index, self.dtype) if isinstance(index, int) else index])
-
-    def _put(self, buffer: tirx.Buffer, index: int | tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(buffer, value, [tirx.const(index, self.dtype) if isinstance(index, int) else index])
-
     def _fill(self, buffer: tirx.Buffer, size: int, value: float) -> tirx.Stmt:
         return loop(self.lane, size, self._put(buffer, self.lane, tirx.const(value, _KIND)), "unrolled")
 
@@ -252,13 +242,9 @@ class AttentionKernel:
         """Load a vector of local memory into registers."""
         return self._in_lanes(lambda lane: self._put(target, at + lane, self._at(source, first + lane)))
 
-    def _in_lanes(self, stmt: Callable[[tirx.Var], tirx.Stmt]) -> tirx.Stmt:
-        lane = tirx.Var("lane", self.dtype)
-        return loop(lane, LANES, stmt(lane), "vectorized")
-
     def _each(self, count: int, stmt: Callable[[tirx.Expr], tirx.Stmt], extent: int) -> tirx.Stmt:
         """Run a statement for each of `extent` numbers, spread over the work group in `count` steps."""
-        step, threads = tirx.Var("step", self.dtype), self.tiles.threads
+        step, threads = tirx.Var("step", self.index_type), self.tiles.threads
         number = step * threads + self.y * self.tiles.across + self.x
         body = guarded(number < extent if count * threads > extent else None, stmt(number))
         return loop(step, count, body, "unrolled" if count <= _MOST_UNROLLED else "serial")
@@ -450,7 +436,7 @@ class AttentionKernel:
         """Return the vector of columns to read. Work-items beyond the end read the last one."""
         last = self.tiles.column_vectors - 1
         is_beyond = (number + 1) * self.tiles.across > last + 1
-        return tirx.min(self._column(number), tirx.const(last, self.dtype)) if is_beyond else self._column(number)
+        return tirx.min(self._column(number), tirx.const(last, self.index_type)) if is_beyond else self._column(number)
 
     def _added(self, row: int, column: int, weight: tirx.Expr) -> tirx.Stmt:
         first = (row * self.columns + column) * LANES
@@ -486,10 +472,10 @@ class AttentionKernel:
 
     def _filled(self, row: int) -> tirx.Stmt:
         """Give every key of a row the weight `fill`."""
-        a, key = self.attention, tirx.Var("key", self.dtype)
+        a, key = self.attention, tirx.Var("key", self.index_type)
         assert a.fill is not None, "only then rows are filled"
         fill, steps = a.fill.astype(_KIND), list[tirx.Stmt]()
-        scalars, last = self._buffer("filled", LANES), tirx.const(a.axes[a.column] - 1, self.dtype)
+        scalars, last = self._buffer("filled", LANES), tirx.const(a.axes[a.column] - 1, self.index_type)
         for column in range(self.columns):
             added = []
             for lane in range(LANES):
@@ -500,7 +486,7 @@ class AttentionKernel:
             steps += [
                 self._fill(scalars, LANES, 0.0),
                 loop(key, self.tiles.keys_of_all, _together(added)),
-                self._vector(self.sums, first, scalars, tirx.const(0, self.dtype)),
+                self._vector(self.sums, first, scalars, tirx.const(0, self.index_type)),
             ]
         return _together(steps)
 

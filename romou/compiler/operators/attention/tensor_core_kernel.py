@@ -44,7 +44,7 @@ class TensorCoreAttentionKernel(AttentionKernel):
         self.keys = self.key_tiles * _OF_ROW
         self.depths, self.depth_units = int(tiles.depth_vectors) * LANES, int(tiles.key_pitch) // UNIT
         self.value_units, self.first_value = int(tiles.value_pitch) // UNIT, int(tiles.keys * tiles.key_pitch)
-        self.staged = self._buffer("staged", int(tiles.staged_numbers), "shared", "float16")
+        self.staged = self._buffer("staged", int(tiles.staged_numbers), "float16", "shared")
         self.received = self._buffer("received", 1)
         self.scores = self._buffer("scores", self.fragments * self.key_tiles * _OF_TILE)
         self.sums = self._buffer("sums", self.fragments * self.columns * _OF_TILE)
@@ -155,9 +155,9 @@ class TensorCoreAttentionKernel(AttentionKernel):
         return tirx.SeqStmt(steps)
 
     def _filled(self, row: int) -> tirx.Stmt:
-        a, key, steps = self.attention, tirx.Var("key", self.dtype), list[tirx.Stmt]()
+        a, key, steps = self.attention, tirx.Var("key", self.index_type), list[tirx.Stmt]()
         assert a.fill is not None, "only then rows are filled"
-        last = tirx.const(a.axes[a.column] - 1, self.dtype)
+        last = tirx.const(a.axes[a.column] - 1, self.index_type)
         for column in range(self.columns):
             for i in range(_OF_ROW):
                 at, index = self._sum_at(row, column) + i, tirx.min(self._column(column) * _OF_ROW + i, last)

@@ -32,6 +32,7 @@ from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.integer_matrix import BYTES, VECTOR, IntegerProduct, byte_of
 from romou.compiler.operators.quantized.outputs import if_inside, stored
 from romou.compiler.scheduling.blocks import has_vector_form, substitute
+from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import MULTIPLY_ADD, broadcast_scalars
@@ -99,7 +100,7 @@ class Operands:
     epilogue: s_tir.SBlock
 
 
-class IntegerKernel:
+class IntegerKernel(KernelWriter):
     """The writer of one config's kernel.
 
     multiply_add: the function that adds products of floats, or None for a product and a sum.
@@ -123,7 +124,7 @@ class IntegerKernel:
         )
         self.is_float, outputs = config["multiply"] == FLOAT, self.rows * self.columns
         self.has_stages = int(tiles.stages) > 1
-        self.buffers: list[tirx.Buffer] = []
+        super().__init__()
         self.data = self._buffer("data_words", self.rows * VECTOR, "uint32")
         self.words = self._buffer("weight_words", self.columns, "uint32")
         self.sums = self._buffer("sums", outputs, "float32" if self.is_float else "int32")
@@ -202,7 +203,7 @@ class IntegerKernel:
                 def put(lane: tirx.Expr, row: int = row, number: int = number, first: tirx.Expr = first) -> tirx.Stmt:
                     return self._put(self.numbers, first + lane, self._number(row * VECTOR + lane, number))
 
-                stored.append(self._vector(put, VECTOR))
+                stored.append(self._in_lanes(put, VECTOR))
         inside = [own < steps] if steps % across else []
         if int(self.tiles.stages) * steps != self.tiles.steps:
             inside.append(step < int(self.tiles.steps))
@@ -234,13 +235,13 @@ class IntegerKernel:
         def load(lane: tirx.Expr) -> tirx.Stmt:
             return self._put(self.data, row * VECTOR + lane, self._at(self.operands.data, index, step * VECTOR + lane))
 
-        return self._vector(load, VECTOR)
+        return self._in_lanes(load, VECTOR)
 
     def _load_weight(self, place: tirx.Expr, vector: int) -> tirx.Stmt:
         first = self._first_column(vector)
         if self._has_outside:
             first = tirx.min(first, tirx.const(self.work.columns - self.lanes, "int32"))
-        return self._vector(
+        return self._in_lanes(
             lambda lane: self._put(self.words, vector + lane, self._at(self.operands.weight, place, first + lane)),
             self.lanes,
         )
@@ -283,7 +284,7 @@ class IntegerKernel:
         def convert(lane: tirx.Expr) -> tirx.Stmt:
             return self._put(self.numbers, first + lane, self._number(row * VECTOR + lane, number))
 
-        return self._vector(convert, VECTOR)
+        return self._in_lanes(convert, VECTOR)
 
     def _convert_weight(self, vector: int, number: int) -> tirx.Stmt:
         """Make floats of byte `number` of a vector of columns."""
@@ -292,7 +293,7 @@ class IntegerKernel:
             code = byte_of(self._at(self.words, vector + lane), number, is_signed=True)
             return self._put(self.codes, vector + lane, code.astype("float32"))
 
-        return self._vector(convert, self.lanes)
+        return self._in_lanes(convert, self.lanes)
 
     def _add_products(self, row: int, place: int | tirx.Expr, vector: int) -> tirx.Stmt:
         first = row * self.columns + vector
@@ -301,7 +302,7 @@ class IntegerKernel:
             product = self._at(self.numbers, place) * self._at(self.codes, vector + lane)
             return self._put(self.sums, first + lane, self._at(self.sums, first + lane) + product)
 
-        return self._vector(add, self.lanes)
+        return self._in_lanes(add, self.lanes)
 
     # Results
 
@@ -349,7 +350,7 @@ class IntegerKernel:
         """Store a vector of columns."""
         first = row * self.columns + vector
         place = [self._row(row), self._first_column(vector)]
-        vectors = self._vector(
+        vectors = self._in_lanes(
             lambda lane: self._stored([place[0], place[1] + lane], self._at(self.totals, first + lane).astype("int32")),
             self.lanes,
         )
@@ -391,23 +392,9 @@ class IntegerKernel:
 
     # Statements
 
-    def _buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
-        return self.buffers[-1]
-
-    def _at(self, buffer: tirx.Buffer, *index: int | tirx.Expr) -> tirx.Expr:
-        return tirx.BufferLoad(buffer, [tirx.const(i, "int32") if isinstance(i, int) else i for i in index])
-
-    def _put(self, buffer: tirx.Buffer, index: int | tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(buffer, value, [tirx.const(index, "int32") if isinstance(index, int) else index])
-
-    def _vector(self, stmt: Callable[[tirx.Var], tirx.Stmt], lanes: int) -> tirx.Stmt:
-        lane = tirx.Var("lane", "int32")
-        return loop(lane, lanes, stmt(lane), "vectorized")
-
     def _in_vectors(self, stmt: Callable[[tirx.Expr], tirx.Stmt], count: int) -> tirx.Stmt:
         def of(first: int) -> tirx.Stmt:
-            return self._vector(lambda lane: stmt(first + lane), self.lanes)
+            return self._in_lanes(lambda lane: stmt(first + lane), self.lanes)
 
         vectors = [of(first) for first in range(0, count, self.lanes)]
         return tirx.SeqStmt(vectors) if len(vectors) > 1 else vectors[0]

@@ -21,7 +21,7 @@ Codes become floats in one of these ways, for code p of a word:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.outputs import if_inside, stored
 from romou.compiler.operators.tensor_cores import NO_TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import substitute
+from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -147,7 +148,7 @@ class Operands:
     epilogue: s_tir.SBlock | None
 
 
-class QuantizedKernel:
+class QuantizedKernel(KernelWriter):
     """The writer of one config's kernel, step by step.
 
     has_fp16: whether the device's language has fp16, so that a conversion is a cast.
@@ -173,7 +174,7 @@ class QuantizedKernel:
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
         is_masked, is_of_block = config["unpack"] == MASK, config["zero_point"] == OF_BLOCK
         outputs = self.rows * self.data
-        self.buffers: list[tirx.Buffer] = []
+        super().__init__()
         self.words = self._buffer("words_of_rows", self.chunks * self.rows * LANES, "uint32")
         self.loaded = self._buffer("data_of_rows", self.data * LANES)
         # Staged activations are scaled when they are staged.
@@ -289,20 +290,6 @@ class QuantizedKernel:
     def _has_row_zeros(self) -> bool:
         return self.operands.zeros is not None or self.config["zero_point"] == OF_WEIGHT
 
-    def _buffer(self, name: str, size: int, dtype: str = _WIDE, scope: str = "local") -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
-        return self.buffers[-1]
-
-    def _at(self, buffer: tirx.Buffer, *index: int | tirx.Expr) -> tirx.Expr:
-        return tirx.BufferLoad(buffer, [tirx.const(i, "int32") if isinstance(i, int) else i for i in index])
-
-    def _put(self, buffer: tirx.Buffer, index: int | tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(buffer, value, [tirx.const(index, "int32") if isinstance(index, int) else index])
-
-    def _in_lanes(self, stmt: Callable[[tirx.Var], tirx.Stmt], kind: str = "vectorized") -> tirx.Stmt:
-        lane = tirx.Var("lane", "int32")
-        return loop(lane, LANES, stmt(lane), kind)
-
     def _step(self, step: tirx.Expr, *, is_whole: bool) -> tirx.Stmt:
         """Add one step of the work-item's rows to its totals.
 
@@ -397,7 +384,7 @@ class QuantizedKernel:
                 value = tirx.if_then_else(position < k, value, tirx.const(0.0, _WIDE))
             return self._put(target, at + lane, value)
 
-        vector = self._in_lanes(load, kind)
+        vector = self._in_lanes(load, kind=kind)
         if is_whole or kind == "unrolled":
             return vector
         zeros = self._in_lanes(lambda lane: self._put(target, at + lane, tirx.const(0.0, _WIDE)))

@@ -31,6 +31,7 @@ from romou.base.space import Config
 from romou.compiler.operators.quantized.kernel import Operands, Tiles
 from romou.compiler.operators.quantized.outputs import if_inside, stored
 from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, ROWS, UNIT, WARP, WGMMA
+from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
 from romou.devices.backends.dialect import call_on_device
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -41,7 +42,7 @@ _UNIT_BYTES, _WORDS = 16, 4
 _SWIZZLED, _SWIZZLED_NUMBERS = 8, 64
 
 
-class TensorCoreKernel:
+class TensorCoreKernel(KernelWriter):
     """The writer of one config's kernel."""
 
     def __init__(self, func: tirx.PrimFunc, work: QuantizedProduct, operands: Operands, config: Config) -> None:
@@ -65,7 +66,7 @@ class TensorCoreKernel:
         self.data_units, self.words_units, self.scale_units, self.zero_units = map(int, tiles.units_of_stage)
         self.stage_units = int(tiles.stage_units)
         self.row_units = self.staged // UNIT + 1
-        self.buffers: list[tirx.Buffer] = []
+        super().__init__()
         self.local = self._buffer("staged", int(tiles.local_memory_bytes) // 4, scope="shared.dyn")
         self.sums = self._buffer("sums", self.fragments * self.tiles_of_data * 4)
         self.codes = self._buffer("codes", self.fragments * 4, "uint32")
@@ -357,10 +358,3 @@ class TensorCoreKernel:
         place = [column, row]
         body = stored(self.operands.product, self.operands.epilogue, place, total)
         return if_inside(place, (self.work.m, self.work.n), (self.columns, self.rows), body)
-
-    def _buffer(self, name: str, size: int, dtype: str = "float32", scope: str = "local") -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
-        return self.buffers[-1]
-
-    def _put(self, buffer: tirx.Buffer, index: int | tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(buffer, value, [tirx.const(index, "int32") if isinstance(index, int) else index])

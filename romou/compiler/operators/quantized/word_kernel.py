@@ -32,6 +32,7 @@ from romou.base.space import Config
 from romou.compiler.operators.quantized.integer_matrix import byte_of
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.scheduling.blocks import axes_of, loads_of, substitute
+from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import guarded, launch, loop
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, broadcast_scalars
 from romou.compiler.tir.traversal import nodes_in, rewriting
@@ -91,7 +92,7 @@ def _has(expr: tirx.Expr, var: tirx.Var) -> bool:
     return any(var.same_as(other) for other in nodes_in(expr, tirx.Var))
 
 
-class WordKernel:
+class WordKernel(KernelWriter):
     """The writer of one config's kernel.
 
     func: the function with its epilogue in one block.
@@ -121,7 +122,7 @@ class WordKernel:
         self.group, self.channel_group, self.item, self.vector, self.ic, self.ky, self.step = (
             tirx.Var(name, "int32") for name in ("group", "channel_group", "item", "vector", "ic", "ky", "step")
         )
-        self.buffers: list[tirx.Buffer] = []
+        super().__init__()
         self.staged = self._buffer("staged", staged_floats(self.weight, self.texels), "float32", scope="shared")
         self.words, self.stored = (self._buffer(name, PIXELS, "uint32") for name in ("words", "stored"))
         self.numbers = self._buffer("numbers", PIXELS, "float32")
@@ -153,7 +154,7 @@ class WordKernel:
                 self.staged, self.step * self.channels + texel * LANES + lane, self.work.weight_number(stored)
             )
 
-        texels = [self._lanes(functools.partial(put, texel=texel), LANES) for texel in range(self.texels)]
+        texels = [self._in_lanes(functools.partial(put, texel=texel)) for texel in range(self.texels)]
         return loop(self.step, steps, tirx.SeqStmt(texels) if len(texels) > 1 else texels[0])
 
     def _vector_of_pixels(self) -> tirx.Stmt:
@@ -323,16 +324,5 @@ class WordKernel:
         value = load_words(self._first_byte(source), self._word(source, texel, pixel), count, PIXELS, stride)
         return tirx.BufferStore(self.words, value, [tirx.Ramp(0, 1, PIXELS)])
 
-    def _buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
-        return self.buffers[-1]
-
-    def _at(self, buffer: tirx.Buffer, *index: int | tirx.Expr) -> tirx.Expr:
-        return tirx.BufferLoad(buffer, [tirx.const(i, "int32") if isinstance(i, int) else i for i in index])
-
-    def _put(self, buffer: tirx.Buffer, index: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
-        return tirx.BufferStore(buffer, value, [index])
-
-    def _lanes(self, stmt: Callable[[tirx.Var], tirx.Stmt], lanes: int = PIXELS) -> tirx.Stmt:
-        lane = tirx.Var("lane", "int32")
-        return loop(lane, lanes, stmt(lane), "vectorized")
+    def _lanes(self, stmt: Callable[[tirx.Var], tirx.Stmt]) -> tirx.Stmt:
+        return self._in_lanes(stmt, PIXELS)

@@ -20,6 +20,7 @@ from tvm_ffi.structural import structural_equal, structural_mutate
 from romou.base.space import Config
 from romou.compiler.operators.streaming.rows import Pass, Rows, replaced
 from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads, substitute
+from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
@@ -71,7 +72,7 @@ def sums_of(share: int) -> tuple[int, int]:
     return -(-share // size), size
 
 
-class RowKernel:
+class RowKernel(KernelWriter):
     """The writer of one config's kernel, pass by pass.
 
     has_reductions: whether sub-groups have reduction functions. If not, their work-items exchange values in pairs.
@@ -90,7 +91,7 @@ class RowKernel:
         self.group, self.row, self.thread, self.iteration = (
             tirx.Var(name, dtype) for name in ("group", "row", "thread", "turn")
         )
-        self.buffers: list[tirx.Buffer] = []
+        super().__init__()
         # Lanes of a result: one for each row in a vector across rows.
         self.lanes = self.width if self.is_across else 1
         self.results: dict[tirx.Buffer, tirx.Buffer] = {}
@@ -148,10 +149,6 @@ class RowKernel:
             "threadIdx.x": (self.thread, self.threads),
         }
         return launch(self.func, threads, body, self.buffers)
-
-    def _buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> tirx.Buffer:
-        self.buffers.append(tirx.decl_buffer([size], dtype, name, scope=scope))
-        return self.buffers[-1]
 
     def _each(self, body: tirx.Stmt, sums: tirx.Buffer | None = None) -> tirx.Stmt:
         """Run `body` for each vector of the work-item's share of a row.
