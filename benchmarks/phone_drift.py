@@ -1,4 +1,4 @@
-"""How a phone's clock that changes limits the rank correlation of an estimate with recorded times."""
+"""The limit that a phone's changing clock sets to the rank correlation of an estimate with recorded times."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class SplitProducts:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """What chooses the default tiles of attention, and one kernel or three. Most numbers are cycles of a count.
+    """Numbers that choose the default tiles of attention, and one kernel or three. Most are cycles.
 
     partitions: parts of a core that issue at the same time.
     local_load: a load of local memory.

@@ -222,18 +222,13 @@ def _of_what_helps(
         return calls[key] * (layers[key].default_ms - layers[key].tuned_ms) if key in layers else 0.0
 
     helpful = sorted((changed & common) - slower, key=lambda key: (-saved_ms(key), key))
-    times = None
-    for put_back in (slower, set(helpful[(len(helpful) + 1) // 2 :]), changed):
-        if times is not None and not put_back:
-            continue
+    least = set(helpful[(len(helpful) + 1) // 2 :])
+    for put_back in (slower, *filter(None, (least, changed))):
         if put_back:
-            # The device may have room for two models, but not for three.
-            finalist = replace(finalist, tuned=finalist.default)
             finalist = _with_default_kernels(finalist, put_back, plain)
         times = _timed_alternately(finalist.default, finalist.tuned)
         if not finalist.is_tuned or times[1] < times[0]:
             break
-    assert times is not None
     return finalist, times
 
 
@@ -252,7 +247,7 @@ def _with_default_kernels(finalist: _Finalist, keys: Collection[str], plain: Sum
         tuned = tuned_model(compilation, finalist.site, plain)
     check = check_outputs(tuned, compilation.imported, target)
     if check.is_wrong:
-        return replace(finalist, tuned=tuned_model(finalist.compilation, finalist.site, plain))
+        return finalist
     default_of = {
         task.key: before.configs.get(task.key) or task.default_config(target)
         for task in before.tasks

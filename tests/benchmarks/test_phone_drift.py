@@ -1,4 +1,4 @@
-"""What a clock that changes leaves of an estimate's rank correlation."""
+"""The rank correlation that a changing clock leaves of an estimate."""
 
 from __future__ import annotations
 

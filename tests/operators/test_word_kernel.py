@@ -144,7 +144,7 @@ def template_of(case: WordCase) -> ContractionTemplate:
 
 
 def test_registers_are_vectors() -> None:
-    """Of 16 lanes. Behind a pointer to numbers they would stay in memory."""
+    """Registers are vectors of 16 lanes. Behind a pointer to numbers they would stay in memory."""
     target = Target("opencl")
     if not target.limits.is_cpu:
         pytest.skip("the kernel is for CPUs")
