@@ -9,7 +9,7 @@ floats of the weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,27 @@ def with_integer_products(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
+def scaled_product(
+    graph: onnx.GraphProto,
+    node: onnx.NodeProto,
+    operator: str,
+    inputs: Sequence[str],
+    scale: str,
+    bias: str,
+    **attributes: Any,
+) -> Iterator[onnx.NodeProto]:
+    """Yield, in place of a node, a product of integers as floats times a scale, plus the bias if there is one."""
+    steps = ("product", "floats", "scaled")
+    product, floats, scaled = (free_name(graph, f"{node.output[0]}/{step}") for step in steps)
+    scaled = scaled if bias else node.output[0]
+    yield helper.make_node(operator, list(inputs), [product], node.name, **attributes)
+    # onnxruntime requires nodes to have different names.
+    yield helper.make_node("Cast", [product], [floats], f"{node.name}/{floats}", to=onnx.TensorProto.FLOAT)
+    yield helper.make_node("Mul", [floats, scale], [scaled], f"{node.name}/{scaled}")
+    if bias:
+        yield helper.make_node("Add", [scaled, bias], [node.output[0]], f"{node.name}/{node.output[0]}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Dequantized:
     """A dequantized tensor: its integers, their zero point ("" for none), and the scale."""
@@ -78,24 +99,12 @@ class _Rewriter:
         self.has_products = True
         inputs, scale = parts
         is_convolution, bias = node.op_type == "Conv", [*node.input, ""][2]
-        names = {step: self._name(node, step) for step in ("product", "floats", "scaled", "bias")}
-        names["scaled"] = names["scaled"] if bias else node.output[0]
-
-        def made(operator: str, *inputs: str, output: str, **given: Any) -> onnx.NodeProto:
-            # onnxruntime requires nodes to have different names.
-            name = node.name if operator == _PRODUCTS[node.op_type] else f"{node.name}/{output}"
-            return helper.make_node(operator, list(inputs), [output], name=name, **given)
-
-        kept = attributes if is_convolution else {}
-        yield made(_PRODUCTS[node.op_type], *inputs, output=names["product"], **kept)
-        yield made("Cast", names["product"], output=names["floats"], to=onnx.TensorProto.FLOAT)
-        yield made("Mul", names["floats"], self._constant(node, "scale", scale), output=names["scaled"])
         if bias and is_convolution:
-            shape = self._constant(node, "shape", np.array(scale.shape, np.int64))
-            yield made("Reshape", bias, shape, output=names["bias"])
-            bias = names["bias"]
-        if bias:
-            yield made("Add", names["scaled"], bias, output=node.output[0])
+            shape, reshaped = self._constant(node, "shape", np.array(scale.shape, np.int64)), self._name(node, "bias")
+            yield helper.make_node("Reshape", [bias, shape], [reshaped], f"{node.name}/{reshaped}")
+            bias = reshaped
+        scales, kept = self._constant(node, "scale", scale), attributes if is_convolution else {}
+        yield from scaled_product(self._graph, node, _PRODUCTS[node.op_type], inputs, scales, bias, **kept)
 
     def _convolution(self, node: onnx.NodeProto) -> tuple[list[str], np.ndarray] | None:
         data, weight = self._activations(node.input[0]), self._weight(node.input[1])

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from romou.compiler.frontend.dequantized import scaled_product
 from romou.compiler.frontend.onnx_graph import add_constant, constant_tensors, free_name, opset_of, replace_nodes
 from tvm_patches.onnx_converters.node import MICROSOFT
 
@@ -128,15 +129,10 @@ class _Rewriter:
     def _product(
         self, node: onnx.NodeProto, factors: Sequence[str], scales: Sequence[str], bias: str
     ) -> Iterator[onnx.NodeProto]:
-        """Yield a product of integers whose sums get a scale and perhaps a bias."""
-        sums, floats, scale, scaled = (self._name(node, role) for role in ("sums", "floats", "scales", "scaled"))
-        scaled = scaled if bias else node.output[0]
-        yield helper.make_node("MatMulInteger", list(factors), [sums], node.name)
-        yield helper.make_node("Cast", [sums], [floats], f"{floats}/of", to=onnx.TensorProto.FLOAT)
+        """Yield a product of integers whose sums get the product of two scales and perhaps a bias."""
+        scale = self._name(node, "scales")
         yield helper.make_node("Mul", list(scales), [scale], f"{scale}/of")
-        yield helper.make_node("Mul", [floats, scale], [scaled], f"{scaled}/of")
-        if bias:
-            yield helper.make_node("Add", [scaled, bias], list(node.output), f"{scaled}/bias")
+        yield from scaled_product(self._graph, node, "MatMulInteger", factors, scale, bias)
 
     def _name(self, node: onnx.NodeProto, role: str) -> str:
         return free_name(self._graph, f"{node.output[0]}/{role}")
