@@ -210,8 +210,8 @@ class Quantized:
     group: work-items of a group.
     """
 
-    unpack: Literal["shift", "mask", "bytes"]
-    few_unpack: Literal["shift", "mask", "bytes"]
+    unpack: Literal["shift", "mask", "bytes", "exponent"]
+    few_unpack: Literal["shift", "mask", "bytes", "exponent"]
     rows: int
     chunks: int
     few_rows: int

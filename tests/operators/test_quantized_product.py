@@ -59,13 +59,17 @@ def test_random_configs(target: Target, drawn: int) -> None:
 
 @pytest.mark.parametrize(
     ("unpack", "staged"),
-    [("mask", 256), *(pytest.param(u, s, marks=exhaustive) for u in ("shift", "mask", "bytes") for s in (0, 256))],
+    [
+        ("mask", 256),
+        ("exponent", 0),
+        *(pytest.param(u, s, marks=exhaustive) for u in ("shift", "mask", "bytes", "exponent") for s in (0, 256)),
+    ],
 )
 def test_unpacking_is_exact(unpack: str, staged: int, opencl_device: tvm.runtime.Device) -> None:
     """Integers come out exactly, so that no code, place value or zero point is nearly right."""
     target = Target("opencl")
-    for bits in (2, 4, 8):
-        case = QuantizedCase(m=1, k=520, n=8, bits=bits, zero="uint8")
+    for bits, zero in ((2, "uint8"), (4, "none"), (4, "uint8"), (8, "none"), (8, "uint8")):
+        case = QuantizedCase(m=1, k=520, n=8, bits=bits, zero=zero)
         task, drawn = quantized_task(case), case.draw(bits)
         data = np.random.default_rng(bits).integers(-8, 9, (1, case.k)).astype(np.float32)
         whole = type(drawn)(**{**vars(drawn), "data": data, "scales": np.sign(drawn.scales)})

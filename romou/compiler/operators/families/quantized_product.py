@@ -23,6 +23,7 @@ from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.kernel import (
     BYTES,
+    EXPONENT,
     MASK,
     MMA_LOCAL_BYTES,
     OF_BLOCK,
@@ -74,9 +75,10 @@ KNOBS = (
     ),
     Knob(
         name="unpack",
-        choices=(SHIFT, MASK, BYTES),
+        choices=(SHIFT, MASK, BYTES, EXPONENT),
         default=SHIFT,
-        help="how a code becomes a number: shifted, masked with the activations scaled, or as part of a byte",
+        help="how a code becomes a number: shifted, masked with the activations scaled, as part of a byte, or in the "
+        "mantissa of a number with an exponent",
     ),
     Knob(
         name="zero_point",

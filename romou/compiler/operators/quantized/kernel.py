@@ -16,6 +16,8 @@ Codes become floats in one of these ways, for code p of a word:
     shift     float(word >> 4 * p & 15)
     mask      float(word & 15 << 4 * p), times activations divided by 16^p, which is exact
     bytes     float(byte of (word & 0x0f0f0f0f), or of (word >> 4 & 0x0f0f0f0f)), for compilers that convert bytes
+    exponent  as_float(word & 15 << 4 * p | exponent of x) - x with x = 2^(23 - 4 * p), whose mantissa counts the code in
+              ones: nothing is converted, and a zero point that all weights have is subtracted with x
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scal
 from tvm_patches.quantized_matrix import QuantizedProduct
 
 _WIDE, _BYTES = "float32", 4
+# Bits of the mantissa of fp32, the exponent of one, and shifts of words whose codes would not be in the mantissa.
+_MANTISSA, _EXPONENT_OF_ONE, _INTO_MANTISSA = 23, 127, {2: 12, 4: 12, 8: 16}
 # Choices of the knob `unpack`.
-SHIFT, MASK, BYTES = "shift", "mask", "bytes"
+SHIFT, MASK, BYTES, EXPONENT = "shift", "mask", "bytes", "exponent"
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
@@ -173,6 +177,8 @@ class QuantizedKernel(KernelWriter):
         self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
         is_masked, is_of_block = config["unpack"] == MASK, config["zero_point"] == OF_BLOCK
+        self.is_centred = config["unpack"] == EXPONENT and operands.zeros is None
+        is_corrected = is_of_block and not self.is_centred
         outputs = self.rows * self.data
         super().__init__()
         self.words = self._buffer("words_of_rows", self.chunks * self.rows * LANES, "uint32")
@@ -182,15 +188,16 @@ class QuantizedKernel(KernelWriter):
         self.scaled = self._buffer("scaled", self.data * LANES) if is_scaled_late else self.loaded
         self.codes = self._buffer("codes", LANES)
         self.sums = self._buffer("sums", outputs) if is_of_block else None
-        self.data_sums = self._buffer("data_sums", self.data * LANES) if is_of_block else None
-        self.corrections = self._buffer("corrections", self.data) if is_of_block else None
+        self.data_sums = self._buffer("data_sums", self.data * LANES) if is_corrected else None
+        self.corrections = self._buffer("corrections", self.data) if is_corrected else None
         self.block_scales = self._buffer("block_scales", self.rows)
         self.block_zeros = self._buffer("block_zeros", self.rows) if self._has_row_zeros else None
         self.totals = self._buffer("totals", outputs)
         if self.staged_size:
             self.segments = self.staged_size // self.segment
             self.staged = self._buffer("staged", self.data * self.staged_size, scope="shared")
-            self.staged_sums = self._buffer("staged_sums", self.data * self.segments, scope="shared")
+            if is_corrected:
+                self.staged_sums = self._buffer("staged_sums", self.data * self.segments, scope="shared")
 
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
@@ -288,7 +295,8 @@ class QuantizedKernel(KernelWriter):
 
     @property
     def _has_row_zeros(self) -> bool:
-        return self.operands.zeros is not None or self.config["zero_point"] == OF_WEIGHT
+        is_of_weight = self.config["zero_point"] == OF_WEIGHT and not self.is_centred
+        return self.operands.zeros is not None or is_of_weight
 
     def _step(self, step: tirx.Expr, *, is_whole: bool) -> tirx.Stmt:
         """Add one step of the work-item's rows to its totals.
@@ -435,34 +443,45 @@ class QuantizedKernel(KernelWriter):
 
     def _unpack(self, chunk: int, row: int, position: int) -> tirx.Stmt:
         """Make floats of code `position` of the four words of a row's chunk."""
-        bits, at = self.work.bits, (chunk * self.rows + row) * LANES
+        at = (chunk * self.rows + row) * LANES
+
+        def unpack(lane: tirx.Var) -> tirx.Stmt:
+            value = self._number(self._at(self.words, at + lane), position)
+            if self.sums is None:
+                value = value * self._at(self.block_scales, row)
+                value = value if self.block_zeros is None else value + self._at(self.block_zeros, row)
+            return self._put(self.codes, lane, value)
+
+        return self._in_lanes(unpack)
+
+    def _number(self, word: tirx.Expr, position: int) -> tirx.Expr:
+        """Return code `position` of a word as a float: times its place value if it is masked, centred if it can be."""
+        bits, choice, bit = self.work.bits, self.config["unpack"], position * self.work.bits
         is_last, mask = position == self.work.per_word - 1, (1 << bits) - 1
 
         def constant(value: int) -> tirx.Expr:
             return tirx.const(value, "uint32")
 
-        def unpack(lane: tirx.Var) -> tirx.Stmt:
-            word = self._at(self.words, at + lane)
-            if self.config["unpack"] == MASK and not is_last:
-                code = word & constant(mask << position * bits)
-            elif self.config["unpack"] == BYTES and bits < 8:
-                per_byte = 8 // bits
-                group, byte = position % per_byte, position // per_byte
-                spread = sum(mask << 8 * at for at in range(4))
-                word = word >> constant(group * bits) if group else word
-                code = _byte(word & constant(spread), byte)
-            elif self.config["unpack"] == BYTES:
-                code = _byte(word, position)
-            else:
-                code = word >> constant(position * bits) if position else word
-                code = code if is_last else code & constant(mask)
-            value = code.astype("int32").astype(_WIDE)
-            if self.sums is None:
-                assert self.block_zeros is not None, "only sums of a block have no zero point for each row"
-                value = value * self._at(self.block_scales, row) + self._at(self.block_zeros, row)
-            return self._put(self.codes, lane, value)
-
-        return self._in_lanes(unpack)
+        if choice == EXPONENT:
+            shift = _INTO_MANTISSA[bits] if bit + bits > _MANTISSA else 0
+            word, exponent = word >> constant(shift) if shift else word, _MANTISSA - bit + shift
+            code = word & constant(mask << bit - shift) | constant(_EXPONENT_OF_ONE + exponent << _MANTISSA)
+            zero = self.work.common_zero if self.is_centred else 0
+            return tirx.reinterpret(_WIDE, code) - tirx.const(float((1 << exponent) + zero), _WIDE)
+        if choice == MASK and not is_last:
+            code = word & constant(mask << bit)
+        elif choice == BYTES and bits < 8:
+            per_byte = 8 // bits
+            group, byte = position % per_byte, position // per_byte
+            spread = sum(mask << 8 * at for at in range(4))
+            word = word >> constant(group * bits) if group else word
+            code = _byte(word & constant(spread), byte)
+        elif choice == BYTES:
+            code = _byte(word, position)
+        else:
+            code = word >> constant(bit) if position else word
+            code = code if is_last else code & constant(mask)
+        return code.astype("int32").astype(_WIDE)
 
     def _multiply(self, row: int, *, is_first: bool) -> list[tirx.Stmt]:
         """Add the products of the activations with four codes of a row."""
@@ -478,23 +497,29 @@ class QuantizedKernel(KernelWriter):
 
     def _add_block(self, start: tirx.Expr) -> list[tirx.Stmt]:
         """Add the sums of a block to the totals: scale * (sums - zero point * sum of the activations)."""
-        assert self.sums is not None, "only then zero points are applied to a block"
-        assert self.corrections is not None
+        assert self.sums is not None, "only then scales are applied to a block"
         statements: list[tirx.Stmt] = []
         for number in range(self.data):
-            if self.staged_size:
-                segment = (start - self.stage * self.staged_size) // self.segment
-                total = self._at(self.staged_sums, number * self.segments + segment)
-            else:
-                total = self._sum_of_lanes(number * LANES)
-            statements.append(self._put(self.corrections, number, total))
+            if self.corrections is not None:
+                statements.append(self._put(self.corrections, number, self._data_sum_of_block(start, number)))
             for row in range(self.rows):
-                at, correction = number * self.rows + row, self._at(self.corrections, number)
-                if self.block_zeros is not None:
-                    correction = correction * self._at(self.block_zeros, row)
-                added = self._at(self.block_scales, row) * (self._at(self.sums, at) - correction)
+                at = number * self.rows + row
+                total = self._at(self.sums, at)
+                if self.corrections is not None:
+                    correction = self._at(self.corrections, number)
+                    total = total - (
+                        correction if self.block_zeros is None else correction * self._at(self.block_zeros, row)
+                    )
+                added = self._at(self.block_scales, row) * total
                 statements.append(self._put(self.totals, at, self._at(self.totals, at) + added))
         return statements
+
+    def _data_sum_of_block(self, start: tirx.Expr, number: int) -> tirx.Expr:
+        """Return the sum of a block of row `number` of the activations."""
+        if not self.staged_size:
+            return self._sum_of_lanes(number * LANES)
+        segment = (start - self.stage * self.staged_size) // self.segment
+        return self._at(self.staged_sums, number * self.segments + segment)
 
     # Results
 
