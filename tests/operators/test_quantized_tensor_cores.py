@@ -1,5 +1,5 @@
 """Products with quantized weights on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on
-the CPU, and the targets and shapes that offer them.
+the CPU, also in NVIDIA's OpenCL C, and the targets and shapes that offer them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from romou.base.space import Config
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.task import TunableTask
 from romou.devices.backends.cuda.overlapped_launches import with_waits
+from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
@@ -64,6 +65,19 @@ def test_random_configs(name: str, choice: str) -> None:
         pytest.skip("64 rows of activations at least")
     for config in configs(quantized_task(case), choice, 2):
         check(case, config)
+
+
+@pytest.mark.parametrize("name", [n if n == "2 bits" else pytest.param(n, marks=exhaustive) for n in CASES])
+def test_text_in_opencl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's OpenCL takes PTX, too."""
+    monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
+    case, target = CASES[name], Target("opencl")
+    task, drawn = quantized_task(case), case.draw(7)
+    arrays = [drawn.data, *case.matrix(drawn).arrays, poison((case.m, case.n), case.dtype)]
+    space = task.space(target).narrowed({"tensor_cores": ("mma",)})
+    for config in [task.default_config(target), *space.sample(np.random.default_rng(2), 1)]:
+        assert config["tensor_cores"] == "mma"
+        assert error_of(run_on_cpu(task, config, arrays, target), drawn.result) < LIMIT, config
 
 
 @pytest.mark.parametrize("name", [n if n == "zero points" else pytest.param(n, marks=exhaustive) for n in CASES])

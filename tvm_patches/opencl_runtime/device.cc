@@ -100,6 +100,7 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   // OpenCL 1.2 has no query for the warp size, but these two vendors have extensions.
   if (facts.extensions.find("cl_nv_device_attribute_query") != std::string::npos) {
     facts.warp_size = query<cl_uint>(id, CL_DEVICE_WARP_SIZE_NV, 1);
+    facts.compute_capability = 10 * query<cl_uint>(id, CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV, 0) + query<cl_uint>(id, CL_DEVICE_COMPUTE_CAPABILITY_MINOR_NV, 0);
   } else if (facts.extensions.find("cl_amd_device_attribute_query") != std::string::npos) {
     facts.warp_size = query<cl_uint>(id, CL_DEVICE_WAVEFRONT_WIDTH_AMD, 1);
   }

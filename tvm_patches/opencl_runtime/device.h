@@ -38,7 +38,7 @@ struct DeviceFacts {
   size_t max_work_item_sizes[3] = {0, 0, 0};
   std::vector<size_t> sub_group_sizes;  ///< sizes that kernels may choose (cl_intel_required_subgroup_size)
   cl_ulong local_mem_bytes = 0, constant_mem_bytes = 0, global_mem_bytes = 0, global_cache_bytes = 0, max_alloc_bytes = 0;
-  cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
+  cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, compute_capability = 0, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
   bool has_images = false, has_unified_memory = false;
   bool divides_exactly = false;  ///< whether fp32 division is correctly rounded in programs built for it
   size_t image_max_width = 0, image_max_height = 0, image_max_layers = 0;

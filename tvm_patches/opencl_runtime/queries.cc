@@ -46,6 +46,7 @@ String devices() {
     object.Set("clock_mhz", number(facts.clock_mhz));
     object.Set("max_work_group_size", number(facts.max_work_group_size));
     object.Set("warp_size", number(facts.warp_size));
+    object.Set("compute_capability", number(facts.compute_capability));
     json::Array sub_group_sizes;
     for (const size_t size : facts.sub_group_sizes) sub_group_sizes.push_back(number(size));
     object.Set("sub_group_sizes", sub_group_sizes);

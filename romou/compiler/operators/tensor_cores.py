@@ -12,8 +12,8 @@ TENSOR_CORES = Knob(
         " work-items then share their rows of the weight, and each of them holds its rows of activations. In attention,"
         " a work-item holds every eighth query of its warp, and two keys of every eight"
     ),
-    devices="mma: CUDA from sm_80 on; wgmma: sm_90a",
-    exists_on=lambda limits: limits.has_tensor_cores,
+    devices="mma: CUDA from sm_80 on, and NVIDIA's OpenCL; wgmma: sm_90a",
+    exists_on=lambda limits: limits.has_ptx_products,
     absent=NO_TENSOR_CORES,
 )
 # Rows and columns of the result of an instruction, and depths (PTX ISA, "Matrix Fragments for mma.m16n8k16").

@@ -81,6 +81,7 @@ class HardwareSpec:
     has_scalar_vector_broadcast: bool | None = _fact("yes or no", bool)
     has_half_arithmetic: bool | None = _fact("yes or no", bool, is_limit=True)
     has_cooperative_matrices: bool | None = _fact("yes or no", bool, is_limit=True)
+    compute_capability: int | None = _fact("tenths of CUDA's versions", int)
     dot_products: str | None = _fact("signed or mixed", str, words=("signed", "mixed"))
     fp16_rate: float | None = _fact("fp16 multiply-adds for each of fp32", int, float)
     is_mobile: bool | None = _fact("yes or no", bool)

@@ -1,5 +1,5 @@
 """Runs Romou's CUDA kernels unchanged on the CPU, to check the numbers of kernels that machines without a GPU can only
-compile.
+compile. So it does with kernels in OpenCL C that have PTX.
 
 The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its
 work group (__syncthreads) or, in an instruction of the whole warp, for its warp. Instructions in PTX are replaced by
@@ -53,6 +53,7 @@ _INSTRUCTIONS = {
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4<false>",
     "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4<true>",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "cvt_f16x2_f32",
+    "prmt.b32 %0, %1, %2, %3;": "prmt",
     "sub.f16x2 %0, %0, %1;": "sub_f16x2",
     "mul.f16x2 %0, %0, %1;": "mul_f16x2",
     **dict.fromkeys(
@@ -114,6 +115,7 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   for (int i = 0; i < 4; ++i) out |= (unsigned)((bytes >> (8 * ((selector >> (4 * i)) & 7))) & 255) << (8 * i);
   return out;
 }
+static void prmt(unsigned& out, unsigned a, unsigned b, unsigned selector) { out = __byte_perm(a, b, selector); }
 
 static dim3 threadIdx, blockIdx, blockDim;
 static ucontext_t scheduler;
@@ -274,6 +276,26 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
 }
 """
 
+# What OpenCL C has and C++ lacks, and words of OpenCL C in CUDA's.
+_OPENCL = """
+typedef unsigned uint;
+static inline int convert_int(int value) { return value; }
+static inline int select(int a, int b, int c) { return c ? b : a; }
+static inline unsigned of_axis(dim3 v, int axis) { return axis == 0 ? v.x : axis == 1 ? v.y : v.z; }
+static inline unsigned get_group_id(int axis) { return of_axis(blockIdx, axis); }
+static inline unsigned get_local_id(int axis) { return of_axis(threadIdx, axis); }
+static inline void vstore_half(float value, size_t at, ushort* p) { p[at] = _cvtss_sh(value, 0); }
+"""
+_OF_OPENCL = (
+    (r"^(\s*)__local (\w+ \w+\[\d+\])", r"\1alignas(64) static \2"),
+    (r"__attribute__\(\(.*?\)\)(?= |;)", ""),
+    (r"\b__(kernel|local|global) ", ""),
+    (r"\brestrict\b", "__restrict__"),
+    (r"barrier\(CLK_LOCAL_MEM_FENCE\)", "__syncthreads()"),
+    (r"\(uint\)\(size_t\)(?=\(\()", ""),
+    (r"\(half\*\)", "(ushort*)"),
+)
+
 _COMPILE = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
 
 
@@ -294,8 +316,10 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
                 extents[str(stmt.node.thread_tag)] = int(stmt.value)
 
         structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
-        body = kernel.source[kernel.source.index('extern "C" __global__') :]
-        text = _PRELUDE + _ASM.sub(_as_call, _FOR_GPUS.sub("", complete(body)))
+        text = _as_cuda(kernel.source) if target.kind == "opencl" else complete(_body_of(kernel.source))
+        text = _PRELUDE + _ASM.sub(_as_call, _FOR_GPUS.sub("", text))
+        # Local memory has no addresses of 32 bits here.
+        text = text.replace("(unsigned int)__cvta_generic_to_shared", "__cvta_generic_to_shared")
         text = text.replace("__shared__ alignas(64)", "alignas(64) static")
         text = re.sub(r"extern __shared__ \S+ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory;", text)
         parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
@@ -309,6 +333,17 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         assert np.array_equal(whole[:MARGIN], untouched, equal_nan=whole.dtype.kind == "f"), "written before an array"
         assert np.array_equal(whole[-MARGIN:], untouched, equal_nan=whole.dtype.kind == "f"), "written behind an array"
     return memory[str(task.func.params[-1].name)][INSIDE].reshape(arrays[-1].shape).astype(np.float64)
+
+
+def _body_of(source: str) -> str:
+    return source[source.index('extern "C" __global__') :]
+
+
+def _as_cuda(source: str) -> str:
+    """Return OpenCL C with CUDA's words."""
+    for word, other in _OF_OPENCL:
+        source = re.sub(word, other, source, flags=re.MULTILINE)
+    return _OPENCL + source
 
 
 def _poison(array: np.ndarray) -> float | int:

@@ -25,7 +25,6 @@ from romou.compiler.operators.quantized.kernel import (
     BYTES,
     EXPONENT,
     MASK,
-    MMA_LOCAL_BYTES,
     OF_BLOCK,
     OF_WEIGHT,
     SHIFT,
@@ -152,7 +151,8 @@ class QuantizedTemplate(PackedTemplate):
 
     def space(self, limits: Limits) -> Space:
         work = self.workload
-        can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
+        can_use_mma = limits.has_ptx_products and self._fits_tensor_cores
+        asked = limits.asked_local_memory_bytes or limits.local_memory_bytes
         data, staged = (
             [d for d in PLAIN_ITEM_DATA if d == 1 or d < 2 * work.m],
             [s for s in _STAGES if s <= 256 or s < 2 * work.k],
@@ -178,7 +178,7 @@ class QuantizedTemplate(PackedTemplate):
                 "tiles of tensor cores": np.where(is_mma, self._fills_fragments(config), is_plain),
                 "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
                 "local memory, device's limit": tiles.local_memory_bytes
-                <= np.where(is_mma, MMA_LOCAL_BYTES, limits.local_memory_bytes),
+                <= np.where(is_mma, asked, limits.local_memory_bytes),
                 "registers for the tiles": self.registers(config)
                 <= np.where(is_mma, _MOST_MMA_REGISTERS, _MOST_REGISTERS),
                 "a group less than twice as large as the rows": (tiles.rows < 2 * work.n)
@@ -268,7 +268,8 @@ class QuantizedTemplate(PackedTemplate):
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         if config.get("tensor_cores", NO_TENSOR_CORES) != NO_TENSOR_CORES:
-            kernel = TensorCoreKernel(self._simplified, self.workload, self.operands, config)
+            is_asked = self.tiles(config).local_memory_bytes > limits.local_memory_bytes
+            kernel = TensorCoreKernel(self._simplified, self.workload, self.operands, config, asks_for_memory=is_asked)
             return tvm.IRModule({"main": kernel.function()})
         # Without this mark, fp16 is converted by functions that take an offset, not a pointer.
         has_fp16 = self.workload.dtype == "float16" and limits.has_fp16_arithmetic and limits.has_vector_arithmetic

@@ -16,7 +16,7 @@ Codes become floats in one of these ways, for code p of a word:
     shift     float(word >> 4 * p & 15)
     mask      float(word & 15 << 4 * p), times activations divided by 16^p, which is exact
     bytes     float(byte of (word & 0x0f0f0f0f), or of (word >> 4 & 0x0f0f0f0f)), for compilers that convert bytes
-    exponent  as_float(word & 15 << 4 * p | exponent of x) - x with x = 2^(23 - 4 * p), whose mantissa counts the code in
+    exponent  as_float(word & 15 << 4 * p | exponent of x) - x with x = 2^(23 - 4 * p), whose mantissa counts codes in
               ones: nothing is converted, and a zero point that all weights have is subtracted with x
 """
 
@@ -49,9 +49,6 @@ OF_BLOCK, OF_WEIGHT = "block", "weight"
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
 # group uses two stages at a time.
 _MMA_STAGES, _WGMMA_STAGES, _SHARING = 3, 4, 4
-# Local memory that a kernel can ask for on every GPU with compute capability 8.0 or newer (CUDA C++ Programming Guide,
-# Technical Specifications per Compute Capability).
-MMA_LOCAL_BYTES = 99 << 10
 
 
 class Tiles:

@@ -43,9 +43,20 @@ _SWIZZLED, _SWIZZLED_NUMBERS = 8, 64
 
 
 class TensorCoreKernel(KernelWriter):
-    """The writer of one config's kernel."""
+    """The writer of one config's kernel.
 
-    def __init__(self, func: tirx.PrimFunc, work: QuantizedProduct, operands: Operands, config: Config) -> None:
+    asks_for_memory: whether its local memory is more than a group has without asking.
+    """
+
+    def __init__(
+        self,
+        func: tirx.PrimFunc,
+        work: QuantizedProduct,
+        operands: Operands,
+        config: Config,
+        *,
+        asks_for_memory: bool,
+    ) -> None:
         self.func, self.work, self.operands = func, work, operands
         self.tiles = tiles = Tiles(work, config)
         self.staged, self.parts = int(tiles.staged), int(tiles.parts)
@@ -67,7 +78,9 @@ class TensorCoreKernel(KernelWriter):
         self.stage_units = int(tiles.stage_units)
         self.row_units = self.staged // UNIT + 1
         super().__init__()
-        self.local = self._buffer("staged", int(tiles.local_memory_bytes) // 4, scope="shared.dyn")
+        # Memory that is asked for is aligned as swizzled activations have to be.
+        scope = "shared.dyn" if asks_for_memory or self.is_of_warp_group else "shared"
+        self.local = self._buffer("staged", int(tiles.local_memory_bytes) // 4, scope=scope)
         self.sums = self._buffer("sums", self.fragments * self.tiles_of_data * 4)
         self.codes = self._buffer("codes", self.fragments * 4, "uint32")
         # Warp groups read the weights of a stage while those of the next are made.

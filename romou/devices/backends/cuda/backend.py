@@ -12,6 +12,7 @@ from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import COMMON_LIMITS, DEVICE, HOST, VARIANT, Backend, CapturedRun, TargetOption
 from romou.devices.backends.cuda.kernel_heads import KERNEL
+from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"nvidia_h200": "sm_90a"}
 # Local memory of a work group that has not opted in to more.
 _LOCAL_BYTES = 49152
-# The first architecture with mma.sync.m16n8k16, and the only one with wgmma (PTX ISA).
-_TENSOR_CORES_FROM, _WARP_GROUPS_IN = 80, "sm_90a"
+# The only architecture with wgmma (PTX ISA).
+_WARP_GROUPS_IN = "sm_90a"
+# Architecture -> most local memory of a work group that opts in, in KiB, and that of others from 8.0 on (CUDA C++
+# Programming Guide, Technical Specifications per Compute Capability).
+_ASKED_KIB, _LEAST_ASKED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}, 99
 # The first architecture with dp4a (PTX ISA).
 _DOT_PRODUCTS_FROM = 61
 _INSTALL = (
@@ -140,11 +144,13 @@ class Cuda(Backend):
         """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so it is not offered."""
         architecture = self.architecture(options)
         number = int(re.sub(r"\D", "", architecture))
-        has_tensor_cores = number >= _TENSOR_CORES_FROM
+        has_tensor_cores = number >= PTX_PRODUCTS_FROM
         return {
             "has_vector_arithmetic": False,
             "dot_products": "mixed" if number >= _DOT_PRODUCTS_FROM else None,
             "has_tensor_cores": has_tensor_cores,
+            "has_ptx_products": has_tensor_cores,
+            "asked_local_memory_bytes": _ASKED_KIB.get(number, _LEAST_ASKED_KIB) << 10 if has_tensor_cores else None,
             "has_warp_groups": architecture == _WARP_GROUPS_IN,
             "allows_tf32": has_tensor_cores and "tf32" in options,
             # No warp instruction reduces floats.

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from romou.devices.backends.cuda.overlapped_launches import WAIT
-from romou.devices.backends.cuda.quantized_functions import QUANTIZED_FUNCTIONS
+from romou.devices.backends.cuda.warp_group_functions import WARP_GROUP_FUNCTIONS
 from romou.devices.backends.dialect import Dialect
+from romou.devices.backends.ptx import needed, ptx_functions
 
 
 class CudaCpp(Dialect):
@@ -44,10 +45,17 @@ class CudaCpp(Dialect):
 
 
 _NARROW = {"int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short"}
+_WORDS = {
+    "FUNCTION": "__device__ __forceinline__ int ",
+    "LOCAL": "",
+    "GLOBAL": "",
+    "LOCAL_ADDRESS": "(unsigned int)__cvta_generic_to_shared",
+}
 # Name -> definition. In PTX, because no wheel that compiling needs has CUDA's fp16 header.
 _FUNCTIONS = {
     "wait_for_kernels_before": WAIT,
-    **QUANTIZED_FUNCTIONS,
+    **WARP_GROUP_FUNCTIONS,
+    **ptx_functions(_WORDS),
     "float_of_half": (
         """
 __device__ __forceinline__ float float_of_half(unsigned short bits) {
@@ -222,7 +230,5 @@ __device__ __forceinline__ int tensor_core_fma_tf32x3(int first, float* acc, flo
 
 
 def complete(source: str) -> str:
-    """Return CUDA text behind the functions above that it calls, and that these call. They call earlier ones only."""
-    for name, text in reversed(_FUNCTIONS.items()):
-        source = text + source if f"{name}(" in source else source
-    return source
+    """Return CUDA text behind the functions above that it calls, and that these call."""
+    return needed(_FUNCTIONS, source) + source

@@ -35,6 +35,7 @@ from romou.devices.backends.opencl.extensions import (
     SHUFFLES,
     has_any,
 )
+from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec, load_device
 from tvm_patches import pypi_driver
 
@@ -109,6 +110,7 @@ class OpenCL(ComputeApi):
             "constant_mem_bytes": facts["constant_mem_bytes"],
             "warp_sizes": _warp_sizes(facts),
             "has_half_arithmetic": _has_fp16(facts),
+            "compute_capability": facts.get("compute_capability") or None,
             "dot_products": _dot_products(facts),
             # For other drivers only a device's file has the size.
             "sub_group_size": max(
@@ -140,6 +142,7 @@ class OpenCL(ComputeApi):
             "prefers_fp16": prefers_fp16,
             "vector_lanes": _LANES,
             "dot_products": spec.dot_products,
+            "has_ptx_products": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
             "sub_groups": self.sub_groups(spec),
         }
 

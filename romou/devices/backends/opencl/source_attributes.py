@@ -48,7 +48,7 @@ from typing import Any
 
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
-from romou.devices.backends.opencl import dot_products, fp16_accesses, sub_groups, word_accesses
+from romou.devices.backends.opencl import dot_products, fp16_accesses, ptx_functions, sub_groups, word_accesses
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
@@ -59,8 +59,8 @@ _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
 )
-# A pointer to memory as another type, and the declaration of an array.
-_CAST = re.compile(r"\((?:__local )?\w+\*\)(\w+)\b")
+# A pointer to memory as another type, or to what is copied by 16 bytes, and the declaration of an array.
+_CAST = re.compile(r"\((?:__local )?\w+\*\)(\w+)\b|\bcopy_unit_async\([^;]*?, (\w+_ptr),")
 _ARRAY = re.compile(r"^(\s*(?:__local )?\w+ (\w+)\[\d+\]);", re.MULTILINE)
 # The largest vectors of kernels: eight lanes of eight bytes.
 _LARGEST_BYTES = 64
@@ -194,6 +194,7 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
             dot_products.definitions,
             fp16_accesses.definitions,
             word_accesses.definitions,
+            ptx_functions.definitions,
         )
     )
     return before + own + "".join(defined) + "".join(extended)
@@ -228,6 +229,6 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
 
 def _aligned(body: str) -> str:
     """Align the arrays of a kernel that are accessed as another type."""
-    cast = set(_CAST.findall(body))
+    cast = {name for names in _CAST.findall(body) for name in names}
     attribute = f" __attribute__((aligned({_LARGEST_BYTES})))"
     return _ARRAY.sub(lambda array: f"{array[1]}{attribute if array[2] in cast else ''};", body)
