@@ -99,11 +99,16 @@ def _cast(old: tirx.Cast) -> tirx.Expr:
     return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
 
 
+def _binary(old: Any) -> tirx.Expr:
+    # An equal but new expression of integers would be a new shape, and so a new variable for a buffer of such a shape.
+    return type(old)(old.a, old.b) if "float16" in str(old.ty) else old
+
+
 # Expressions made again of operands that have become single precision.
 _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
     (tirx.Cast, _cast),
     (tirx.FloatImm, lambda old: tirx.FloatImm(_widened(str(old.ty)), old.value)),
-    (_BINARY, lambda old: type(old)(old.a, old.b)),
+    (_BINARY, _binary),
     (tirx.Broadcast, lambda old: tirx.Broadcast(old.value, old.lanes)),
     (tirx.Select, lambda old: tirx.Select(old.condition, old.true_value, old.false_value)),
     (tirx.Shuffle, lambda old: tirx.Shuffle(old.vectors, old.indices)),
