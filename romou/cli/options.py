@@ -94,15 +94,15 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | list[di
 def parse_dims(texts: tuple[str, ...]) -> dict[str, Sequence[int] | Sequence[range]] | None:
     """Return ("batch=1,4", "tokens=1..9") as {"batch": (1, 4), "tokens": range(1, 10)}. None for no text.
 
-    Several ranges are a list: "tokens=1..9,10..20".
+    Several ranges are a list: "tokens=1,2..9,10..20". A number among them is a range of one size.
     """
     dims: dict[str, Sequence[int] | Sequence[range]] = {}
     for text in texts:
         sizes: Sequence[int] | Sequence[range]
         name, _, given = text.rpartition("=")
-        bounds = [re.fullmatch(r"(\d+)\.\.(\d+)", each) for each in given.split(",")]
-        if name and all(bounds):
-            classes = [range(int(each[1]), int(each[2]) + 1) for each in bounds if each is not None]
+        bounds = [re.fullmatch(r"(\d+)(?:\.\.(\d+))?", each) for each in given.split(",")]
+        if name and ".." in given and all(bounds):
+            classes = [range(int(each[1]), int(each[2] or each[1]) + 1) for each in bounds if each is not None]
             sizes = classes if len(classes) > 1 else classes[0]
         else:
             name, sizes = _sizes_in("--dim", text, "batch=1,4,8")

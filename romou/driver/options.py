@@ -183,11 +183,12 @@ class ImportOptions(CheckedOptions):
         """
         Size by name, for dimensions that the model names, such as "batch". `tune` and `compile` take several sizes of
         one, too: {"tokens": (32, 128)}, or a size at run time, also of several dimensions: {"tokens": range(1, 513)},
-        with kernels for each class of sizes if it is a list of such ranges. `shapes` precedes.
+        with kernels for each class of sizes if it is a list of such ranges, or if the rows of products with packed
+        weights have the size. `shapes` precedes.
         """,
         help_text=(
             "Fix a named dimension: batch=1, or (tune, compile, bench) several sizes: batch=1,4,8, or (tune, compile) a"
-            " size at run time: tokens=1..512, or in classes: tokens=1..32,33..512. May be repeated, for other"
+            " size at run time: tokens=1..512, or in classes: tokens=1,2..32,33..512. May be repeated, for other"
             " dimensions."
         ),
     )

@@ -55,10 +55,12 @@ def with_run_time_sizes(
     dims: Mapping[str, range],
     *,
     suffix: str = "",
+    largest: ImportedModel | None = None,
 ) -> RunTimeRowsModel:
     """Return a model for any sizes of dimensions up to the last of their ranges, made like a model of these.
 
     suffix: of the kernels' names.
+    largest: the model of the largest sizes, if it is imported already.
     """
     most: Point = tuple(sizes[-1] for sizes in dims.values())
 
@@ -70,7 +72,8 @@ def with_run_time_sizes(
         return replace(at(sizes).imported(model), suffix=suffix)
 
     fewer: list[Point] = _fewer(most)
-    imports = {sizes: imported_at(sizes) for sizes in (most, *fewer)}
+    first = imported_at(most) if largest is None else replace(largest, suffix=suffix)
+    imports = {most: first, **{sizes: imported_at(sizes) for sizes in fewer}}
     made = make(lambda: imports[most], at(most))
     program = made.program
     assert program is not None
@@ -85,11 +88,10 @@ def with_run_time_sizes(
     ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
     ranges = [f"{name} is {sizes[0]} to {sizes[-1]}" for name, sizes in dims.items()]
     summary = replace(made.summary(), run_time=f"{', '.join(ranges)} at run time, in every kernel.{ends}")
-    imported = imports[most]
     sizes = RunTimeSizes(
         dims={name: (each[0], each[-1]) for name, each in dims.items()},
-        inputs={each: growth.axes(each) for each in imported.inputs if growth.axes(each)},
-        outputs={each: growth.axes(each) for each in imported.outputs if growth.axes(each)},
+        inputs={each: growth.axes(each) for each in first.inputs if growth.axes(each)},
+        outputs={each: growth.axes(each) for each in first.outputs if growth.axes(each)},
     )
     arguments = {**made.arguments(), "executable": program.executable, "host_code": program.host, "summary": summary}
     free = RunTimeRowsModel(sizes=sizes, program=program, **arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -12,14 +13,16 @@ from romou.base.errors import UsageError
 from romou.compiler.compilation import import_model
 from romou.compiler.frontend import ImportedModel, Shapes
 from romou.compiler.frontend.padding import Padding, padding_of
+from romou.compiler.operators.quantized.rows import last_sizes
 from romou.driver.link import linked
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
 from romou.driver.run_time_sizes import with_run_time_sizes
-from romou.runtime.module import MultiShapeModel, RunTimeRowsModel, TunedModel
+from romou.runtime.module import MultiShapeModel, TunedModel
 
 if TYPE_CHECKING:
     import numpy as np
 
+logger = logging.getLogger("romou")
 _Options = TypeVar("_Options", CompileOptions, TuneOptions)
 
 
@@ -51,20 +54,71 @@ def _for_each_class(
     """Return a model with sizes at run time, or of several such: for each class of sizes, and each other dimension."""
     if options.pad is not None:
         raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
-    models: list[RunTimeRowsModel] = []
+    models: list[TunedModel] = []
     others = {name: sizes for name, sizes in options.listed_dims.items() if name not in classes}
-    for fixed, ranges in itertools.product(itertools.product(*others.values()), itertools.product(*classes.values())):
-        suffix = f"_{len(models) + 1}" if models else ""
+    for fixed in itertools.product(*others.values()):
         changed: Any = {"dims": dict(zip(others, fixed, strict=True))}
-        free = dict(zip(classes, ranges, strict=True))
-        models.append(with_run_time_sizes(model, replace(options, **changed), make, free, suffix=suffix))
-        models[-1].release()
-        options = _with_records_of(models[-1], options)
+        at_fixed = replace(options, **changed)
+        divided, largest = _divided(model, at_fixed, classes, options.dims or {})
+        for ranges in itertools.product(*divided.values()):
+            suffix = f"_{len(models) + 1}" if models else ""
+            is_last = all(sizes is several[-1] for sizes, several in zip(ranges, divided.values(), strict=True))
+            sizes = dict(zip(divided, ranges, strict=True))
+            models.append(_of_class(model, at_fixed, make, sizes, suffix, largest if is_last else None))
+            models[-1].release()
+            at_fixed, options = (_with_records_of(models[-1], each) for each in (at_fixed, options))
     if len(models) == 1:
         models[0].program = None
         return models[0]
     program = linked(models, capture=False)
     return MultiShapeModel(program.models, memory=program.memory)
+
+
+def _divided(
+    model: AnyModel, options: ImportOptions, classes: Mapping[str, Sequence[range]], given: Mapping[str, object]
+) -> tuple[Mapping[str, Sequence[range]], ImportedModel | None]:
+    """Return the classes of each dimension, and the model at the largest size if it was imported to find them.
+
+    The only dimension with sizes at run time, if it is given as one range, is divided where products with packed
+    weights change their kernel.
+
+    options: have the sizes of all other dimensions.
+    """
+    (name, ranges), *others = classes.items()
+    if others or not isinstance(given[name], range):
+        return classes, None
+    sizes, fixed = ranges[0], options.dims or {}
+    largest: Any = {"dims": {**fixed, name: sizes[-1]}}
+    imported = replace(options, **largest).imported(model)
+    ends = [last + 1 for last in last_sizes(imported.mod, sizes[-1]) if last >= sizes[0]]
+    divided = [range(*each) for each in itertools.pairwise([sizes[0], *ends, sizes.stop])]
+    if ends:
+        text = ", ".join(f"{each[0]}..{each[-1]}" if len(each) > 1 else str(each[0]) for each in divided)
+        logger.info("%s has the classes %s, because products with packed weights have a kernel for each", name, text)
+    return {name: divided}, imported
+
+
+def _of_class(
+    model: AnyModel,
+    options: _Options,
+    make: Maker,
+    classes: Mapping[str, range],
+    suffix: str,
+    largest: ImportedModel | None,
+) -> TunedModel:
+    """Return the model of a class of each dimension. A class of one size is a shape.
+
+    suffix: of the kernels' names.
+    largest: the model at the last sizes, if it is imported already.
+    """
+    changed: Any = {
+        "dims": {**(options.dims or {}), **{name: sizes[0] for name, sizes in classes.items() if len(sizes) == 1}}
+    }
+    options = replace(options, **changed)
+    free = {name: sizes for name, sizes in classes.items() if len(sizes) > 1}
+    if free:
+        return with_run_time_sizes(model, options, make, free, suffix=suffix, largest=largest)
+    return make(lambda: replace(largest or options.imported(model), suffix=suffix), options)
 
 
 def made_of(

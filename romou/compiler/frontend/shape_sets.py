@@ -80,11 +80,11 @@ def listed_sizes(name: str, given: object) -> list[int] | list[range]:
     classes = [each for each in several if isinstance(each, range)]
     if classes and len(classes) == len(several):
         starts = [max(1, classes[0].start), *(sizes.stop for sizes in classes[:-1])]
-        wanted = [range(start, max(sizes.stop, start + 1, 3)) for start, sizes in zip(starts, classes, strict=True)]
+        wanted = [range(start, max(sizes.stop, start + 1)) for start, sizes in zip(starts, classes, strict=True)]
         if wanted != classes:
             raise UsageError(
-                f"dims[{name!r}]={given!r}: a size at run time is from 1 or more to a bound above 1; classes follow one"
-                " another",
+                f"dims[{name!r}]={given!r}: a size at run time is from 1 or more to a bound, and"
+                " classes follow one another",
                 hint="For example {'tokens': range(1, 513)}, --dim tokens=1..512, --dim tokens=1..32,33..512.",
             )
         return classes

@@ -33,6 +33,7 @@ from romou.compiler.operators.quantized.kernel import (
     Tiles,
 )
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.quantized.rows import MOST_FEW
 from romou.compiler.operators.quantized.template import PackedTemplate
 from romou.compiler.operators.quantized.tensor_core_defaults import tensor_core_config
 from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKernel
@@ -87,8 +88,6 @@ KNOBS = (
     ),
     TENSOR_CORES,
 )
-# Most rows of activations that count as few.
-_MOST_FEW = 8
 # Activations of a row that the default config stages, for one row and for several.
 _STAGED, _STAGED_TILE = 2048, 256
 # Work-items along the weight's rows that read a cache line together.
@@ -238,7 +237,7 @@ class QuantizedTemplate(PackedTemplate):
         on_tensor_cores = tensor_core_config(self.workload, space, limits)
         if on_tensor_cores is not None:
             return on_tensor_cores
-        is_one, is_tile = m == 1, m > _MOST_FEW
+        is_one, is_tile = m == 1, m > MOST_FEW
         rows, most = (
             (numbers.rows, 1)
             if is_one
