@@ -91,6 +91,15 @@ def test_it_is_right_at_fifty_random_sizes(net: str, opencl_device: tvm.runtime.
     assert wrong_sizes(model, net, fifty(200)) == []
 
 
+@pytest.mark.parametrize("target", ["vulkan -device=host", pytest.param(HOST, marks=exhaustive)])
+def test_fp16_takes_a_size(target: str, opencl_device: tvm.runtime.Device) -> None:
+    """Shapes of fp16 buffers have casts of the size behind a gather. The outputs are checked at five sizes."""
+    model = romou.compile(attention(), dims={"tokens": range(1, 41)}, target=target, precision="float16")
+    assert model.summary().checked_on
+    (row,) = model.run(ids_of(1))
+    assert row.shape == (1, 8)
+
+
 @exhaustive
 @pytest.mark.parametrize("is_joined", [False, True])
 @pytest.mark.parametrize("device", [HOST, "opencl:intel", "vulkan -device=host"])

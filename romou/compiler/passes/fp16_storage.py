@@ -96,15 +96,17 @@ def _uses_fp16(func: tirx.PrimFunc) -> bool:
 
 def _cast(old: tirx.Cast) -> tirx.Expr:
     dtype = _widened(str(old.ty))
-    return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
+    if str(old.value.ty) == dtype:
+        return old.value
+    return old if str(old.ty) == dtype else tirx.Cast(dtype, old.value)
 
 
 def _binary(old: Any) -> tirx.Expr:
-    # An equal but new expression of integers would be a new shape, and so a new variable for a buffer of such a shape.
     return type(old)(old.a, old.b) if "float16" in str(old.ty) else old
 
 
-# Expressions made again of operands that have become single precision.
+# Expressions made again of operands that have become single precision. Sums, products and casts of integers stay the
+# same objects: new ones in the shape of a buffer would make another variable of the buffer.
 _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
     (tirx.Cast, _cast),
     (tirx.FloatImm, lambda old: tirx.FloatImm(_widened(str(old.ty)), old.value)),
