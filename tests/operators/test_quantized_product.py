@@ -48,6 +48,21 @@ def test_default_configs(target: Target, case: QuantizedCase) -> None:
     check(target, case)
 
 
+@exhaustive
+@pytest.mark.parametrize("device", ["opencl -device=host", "opencl:intel", "vulkan -device=host"])
+@pytest.mark.parametrize("m", [1, 3, 64])
+def test_all_formats(m: int, device: str) -> None:
+    """An odd N, and a K that is no multiple of a block. Half of the scales are negative."""
+    target, _, name = device.partition(":")
+    formats = itertools.product((2, 4, 8), (16, 32, 64, 128), ("none", "uint8", "float"), ("float32", "float16"))
+    for bits, block, zero, dtype in formats:
+        case = QuantizedCase(m=m, k=203, n=37, bits=bits, block=block, zero=zero, dtype=dtype, has_bias=True)
+        model, data, expected = case.model()
+        compiled = romou.compile(model, target=target, device=name or None, verify=False)
+        error = relative_l2_error(compiled.run({"x": data})[0], expected)
+        assert error < (1e-5 if dtype == "float32" else 1e-3), case
+
+
 @each_kind("drawn", DRAWN, opencl=(1,), cuda=(), vulkan=())
 def test_random_configs(target: Target, drawn: int) -> None:
     """Fresh numbers for each config. Every choice of every knob occurs in some of them."""
