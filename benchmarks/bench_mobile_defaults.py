@@ -17,7 +17,7 @@ import csv
 import itertools
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,22 @@ def _name_of(row: dict[str, str]) -> str:
     return f"{kind}{row['kernel_h']}x{row['kernel_w']} {size}{f' /{stride}' if stride > 1 else ''}"
 
 
-def count(model: onnx.ModelProto, needed: int, gpu: str, precision: str, candidates: int) -> dict[str, Any] | None:
-    """Return the numbers of a layer's default config, and how many of the first configs of a search spill.
+def numbers_of(
+    layers_of_table: Sequence[tuple[str, onnx.ModelProto, int]], gpu: str, precision: str, candidates: int
+) -> dict[str, dict[str, Any] | None]:
+    """Return the numbers of each layer's default config, and how many of the first configs of a search spill.
 
-    None if Mesa's compiler refuses it.
+    None for a layer whose default config Mesa's compiler refuses.
     """
-    counts, _ = layers.counts_of(model, needed, gpu, mobile_gpu(gpu).devices[-1], precision, candidates)
+    device = mobile_gpu(gpu).devices[-1]
+    built = [
+        (layers.first_kernels(model, device, precision, candidates), needed) for _, model, needed in layers_of_table
+    ]
+    counted = layers.counts_of_all(built, gpu)
+    return {name: _numbers(counts) for (name, *_), (counts, _) in zip(layers_of_table, counted, strict=True)}
+
+
+def _numbers(counts: Sequence[layers.Count]) -> dict[str, Any] | None:
     if not counts:
         return None
     default = counts[0]
@@ -112,13 +122,12 @@ def main(
     columns = [f"{gpu} {precision[:1]}{precision[-2:]}" for precision in precisions for gpu in gpus]
     title = f"Mesa's compilers {mesa_version()} (not the vendors'), default configs: instructions per multiply-add"
     table = table_of_numbers("layer", columns, title=title)
-    numbers: dict[str, dict[str, Any]] = {}
-    for name, model, needed in itertools.islice(mobile_layers(), 0, None, every):
-        if only not in name:
-            continue
-        own = numbers[name] = {}
-        for column, (precision, gpu) in zip(columns, ((p, g) for p in precisions for g in gpus), strict=True):
-            own[column] = count(model, needed, gpu, precision, candidates)
+    counted = [layer for layer in itertools.islice(mobile_layers(), 0, None, every) if only in layer[0]]
+    numbers: dict[str, dict[str, Any]] = {name: {} for name, *_ in counted}
+    for column, (precision, gpu) in zip(columns, ((p, g) for p in precisions for g in gpus), strict=True):
+        for name, number in numbers_of(counted, gpu, precision, candidates).items():
+            numbers[name][column] = number
+    for name, own in numbers.items():
         table.add_row(name, *(_cell(own[column], earlier.get(name, {}).get(column)) for column in columns))
     out.print(table)
     for column in columns:

@@ -16,7 +16,7 @@ leaner.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +148,39 @@ def kernels_of(task: TunableTask, config: Config, target: Target) -> list[Inspec
     return kernels
 
 
+def first_kernels(model: Any, device: str, precision: str, candidates: int) -> list[list[InspectedKernel]]:
+    """Return the kernels of the first `candidates` configs that can be built for a device, the default first."""
+    target = Target(f"opencl -device={device}")
+    with quiet_stderr():
+        graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
+        tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
+    (task,) = (pruned_task(task.with_free_images(), target) for task in tasks if task.template.sums_products)
+    # The default config needs no pruned space, which would take most of the time.
+    default = [task.default_config(target)]
+    proposed = default if candidates == 1 else first_configs(task, target, MOST_PROPOSED * candidates)
+    kept = (kernels for config in proposed if (kernels := kernels_of(task, config, target)))
+    return list(itertools.islice(kept, candidates))
+
+
+def counts_of_all(layers: Sequence[tuple[list[list[InspectedKernel]], int]], gpu: str) -> list[tuple[list[Count], int]]:
+    """Return `counts_of` of several layers, which Mesa's compiler compiles in one process: it starts in seconds.
+
+    layers: `first_kernels` and the needed multiply-adds of each layer.
+    """
+    sources = [kernel.source for built, _ in layers for kernels in built for kernel in kernels]
+    answers = iter(compile_all(sources, gpu, timeout_s=TIMEOUT_S))
+    counts = []
+    for built, needed in layers:
+        made = [[next(answers) for _ in kernels] for kernels in built]
+        fine = [
+            (k, [m[0] for m in ms if isinstance(m, list)])
+            for k, ms in zip(built, made, strict=True)
+            if not any(isinstance(m, BuildError) for m in ms)
+        ]
+        counts.append(([count_of(kernels, statistics, needed) for kernels, statistics in fine], len(built) - len(fine)))
+    return counts
+
+
 def counts_of(
     model: Any, needed: int, gpu: str, device: str, precision: str, candidates: int
 ) -> tuple[list[Count], int]:
@@ -155,22 +188,8 @@ def counts_of(
 
     The second result is the number of configs that Mesa's compiler rejected or gave up.
     """
-    target = Target(f"opencl -device={device}")
-    with quiet_stderr():
-        graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
-        tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
-    (task,) = (pruned_task(task.with_free_images(), target) for task in tasks if task.template.sums_products)
-    proposed = first_configs(task, target, candidates if candidates == 1 else MOST_PROPOSED * candidates)
-    kept = (kernels for config in proposed if (kernels := kernels_of(task, config, target)))
-    built = list(itertools.islice(kept, candidates))
-    answers = iter(compile_all([kernel.source for kernels in built for kernel in kernels], gpu, timeout_s=TIMEOUT_S))
-    made = [[next(answers) for _ in kernels] for kernels in built]
-    fine = [
-        (k, [m[0] for m in ms if isinstance(m, list)])
-        for k, ms in zip(built, made, strict=True)
-        if not any(isinstance(m, BuildError) for m in ms)
-    ]
-    return [count_of(kernels, statistics, needed) for kernels, statistics in fine], len(built) - len(fine)
+    (counts,) = counts_of_all([(first_kernels(model, device, precision, candidates), needed)], gpu)
+    return counts
 
 
 def print_network(name: str, gpu: str, precision: PrecisionName, out: Console) -> None:
