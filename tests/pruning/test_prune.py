@@ -267,6 +267,26 @@ def test_a_kernel_that_spills_is_rejected_on_a_device_whose_compiler_was_compare
     build("nvidia_h200", 2, 7)
 
 
+@pytest.mark.parametrize("spelling", ["mad", "fma", "plain"])
+def test_a_window_that_is_unrolled_as_a_nest_takes_registers_on_adreno(spelling: str) -> None:
+    """Mesa's compiler for Adreno 660 unrolls all nine taps of eight pixels, with 122 spills.
+
+    It keeps the rows of the window for two pixels of four texels, which have as many products and more loads.
+    """
+    convolution = conv(3, (224, 224), 32, (3, 3), padding=(1, 1, 1, 1), stride=(2, 2))
+    task, target = task_of(convolution).with_free_images(), Target("opencl -device=adreno690")
+
+    def build(texels: int, columns: int) -> None:
+        tile = {"tile_o": texels, "tile_h": 1, "tile_w": columns, "multiply_add": spelling}
+        config = Config({**task.default_config(target), **tile})
+        assert config != task.default_config(target)
+        build_task(pruned_task(task, target), config, target)
+
+    with pytest.raises(InvalidConfigError, match=r"registers: \d{3}.*limit of at most 160 registers"):
+        build(1, 8)
+    build(4, 2)
+
+
 def test_texels_that_outputs_share_are_registers_on_mali() -> None:
     """Mesa's compiler for Mali-G610 spills 63 registers of two outputs of a column, and none of one."""
     conv_5x5 = conv(72, (56, 56), 72, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=72)
