@@ -28,6 +28,8 @@ class Registers:
     max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
         register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
     max_needed_fp16: the same for kernels in fp16, if the register file is dedicated.
+    max_needed_between_transforms: the same for kernels between Winograd's transforms, whose reads have no guards. None
+        for all registers of the device.
     """
 
     max_fill: float
@@ -42,6 +44,7 @@ class Registers:
     most_strided_taps: int | None = None
     max_needed: int | None = None
     max_needed_fp16: int | None = None
+    max_needed_between_transforms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

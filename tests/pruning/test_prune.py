@@ -287,6 +287,22 @@ def test_a_window_that_is_unrolled_as_a_nest_takes_registers_on_adreno(spelling:
     build(4, 2)
 
 
+def test_fp16_values_have_half_of_the_registers_on_adreno() -> None:
+    """Mesa's compiler for Adreno 740 spills with 128 registers: sums and texels of 28 pixels are 224 of 192 fp16."""
+    task = task_of(conv(72, (28, 28), 40, (1, 1), dtype="float16")).with_free_images()
+    target = Target("opencl -device=adreno740")
+
+    def build(rows: int, columns: int) -> None:
+        tile = {"tile_o": 1, "tile_h": rows, "tile_w": columns, "wg_o": 2, "wg_w": 4, "split_k": 1}
+        spelling = {"accumulate": "float16", "autobroadcast": False, "multiply_add": "fma", "output": "buffer"}
+        config = Config({**task.default_config(target), **tile, **spelling})
+        build_task(pruned_task(task, target), config, target)
+
+    with pytest.raises(InvalidConfigError, match=r"registers: 18\d.*limit of at most 160 registers"):
+        build(4, 7)
+    build(2, 7)
+
+
 def test_texels_that_outputs_share_are_registers_on_mali() -> None:
     """Mesa's compiler for Mali-G610 spills 63 registers of two outputs of a column, and none of one."""
     conv_5x5 = conv(72, (56, 56), 72, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=72)
@@ -317,6 +333,22 @@ def test_fp16_sums_of_a_loop_take_a_register_for_each_lane_on_mali() -> None:
     with pytest.raises(InvalidConfigError, match=r"registers: \d+.*limit of at most 56 registers \(max_needed of the"):
         build(4)
     build(1)
+
+
+def test_sums_between_transforms_that_spill_are_rejected_on_bifrost() -> None:
+    """Mesa's compiler for Mali-G76 accesses private memory 48 times for sums of 57 registers."""
+    layer = conv(64, (40, 40), 64, (3, 3), padding=(1, 1, 1, 1), dtype="float16")
+    task, target = task_of(layer).with_free_images(), Target("opencl -device=mali_g76")
+    start = next(config for config in task.starts(target) if config["algorithm"] == "winograd4")
+
+    def build(columns: int) -> None:
+        places = {"data": "image", "weight": "image", "output": "buffer", "pixels": "rows", "accumulate": "float16"}
+        knobs = {**places, "tile_o": 1, "tile_h": 1, "tile_w": columns, "wg_o": 8, "wg_w": 2, "split_k": 2}
+        build_task(pruned_task(task, target), Config({**task.default_config(target), **start, **knobs}), target)
+
+    with pytest.raises(InvalidConfigError, match=r"registers: 57.*limit of at most 56 registers \(max_needed of the"):
+        build(8)
+    build(2)
 
 
 def test_sums_between_transforms_may_fill_the_registers_of_mali() -> None:

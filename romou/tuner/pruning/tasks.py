@@ -137,12 +137,13 @@ class PrunedTask(TunableTask):
         is_dedicated = target.spec.register_file == "dedicated"
         factors = dict.fromkeys(BOUNDED, 1 if is_dedicated else _UNCERTAINTY)
         model = preset_for(target.spec).registers
-        # Between transforms no read is guarded. Mesa's compiler for Mali-G610 spills none of these sums up to the limit
-        # of the device, and they are the leanest configs.
-        is_free = is_dedicated and bool(np.all(usage.transform_bytes > 0))
         is_fp16 = is_dedicated and bool(np.all(usage.element_bytes < _FLOAT_BYTES))
-        most = None if model is None else model.max_needed_fp16 if is_fp16 else model.max_needed
-        if "registers" in verdicts and most is not None and not is_free:
+        most = None
+        if model is not None and is_dedicated and np.all(usage.transform_bytes > 0):
+            most = model.max_needed_between_transforms
+        elif model is not None:
+            most = model.max_needed_fp16 if is_fp16 else model.max_needed
+        if "registers" in verdicts and most is not None:
             verdicts["registers"] = verdicts["registers"].at_most(most, "max_needed of the preset")
             factors["registers"] = 1
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():

@@ -59,7 +59,8 @@ def estimate_registers(func: tirx.PrimFunc) -> RegisterEstimate:
     """
     reader = Reader(func.body)
     sizes = reader.values.sizes
-    counts = [Scheduler(block, sizes).run() for block in blocks_of(reader.code, sizes)]
+    fp16 = reader.values.fp16
+    counts = [Scheduler(block, sizes, fp16).run() for block in blocks_of(reader.code, sizes)]
     live, written = (float(max(numbers)) for numbers in zip((0, 0), *counts, strict=True))
     reader = Reader(func.body, is_mali=True)
     sizes, unpacked = reader.values.sizes, reader.values.unpacked

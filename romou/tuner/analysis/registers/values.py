@@ -75,6 +75,11 @@ class Values:
         # A copy that is read by lane is live by lane.
         self._by_lane.update(variable for variable, buffer in copied if buffer in self._by_lane)
 
+    @property
+    def fp16(self) -> frozenset[Value]:
+        """The values that hold two lanes in a register."""
+        return frozenset(value for value, registers in self.unpacked.items() if registers == 2 * self.sizes[value] > 0)
+
     def number_of(self, var: Any) -> int:
         """Return the number of a variable or array."""
         return self._names.setdefault(var, len(self._names) + 1)
