@@ -29,10 +29,10 @@ _MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
 # Mesa keeps ten such loops of windows of 1x7 and 7x1, in all spellings of products. Other loops it may unroll, so they
 # have the limit above. Of 68 first configs for Adreno 660, 64 have as many loops as these rules predict.
 _MOST_EARLY_OPERATIONS = 832
-# Limits of a loop whose inner loops are all unrolled: early operations, and operations as for `_MOST_OPERATIONS`. Of 47
-# such nests of windows above the limit before, for Adreno 660 and 630, Mesa unrolls 13, however products are spelled:
-# up to 1,107 and 2,168. It keeps 34: from 1,134 on, and two of 1,012 and 1,050 with 3,351 and 3,590.
-_MOST_NESTED_EARLY_OPERATIONS, _MOST_NESTED_OPERATIONS = 1120, 2250
+# Limits of a loop of at most three iterations: early operations, and operations as for `_MOST_OPERATIONS`. Of 49 loops
+# of windows above the limit before, for Adreno 660 and 630, Mesa unrolls 15, however products are spelled: three
+# iterations up to 1,107 and 2,168. It keeps 34: three from 1,134 on, and four and seven of 1,012 and 1,050.
+_FEW_ITERATIONS, _MOST_EARLY_OF_FEW, _MOST_OF_FEW = 3, 1120, 2250
 _CALL_COST, _PRODUCT_COST = {"fma": 0.6, "mad": 1.2}, 0.66
 _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 9, 2, 20
 # Mesa's compiler for Mali unrolls loops before it splits vectors. Each vector is an operation: a fused product, 2 for a
@@ -124,7 +124,8 @@ class Reader:
         self._sums.add_counter(loop.loop_var)
         loops_before, kept_before = self._loops, self._kept_loops
         body = self._statement(loop.body)
-        has_loops = self._loops > loops_before
+        # An innermost loop inside another one.
+        is_within = self._depth > 1 and self._loops == loops_before
         self._loops += 1
         iterations = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_ITERATIONS + 1
         cost, early = iterations * (self._cost.operations + _CONDITION_COST), iterations * self._cost.early
@@ -133,9 +134,9 @@ class Reader:
             is_kept = early > _MOST_VECTORS
         else:
             is_kept = early > _MOST_EARLY_OPERATIONS and (
-                early > _MOST_NESTED_EARLY_OPERATIONS or cost > _MOST_NESTED_OPERATIONS
-                if has_loops
-                else self._depth > 1 or cost > _MOST_OPERATIONS
+                early > _MOST_EARLY_OF_FEW or cost > _MOST_OF_FEW
+                if iterations <= _FEW_ITERATIONS
+                else is_within or cost > _MOST_OPERATIONS
             )
         # A loop that contains a loop is kept.
         if iterations > _MOST_ITERATIONS or is_kept or self._kept_loops > kept_before:
