@@ -121,16 +121,28 @@ def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[
     rng = np.random.default_rng(seed)
     options = TuningOptions(explorer="ranking", batch_size=1, random_trials=RANDOM, seed=seed)
     explorer = Explorer(space, None, options, rng, features=features, transfer_data=lambda: data)
-    best_s = best_of(recorded)
+    return explored(explorer, recorded, most, best_of(recorded))
+
+
+def explored(
+    explorer: Explorer, recorded: RecordedSpace, most: int, goal_s: float, *, batch_size: int = 1
+) -> list[int]:
+    """Return the indices of the configs that an explorer tries, in order.
+
+    It stops at the first config with at most `goal_s` seconds, or after `most` configs.
+
+    batch_size: configs that it proposes before their times are known
+    """
+    numbered = recorded.space()
     measured: dict[str, tuple[Config, float | None]] = {}
     order: list[int] = []
-    while len(order) < most and (proposed := explorer.propose(1, measured)):
-        index = numbered.index_of(proposed[0])
-        order.append(index)
-        time_s = recorded.configs[index].time_s
-        measured[proposed[0].key] = (proposed[0], time_s)
-        if time_s == best_s:
-            break
+    while len(order) < most and (proposed := explorer.propose(batch_size, measured)):
+        for config in proposed:
+            order.append(numbered.index_of(config))
+            time_s = recorded.configs[order[-1]].time_s
+            measured[config.key] = (config, time_s)
+            if len(order) == most or (time_s is not None and time_s <= goal_s):
+                return order
     return order
 
 

@@ -31,7 +31,7 @@ from romou.tuner.search.features import TaskFeatures, aligned
 from romou.tuner.search.pretrained import PretrainedModel, model_path
 from romou.tuner.search.transfer import is_enough, levelled
 
-# Fewest timed configs of a layer, so that ranks mean something.
+# Fewest timed configs of a layer that is judged.
 _LEAST_TIMED = 10
 # Standard deviation of the labels, about that of -log(seconds) in a layer.
 _SPREAD = 0.87
@@ -100,6 +100,11 @@ class Layer:
         """Return the layer for training with some of its kernels only. The others count as failed."""
         times = [time if of_chosen else None for time, of_chosen in zip(self.times_s, chosen, strict=True)]
         return replace(self, times_s=times)
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether enough kernels ran, so that ranks mean something."""
+        return bool(self.task.is_timed.sum() >= _LEAST_TIMED)
 
     @property
     def network(self) -> str:
@@ -192,7 +197,7 @@ def judged(
     for held, others in splits:
         trees = train(others) if held else None
         for layer in held:
-            if trees is not None and layer.task.is_timed.sum() >= _LEAST_TIMED:
+            if trees is not None and layer.has_ranks:
                 groups = [group_of(layer)] if group_of is not None else []
                 _judge(layer, trees(layer.rows, layer.columns, layer.expected), tables, *groups)
     return _sorted(tables)
@@ -214,7 +219,7 @@ def judged_by_own(layers: Sequence[Layer], folds: int) -> dict[str, list[tuple[J
             values[part == fold] = trees(layer.rows, layer.columns, layer.expected)[part == fold]
     tables: dict[str, list[tuple[Judgement, Judgement]]] = defaultdict(list)
     for layer, values in zip(layers, predicted, strict=True):
-        if layer.task.is_timed.sum() >= _LEAST_TIMED:
+        if layer.has_ranks:
             _judge(layer, values, tables)
     return _sorted(tables)
 

@@ -244,10 +244,22 @@ def kernel_tuner_cache(recorded: RecordedSpace) -> tuple[dict[str, dict[str, Any
     return cache, index_of
 
 
-def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
+def kernel_tuner_order(
+    recorded: RecordedSpace,
+    strategy: str,
+    seed: int,
+    most: int,
+    *,
+    goal_s: float = 0.0,
+    asked_at_most: float = math.inf,
+) -> tuple[list[int], float]:
     """Run a strategy of Kernel Tuner on the recorded configs. Failed configs are runtime failures in its terms.
 
-    Return the distinct configs that it tried, in order, and its processor seconds. most: the limit of distinct configs.
+    Return the distinct configs that it tried, in order, and its processor seconds.
+
+    most: the limit of distinct configs
+    goal_s: the strategy ends when the configs that it tries together include one with at most this time in seconds
+    asked_at_most: the strategy ends when it has asked for this multiple of `most`, repeated configs included
     """
     import kernel_tuner
     from kernel_tuner import interface
@@ -268,20 +280,28 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
             super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
 
     interface.Searchspace = Recorded
-    asked, ask = 0, CostFunc.__call__
+    asked, ask, measure = 0, CostFunc.__call__, CostFunc._run_configs
 
     def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal asked
         asked += 1
-        if asked > ASKED_AT_MOST.get(strategy, math.inf) * most:
+        if asked > ASKED_AT_MOST.get(strategy, asked_at_most) * most:
             raise StopCriterionReached(f"{asked} configs asked for")
         return ask(*arguments, **named)
+
+    def measured(*arguments: Any, **named: Any) -> Any:
+        results = measure(*arguments, **named)
+        times = [result.get("time") for result in results]
+        if any(isinstance(time_ms, float) and time_ms <= goal_s * 1e3 for time_ms in times):
+            raise StopCriterionReached(f"a config took at most {goal_s} s")
+        return results
 
     with (
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         mock.patch.object(CostFunc, "__call__", counted),
+        mock.patch.object(CostFunc, "_run_configs", measured),
     ):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")

@@ -78,6 +78,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "OUT/phone.log --gpu adreno660 --out OUT/schedules",
         r"adreno_660.jsonl │ +1 │ +1 │ +\d+ │",
     ),
+    "phone_searches": (
+        "OUT/phone.log --gpu adreno660 --least 36 --strategies ''",
+        r"random +│ +1 │ +\d+ │ +\d+ to \d+ │(.|\n)*from the estimate, 1 at a time +│ +1 │ +\d+ │",
+    ),
     "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
     "pretrain_on_phones": (
         "OUT/phone.log --gpu adreno660 --least 36 --out OUT/phones.ubj.gz",
