@@ -174,6 +174,8 @@ def main(file: Path, gpu: str, least: int, seeds: int, strategies: str) -> None:
     """Print the table that the file's docstring describes."""
     out = Console(width=120)
     chosen = [name for name in strategies.split(",") if name]
+    if unknown := {*chosen} - {*STRATEGIES}:
+        raise UsageError(f"unknown strategies: {', '.join(sorted(unknown))}; known: {', '.join(STRATEGIES)}")
     if chosen and importlib.util.find_spec("kernel_tuner") is None:
         out.print("Kernel Tuner is not installed, its strategies are left out: pip install kernel-tuner")
         chosen = []
@@ -182,21 +184,20 @@ def main(file: Path, gpu: str, least: int, seeds: int, strategies: str) -> None:
     given_up: Counter[str] = Counter()
     for layer in searched_layers(layers):
         for name, of_seeds in searches(layer, seeds, chosen):
-            if len(of_seeds):
-                trials[name].append(np.median(of_seeds, axis=0))
-            else:
-                given_up[name] += 1
+            # Rows are in the order of the searches, also if the first layer was given up.
+            trials[name] += [np.median(of_seeds, axis=0)] if len(of_seeds) else []
+            given_up[name] += not len(of_seeds)
     if not trials:
         raise UsageError(f"{file}: no layer has {least} configs and enough timed ones")
     title = "Trials until within 2% and within 10% of the best time (medians of layers)"
     columns = ("layers", "within 2%", "quartiles", "within 10%", "quartiles")
     table = table_of_numbers("search", columns, title=title)
-    for name, rows in trials.items():
+    for name, rows in ((name, rows) for name, rows in trials.items() if rows):
         low, middle, high = np.quantile(rows, _QUARTILES, axis=0)
         cells = [cell for goal in (0, 1) for cell in (f"{middle[goal]:.0f}", f"{low[goal]:.0f} to {high[goal]:.0f}")]
         table.add_row(name, str(len(rows)), *cells)
     out.print(table)
-    for name, count in given_up.items():
+    for name, count in (+given_up).items():
         out.print(f"{name}: gave up on {count} layers", markup=False)
 
 

@@ -88,7 +88,11 @@ def test_the_table(tmp_path: Path) -> None:
         *("trained model, all configs", "trained model, configs that the criteria keep"),
         *(f"Romou's search from the trained model, {count} at a time" for count in (4, 1)),
     ]
-    assert CliRunner().invoke(phone_searches.main, [*arguments, "--least", "37"]).exception is not None
+    for wrong, text in (
+        (["--least", "37"], "no layer has 37 configs"),
+        (["--strategies", "tabu"], "known: random_sample"),
+    ):
+        assert text in str(CliRunner().invoke(phone_searches.main, [*arguments, *wrong]).exception)
 
 
 def test_a_strategy_of_kernel_tuner_ends_at_the_goal(tmp_path: Path) -> None:
