@@ -3,9 +3,9 @@
 python benchmarks/bench_quantized_products.py --target cuda --configs 40
 python benchmarks/bench_quantized_products.py --target opencl --products 1x4096x4096 --json result.json
 
-Activations are fp16. Each launch reads another copy of the weight, and all copies together are larger than the
-second-level cache. Launches are recorded and run at once, where the device can do so, as a tuned model's are. Every
-kernel's result is compared with NumPy's. Without PyTorch, its columns are empty.
+Activations are fp16, or bytes, whose products PyTorch has as _int_mm. Each launch reads another copy of the weight, and
+all copies together are larger than the second-level cache. Launches are recorded and run at once, where the device can
+do so, as a tuned model's are. Every kernel's result is compared with NumPy's. Without PyTorch, its columns are empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
@@ -29,6 +29,7 @@ from tvm import te
 from romou.base.errors import DeviceError
 from romou.base.space import Config
 from romou.compiler.frontend.reference import relative_l2_error
+from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix, IntegerProduct
 from romou.compiler.task import TunableTask
 from romou.devices.backends.base import Backend
 from romou.devices.targets import Target
@@ -37,6 +38,7 @@ from romou.tools.report.table import table_of_numbers
 from romou.tuner.measure import LocalBuilder, MeasureOptions
 from romou.tuner.measure.fingerprint import identified_device
 from romou.tuner.measure.types import Candidate
+from romou.tuner.measure.verify import poison
 from tvm_patches.libraries import load_library
 from tvm_patches.quantized_matrix import QuantizedMatrix, QuantizedProduct
 
@@ -48,6 +50,8 @@ PRODUCTS = [
     *((m, 4096, 4096, 4, 32) for m in (4, 16, 64, 512)),
     (512, 4096, 4096, 4, 128),
 ]
+# Rows of activations of bytes x k x n. PyTorch takes more than 16 rows.
+BYTE_PRODUCTS = [(1, 4096, 4096), (32, 4096, 4096), (512, 4096, 4096)]
 _COPIES, _LIMIT = 16, 1e-3
 
 
@@ -62,9 +66,9 @@ class Timing:
 
 
 def name_of(product: tuple[int, ...]) -> str:
-    """Return "MxKxN" with bits and block."""
-    m, k, n, bits, block = product
-    return f"{m}x{k}x{n} int{bits} b{block}"
+    """Return "MxKxN" with bits and block, or of bytes."""
+    m, k, n, *form = product
+    return f"{m}x{k}x{n} " + ("int{} b{}".format(*form) if form else "bytes")
 
 
 class Product:
@@ -111,6 +115,43 @@ class Product:
         return _task_of(data, words, scales, work.define(data, words, scales))
 
 
+class ByteProduct:
+    """The tensors of a product of signed bytes on a device, the weight several times, and the exact result."""
+
+    def __init__(self, product: tuple[int, ...], device: Any, timing: Timing) -> None:
+        m, k, n = product
+        rng = np.random.default_rng(0)
+        self.data, self.weight = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((m, k), (k, n)))
+        matrix = IntegerMatrix.pack(self.weight)
+        assert matrix is not None, "numbers of 8 bits"
+        self.work, self.arrays = IntegerProduct(m=m, k=k, n=n), (matrix.words, matrix.correction(0))
+        self.expected = self.data.astype(np.float64) @ self.weight.astype(np.float64)
+        self.moved = self.data.size + self.weight.size + 4 * self.expected.size
+        words = np.zeros((m, 4 * self.work.words), np.int8)
+        words[:, :k] = self.data
+        constants = [device_tensor(a, device, "global") for a in (words.view(np.uint32), matrix.correction(0))]
+        self.arguments = [
+            (
+                constants[0],
+                device_tensor(matrix.words, device, "global"),
+                constants[1],
+                tvm.runtime.empty(self.expected.shape, "int32", device),
+            )
+            for _ in range(-(-timing.rotated // self.weight.size))
+        ]
+
+    @property
+    def task(self) -> TunableTask:
+        """The task of the kernel."""
+        work = self.work
+        data = te.placeholder((work.m, work.words), "uint32", "data")
+        words, corrections = (
+            te.placeholder(a.shape, str(a.dtype), name)
+            for a, name in zip(self.arrays, ("words", "corrections"), strict=True)
+        )
+        return _task_of(data, words, corrections, work.define(data, words, corrections))
+
+
 class Copy:
     """A copy within the device that moves as many bytes as a product, from several places.
 
@@ -138,15 +179,18 @@ def _task_of(*tensors: te.Tensor) -> TunableTask:
     return task
 
 
-def error_of(problem: Product | Copy, kernel: Callable[..., None]) -> float:
+AnyProduct: TypeAlias = Product | ByteProduct
+
+
+def error_of(problem: AnyProduct | Copy, kernel: Callable[..., None]) -> float:
     """Return the relative error of a kernel's result, which is poisoned before."""
     output = problem.arguments[-1][-1]
-    output.copyfrom(np.full(output.shape, np.nan, output.dtype))
+    output.copyfrom(poison(output.shape, str(output.dtype)))
     kernel(*problem.arguments[-1])
     return relative_l2_error(output.numpy().astype(np.float32), problem.expected)
 
 
-def microseconds(problem: Product | Copy, kernel: Callable[..., None], backend: Backend, timing: Timing) -> float:
+def microseconds(problem: AnyProduct | Copy, kernel: Callable[..., None], backend: Backend, timing: Timing) -> float:
     """Return the median time of a launch of a run, by the device's clock if it is recorded, else by the host's."""
     device = problem.arguments[0][0].device
     rounds = -(-timing.launches // len(problem.arguments))
@@ -189,16 +233,22 @@ def copied_gbps(device: Any, timing: Timing) -> float:
     return 2 * timing.rotated / called_us(run, _COPIES, device, timing.timings) / 1e3
 
 
-def peer_us(problem: Product, timing: Timing) -> dict[str, float]:
-    """Return microseconds of PyTorch's products: cuBLAS in fp16, and packed int4, if PyTorch has them."""
+def peer_us(problem: AnyProduct, timing: Timing) -> dict[str, float]:
+    """Return microseconds of PyTorch's products: cuBLAS in fp16, and packed int4 or bytes, if PyTorch has them."""
     times = dict[str, float]()
     with contextlib.suppress(ImportError):
         import torch
 
         if not torch.cuda.is_available():
             return times
-        work = problem.work
         data = torch.from_numpy(problem.data).cuda()
+        if isinstance(problem, ByteProduct):
+            columns = torch.from_numpy(np.ascontiguousarray(problem.weight.T)).cuda()
+            weights = [columns.clone().t() for _ in problem.arguments]
+            with contextlib.suppress(RuntimeError):
+                times["_int_mm"] = torch_us(torch, lambda i: torch._int_mm(data, weights[i]), len(weights), timing)
+            return times
+        work = problem.work
         weight = torch.from_numpy(problem.weight).cuda()
         copies = max(2, timing.rotated // (2 * work.k * work.n))
         weights = [weight.clone().t() for _ in range(copies)]
@@ -253,7 +303,7 @@ def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list
 
 
 def measured(
-    problem: Product | Copy, target: Target, count: int, seed: int, timing: Timing
+    problem: AnyProduct | Copy, target: Target, count: int, seed: int, timing: Timing
 ) -> list[tuple[Config, float | str]]:
     """Return configs, the default one first, with microseconds or the reason why there are none."""
     task = problem.task
@@ -284,7 +334,7 @@ def timed_of(results: list[tuple[Config, float | str]]) -> list[tuple[float, Con
 
 
 def row_of(
-    problem: Product, target: Target, timing: Timing, rate: float, configs: int, seed: int
+    problem: AnyProduct, target: Target, timing: Timing, rate: float, configs: int, seed: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Return the cells of a product behind its name, and its numbers as data."""
     results = measured(problem, target, configs, seed, timing)
@@ -294,7 +344,8 @@ def row_of(
     device = problem.arguments[0][0].device
     copies = timed_of(measured(Copy(problem.moved, device, timing), target, configs, seed, timing))
     copy = copies[0][0] if copies else float("nan")
-    cublas = peers.get("cuBLAS fp16", float("nan"))
+    nan = float("nan")
+    cublas, best_peer = peers.get("cuBLAS fp16", nan), min(peers.values(), default=nan)
     cells = [
         f"{default:.1f}" if isinstance(default, float) else default,
         f"{best:.1f}",
@@ -302,8 +353,9 @@ def row_of(
         f"{copy:.1f}",
         f"{copy / best:.0%}",
         f"{cublas:.1f}",
-        f"{peers.get('int4pack', float('nan')):.1f}",
-        f"{cublas / best:.2f}",
+        f"{peers.get('int4pack', nan):.1f}",
+        f"{peers.get('_int_mm', nan):.1f}",
+        f"{best_peer / best:.2f}",
         " ".join(f"{knob}={value}" for knob, value in config.items()),
     ]
     failures = [text for _, text in results if isinstance(text, str)]
@@ -318,7 +370,8 @@ _COLUMNS = (
     "of it",
     "cuBLAS us",
     "int4pack us",
-    "cuBLAS / best",
+    "_int_mm us",
+    "peer / best",
 )
 
 
@@ -357,11 +410,12 @@ def main(
         title=f"{name_of_device}, {target.kind}; {how}; a long copy moves {rate:.0f} GB/s",
     )
     numbers = dict[str, Any]()
-    for product in PRODUCTS:
+    for product in [*PRODUCTS, *BYTE_PRODUCTS]:
         name = name_of(product)
         if products and not any(name.startswith(each) for each in products):
             continue
-        cells, numbers[name] = row_of(Product(product, device, timing), target, timing, rate, configs, seed)
+        kind = ByteProduct if len(product) == 3 else Product
+        cells, numbers[name] = row_of(kind(product, device, timing), target, timing, rate, configs, seed)
         table.add_row(name, *cells)
         times, failures = numbers[name]["times"], numbers[name]["failures"]
         out.print(f"{name}: {len(times)} configs timed, {len(failures)} failed {failures[:2]}")
