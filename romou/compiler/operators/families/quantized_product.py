@@ -253,9 +253,10 @@ class QuantizedTemplate(PackedTemplate):
             staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,
             unpack=numbers.unpack if is_one or is_tile else numbers.few_unpack,
         )
-        # Sums of activations pay if a group shares them, or if there is one row of them.
+        # Sums of activations pay if a group shares them, or if there is one row of them, or if there are none.
         is_full = limits.registers is not None and self.registers(config) + ADDRESSES > limits.registers
-        if config["unpack"] != MASK and (is_full or not (is_one or is_staged)):
+        has_sums = not (config["unpack"] == EXPONENT and self.workload.zero == "none")
+        if config["unpack"] != MASK and (is_full or (has_sums and not (is_one or is_staged))):
             config = config.replace(zero_point=OF_WEIGHT)
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
         return self._busy(splits, config, space, limits)
