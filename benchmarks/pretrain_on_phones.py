@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from phone_tasks import PhoneTask, load_tasks
 from romou.base.errors import RecordError
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.search.cost_model import Trees, boosted
-from romou.tuner.search.features import TaskFeatures, aligned
+from romou.tuner.search.features import TYPES, TaskFeatures, aligned, kernel_types
 from romou.tuner.search.pretrained import PretrainedModel, model_path
 from romou.tuner.search.transfer import is_enough, levelled
 
@@ -40,7 +40,7 @@ _FASTER = 0.75
 # XGBoost's parameters and rounds, and the labels, were chosen by the layers of these networks only, each judged by a
 # model of all other networks.
 _CHOSEN_BY = ("inception", "vgg", "resnet")
-_TREES = (
+_TREES: tuple[Mapping[str, Any], int] = (
     {
         "max_depth": 12,
         "eta": 0.05,
@@ -52,6 +52,9 @@ _TREES = (
     },
     100,
 )
+# The same for trees of one type of kernels, and the fewest layers of a type that has trees.
+_OF_TYPE = ({**_TREES[0], "eta": 0.1, "num_parallel_tree": 2}, 50)
+_LEAST_OF_TYPE = 8
 # Field of a judgement -> decimals in the table.
 _DIGITS = {"correlation": 2, "first": 2, "ten": 3, "trials": 0}
 
@@ -132,8 +135,10 @@ class Layer:
         return int(hashlib.sha256(layer.encode()).hexdigest(), 16) % folds
 
 
-def train(layers: Sequence[Layer]) -> Trees:
-    """Return trees that correct the estimate of the layers' kernels. RecordError if there are too few.
+def train(layers: Sequence[Layer]) -> PretrainedModel:
+    """Return a model that corrects the estimate of the layers' kernels. RecordError if there are too few.
+
+    Types of kernels with several layers have trees of their own beside those of all layers.
 
     A label is the normal quantile of the kernel's rank among the layer's kernels that ran, higher for faster ones.
     Ranks suffer less than times from a clock that changes, and from kernels that are a hundred times slower. Quantiles
@@ -142,9 +147,17 @@ def train(layers: Sequence[Layer]) -> Trees:
     chosen = [layer for layer in layers if is_enough(layer.times_s)]
     if not chosen:
         raise RecordError("the file holds too few measurements of sums of products to train on")
-    columns = tuple(dict.fromkeys(name for layer in chosen for name in layer.columns))
-    groups = []
+    columns = tuple(dict.fromkeys(name for layer in chosen for name in layer.columns if name not in TYPES))
+    types: dict[int, list[Layer]] = defaultdict(list)
     for layer in chosen:
+        types[int(kernel_types(layer.rows, layer.columns)[0])].append(layer)
+    own = {kind: _trees(same, columns, _OF_TYPE) for kind, same in types.items() if len(same) >= _LEAST_OF_TYPE}
+    return PretrainedModel.of_types(_trees(chosen, columns, _TREES), own)
+
+
+def _trees(layers: Sequence[Layer], columns: tuple[str, ...], how: tuple[Mapping[str, Any], int]) -> Trees:
+    groups = []
+    for layer in layers:
         times = np.array([np.nan if time is None else time for time in layer.times_s])
         ran = np.isfinite(times)
         labels = _SPREAD * stats.norm.ppf((stats.rankdata(-times[ran]) - 0.5) / ran.sum())
@@ -155,7 +168,7 @@ def train(layers: Sequence[Layer]) -> Trees:
     rows, labels, expected, weight = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
     # The mean is 1, which XGBoost's limits for leaves assume.
     weight *= len(weight) / weight.sum()
-    return Trees(boosted(rows, labels, expected, _TREES, weight=weight), columns)
+    return Trees(boosted(rows, labels, expected, how, weight=weight), columns)
 
 
 # Layers to judge, and layers to train on.
@@ -269,8 +282,7 @@ def main(file: Path, gpu: str, least: int, folds: int, networks: bool, own: bool
             _print(judged_by_own(layers, folds) if own else judged(by_layer(layers, folds)))
         return
     out = out or model_path("opencl", "adreno")
-    trees = train(layers)
-    PretrainedModel(trees.booster, trees.columns).save(out)
+    train(layers).save(out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(layers)} layers")
 
 

@@ -19,9 +19,12 @@ from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
-from romou.tuner.search.features import _FIRST, _SHARES, Correction, TaskFeatures
+from romou.tuner.search.cost_model import Trees, boosted
+from romou.tuner.search.features import _FIRST, _SHARES, TYPES, Correction, TaskFeatures, kernel_types
 from romou.tuner.search.pretrained import PretrainedModel, model_path, pretrained_for
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
@@ -135,6 +138,44 @@ def test_a_pretrained_model_sees_loops_and_shares() -> None:
     assert (shares.max(axis=0) > -1.3).all()
     # The search's own model does not see them.
     assert features(configs).shape == (2, len(features.columns))
+
+
+def test_a_type_of_kernels_has_trees_of_its_own(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    rows = generator.uniform(0, 8, (400, 1)).astype(np.float32)
+    how = ({"max_depth": 3, "eta": 0.3}, 20)
+    shared, own = (
+        Trees(boosted(rows, sign * rows[:, 0], np.zeros(400), (how[0], count)), ("registers",))
+        for sign, count in ((1, how[1]), (-3, 7))
+    )
+    fp16, depthwise = 1, 4
+    PretrainedModel.of_types(shared, {depthwise: shared, fp16: own}).save(tmp_path / "a.ubj.gz")
+    model = PretrainedModel.load(tmp_path / "a.ubj.gz")
+    columns = ("registers", *TYPES)
+    types = np.repeat(np.eye(4, 3, k=0, dtype=np.float32)[[0, 1, 2, 3]], 100, axis=0)
+    both = np.column_stack([rows, types])
+    assert np.unique(kernel_types(both, columns)).tolist() == [0, fp16, 2, depthwise]
+    corrected, expected = (part(both, columns, np.ones(400)) for part in (model, shared))
+    averaged = (expected + own(both, columns, np.ones(400))) / 2
+    is_fp16 = kernel_types(both, columns) == fp16
+    np.testing.assert_allclose(corrected, np.where(is_fp16, averaged, expected), atol=1e-5)
+    assert abs(averaged - expected)[is_fp16].mean() > 1
+
+
+def test_a_pretrained_model_sees_the_type_of_kernels() -> None:
+    def type_of(dtype: str, accumulate: str, groups: int) -> int:
+        task = task_of(conv(16, (12, 12), 16, (3, 3), groups=groups, dtype=dtype))
+        features = TaskFeatures(task.template, TARGET.limits, H200.spec)
+        config = task.default_config(H200).replace(accumulate=accumulate)
+        columns = columns_of([config])
+        usage = form_of(task.template, TARGET.limits).usage(columns)
+        rows = features.model_rows(features([config]), columns, usage)
+        return int(kernel_types(rows, features.model_columns)[0])
+
+    assert type_of("float32", "float32", 1) == 0
+    assert type_of("float16", "float32", 1) == 1
+    assert type_of("float16", "float16", 1) == 3
+    assert type_of("float16", "float32", 16) == 5
 
 
 def test_a_search_begins_with_what_is_known_of_the_device() -> None:

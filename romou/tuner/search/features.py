@@ -16,6 +16,7 @@ import numpy as np
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.contraction.knobs import FP16
 from romou.compiler.operators.families import declared_knobs
 from romou.compiler.operators.text_loops import Loops, loops_of
 from romou.devices.hardware import HardwareSpec
@@ -70,6 +71,8 @@ _ON_DEVICE = (
 # Features that only pretrained models see: the loops of the kernel's text, and the shares of the estimate's parts.
 _LOOPS = ("is_unrolled", "unrolled_steps", "inner_channels", "inner_rows", "inner_columns", "inner_steps")
 _SHARES = tuple(f"share_of_{name}" for name in ("issuing", "waiting", "buffers", "images", "l2", "output"))
+# Features by which pretrained models choose trees: fp16 in memory, fp16 sums, and groups of channels, each 1 or 0.
+TYPES = ("is_fp16", "sums_fp16", "is_grouped")
 # Features of all tasks, beside their knobs.
 _DERIVED = (
     *_USAGE,
@@ -141,7 +144,7 @@ class TaskFeatures:
     @property
     def model_columns(self) -> tuple[str, ...]:
         """The names of the features that a pretrained model sees."""
-        return (*self.columns, *_LOOPS, *_SHARES)
+        return (*self.columns, *_LOOPS, *_SHARES, *TYPES)
 
     def model_rows(
         self, rows: np.ndarray, columns: Columns, usage: KernelUsage, loops: Loops | None = None
@@ -159,7 +162,14 @@ class TaskFeatures:
         if parts is not None:
             whole = np.sqrt(sum(part * part for part in parts.values()))
             shares = [np.log2((parts[name.removeprefix("share_of_")] + 1) / (whole + 1)) for name in _SHARES]
-        more = [*(np.log2(1.0 + np.asarray(number, dtype=float)) for number in numbers), *shares]
+        work = self._template.workload  # type: ignore[attr-defined]
+        is_fp16, is_grouped = getattr(work, "dtype", "") == FP16, getattr(work, "groups", 1) > 1
+        sums_fp16 = np.asarray(columns.get("accumulate", "")) == FP16
+        more = [
+            *(np.log2(1.0 + np.asarray(number, dtype=float)) for number in numbers),
+            *shares,
+            *(is_fp16, sums_fp16, is_grouped),
+        ]
         return np.column_stack([rows, *(np.broadcast_to(values, len(rows)) for values in more)])
 
     def of_kernels(self, columns: Columns, usage: KernelUsage, count: int) -> np.ndarray:
@@ -235,7 +245,13 @@ class TaskFeatures:
 
 def known_columns() -> set[str]:
     """Return the names of the features of all tasks."""
-    return {*declared_knobs(), *_DERIVED, *_LOOPS, *_SHARES}
+    return {*declared_knobs(), *_DERIVED, *_LOOPS, *_SHARES, *TYPES}
+
+
+def kernel_types(rows: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Return a number for each kernel by the features in `TYPES`."""
+    types: np.ndarray = (aligned(rows, columns, TYPES) @ (1 << np.arange(len(TYPES)))).astype(int)
+    return types
 
 
 def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> np.ndarray:

@@ -11,7 +11,7 @@ import gzip
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from romou.base.errors import RecordError
 from romou.devices.hardware import families_of
 from romou.devices.targets import Target
 from romou.tuner.search.cost_model import Trees
-from romou.tuner.search.features import known_columns
+from romou.tuner.search.features import aligned, kernel_types, known_columns
 
 logger = logging.getLogger("romou")
 
@@ -33,8 +33,55 @@ _ANEW = "benchmarks/pretrain_cost_model.py and benchmarks/pretrain_on_phones.py 
 _STATISTICS = ("base_weights", "loss_changes", "sum_hessian")
 
 
+# Attribute of a booster: type of kernels -> first iteration of its trees and the one after its last, as JSON.
+_TYPES = "types"
+
+
 class PretrainedModel(Trees):
-    """Trees over the features of `TaskFeatures`, stored in a file."""
+    """Trees over the features of `TaskFeatures`, stored in a file.
+
+    Trees of all types of kernels, and of one type each if the model has such. Both corrections are averaged. Kernels of
+    a type without its own trees have the correction of all types.
+    """
+
+    @classmethod
+    def of_types(cls, shared: Trees, own: Mapping[int, Trees]) -> PretrainedModel:
+        """Return a model of trees for all types, and of trees for some types.
+
+        own: type of kernels, see `kernel_types` -> trees with the columns of `shared`
+        """
+        import xgboost
+
+        model = json.loads(bytes(shared.booster.save_raw("json")))
+        whole = model["learner"]["gradient_booster"]["model"]
+        types = {}
+        for kind, trees in own.items():
+            added = json.loads(bytes(trees.booster.save_raw("json")))["learner"]["gradient_booster"]["model"]
+            first, count = len(whole["iteration_indptr"]) - 1, len(whole["trees"])
+            whole["trees"] += [{**tree, "id": count + number} for number, tree in enumerate(added["trees"])]
+            whole["tree_info"] += added["tree_info"]
+            whole["iteration_indptr"] += [count + end for end in added["iteration_indptr"][1:]]
+            types[str(kind)] = first, len(whole["iteration_indptr"]) - 1
+        whole["gbtree_model_param"]["num_trees"] = str(len(whole["trees"]))
+        joined = xgboost.Booster({"nthread": 1})
+        joined.load_model(bytearray(json.dumps(model).encode()))
+        joined.set_attr(**{_TYPES: json.dumps(types)})
+        return cls(joined, shared.columns)
+
+    def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
+        """Return the corrected scores. See `Trees`."""
+        types = json.loads(self.booster.attr(_TYPES) or "{}")
+        if not types:
+            return super().__call__(rows, columns, expected)
+        import xgboost
+
+        data = xgboost.DMatrix(aligned(rows, columns, self.columns), base_margin=expected, nthread=1)
+        scores = np.asarray(self.booster.predict(data, iteration_range=(0, min(first for first, _ in types.values()))))
+        kinds = kernel_types(rows, columns)
+        for kind in sorted({*kinds.tolist()} & {*map(int, types)}):
+            own = np.asarray(self.booster.predict(data, iteration_range=tuple(types[str(kind)])))
+            scores = np.where(kinds == kind, (scores + own) / 2, scores)
+        return scores
 
     def save(self, path: Path) -> None:
         """Write the model to a file, without the statistics of the training, which are half of its size."""
