@@ -32,6 +32,7 @@ logger = logging.getLogger("romou")
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 _HINT = "Replace the operator, or export with another opset."
 _HINT_OF_STEPS = "Activations that are quantized in each layer amplify rounding: compare the accuracy on your data."
+_HINT_OF_QUANTIZED = "Leave this operator in floats when the model is quantized, or compile for another device."
 _HINTS = {
     FP16: (
         "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option"
@@ -184,7 +185,7 @@ def wrong_outputs(
     else:
         name, operator = node.name or ", ".join(node.output), node.op_type
         where = f"the first operator whose output differs{on_equal} is {operator} {name!r}"
-    hint = _HINT_OF_STEPS if node is None else _HINT
+    hint = _HINT_OF_STEPS if node is None else _HINT_OF_QUANTIZED if has_steps else _HINT
     return NumericError(
         f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is"
         f" {limit:.0e}; {where}",
