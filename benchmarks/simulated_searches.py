@@ -14,7 +14,7 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,32 @@ def kernel_tuner_cache(recorded: RecordedSpace) -> tuple[dict[str, dict[str, Any
     return cache, index_of
 
 
+@contextlib.contextmanager
+def _ending(most_asked: float, goal_s: float) -> Iterator[None]:
+    """Let Kernel Tuner end after `most_asked` configs, or after one with at most `goal_s` seconds."""
+    from kernel_tuner.strategies.common import CostFunc
+    from kernel_tuner.util import StopCriterionReached
+
+    asked, ask, measure = 0, CostFunc.__call__, CostFunc._run_configs
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > most_asked:
+            raise StopCriterionReached(f"{asked} configs asked for")
+        return ask(*arguments, **named)
+
+    def measured(*arguments: Any, **named: Any) -> Any:
+        results = measure(*arguments, **named)
+        times = [result.get("time") for result in results]
+        if any(isinstance(time_ms, float) and time_ms <= goal_s * 1e3 for time_ms in times):
+            raise StopCriterionReached(f"a config took at most {goal_s} s")
+        return results
+
+    with mock.patch.object(CostFunc, "__call__", counted), mock.patch.object(CostFunc, "_run_configs", measured):
+        yield
+
+
 def kernel_tuner_order(
     recorded: RecordedSpace,
     strategy: str,
@@ -264,8 +290,6 @@ def kernel_tuner_order(
     import kernel_tuner
     from kernel_tuner import interface
     from kernel_tuner.searchspace import Searchspace
-    from kernel_tuner.strategies.common import CostFunc
-    from kernel_tuner.util import StopCriterionReached
 
     knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
     cache, index_of = kernel_tuner_cache(recorded)
@@ -280,28 +304,12 @@ def kernel_tuner_order(
             super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
 
     interface.Searchspace = Recorded
-    asked, ask, measure = 0, CostFunc.__call__, CostFunc._run_configs
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked > ASKED_AT_MOST.get(strategy, asked_at_most) * most:
-            raise StopCriterionReached(f"{asked} configs asked for")
-        return ask(*arguments, **named)
-
-    def measured(*arguments: Any, **named: Any) -> Any:
-        results = measure(*arguments, **named)
-        times = [result.get("time") for result in results]
-        if any(isinstance(time_ms, float) and time_ms <= goal_s * 1e3 for time_ms in times):
-            raise StopCriterionReached(f"a config took at most {goal_s} s")
-        return results
-
+    most_asked = ASKED_AT_MOST.get(strategy, asked_at_most) * most
     with (
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
-        mock.patch.object(CostFunc, "__call__", counted),
-        mock.patch.object(CostFunc, "_run_configs", measured),
+        _ending(most_asked, goal_s),
     ):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
