@@ -129,11 +129,11 @@ class ByteProduct:
         self.moved = self.data.size + self.weight.size + 4 * self.expected.size
         words = np.zeros((m, 4 * self.work.words), np.int8)
         words[:, :k] = self.data
-        constants = [device_tensor(a, device, "global") for a in (words.view(np.uint32), matrix.correction(0))]
+        constants = [device_tensor(a, device, "global") for a in (words.view(np.uint32), self.arrays[1])]
         self.arguments = [
             (
                 constants[0],
-                device_tensor(matrix.words, device, "global"),
+                device_tensor(self.arrays[0], device, "global"),
                 constants[1],
                 tvm.runtime.empty(self.expected.shape, "int32", device),
             )

@@ -143,7 +143,7 @@ FUNCTION multiply_weights(int first, float* sums, int at, const unsigned int* we
 
 
 def needed(functions: Mapping[str, str], source: str) -> str:
-    """Return the functions that a text calls, and those that they call. A function calls earlier ones only."""
+    """Return the definitions of all functions that a text needs. A function calls earlier ones only."""
     text = ""
     for name, definition in reversed(list(functions.items())):
         if f"{name}(" in source or f"{name}(" in text:
