@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up, Mesa's mobile compilers and an arm64 Linux included, and runs every check: ruff, mypy and pytest. Arguments go to pytest:
-# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of. Without arguments, a seventh of the long tests runs, another one
+# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of. Without arguments, an eighth of the long tests runs, another one
 # for each content of the checkout (tests/support/suite/drawn.py).
 # An active virtual environment is used only if it is complete: Romou and ArchProbe in editable form from this checkout, and all that pyproject.toml asks for.
 set -euo pipefail

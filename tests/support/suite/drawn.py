@@ -14,7 +14,7 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("long_tests.json")
 LONG_S = 0.5
-SHARE = 1 / 7
+SHARE = 1 / 8
 
 
 def long_tests() -> dict[str, float]:

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--draw",
         metavar="SEED",
-        help=f"Of the long tests ({drawn.FILE.name}) run a seventh of their time, chosen by SEED.",
+        help=f"Of the long tests ({drawn.FILE.name}) run an eighth of their time, chosen by SEED.",
     )
     parser.addoption("--update-long-tests", action="store_true", help=f"Write {drawn.FILE.name} anew, by a whole run.")
 
