@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from romou.base.space import Config
+from romou.compiler.operators.families import quantized_product
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
+from romou.compiler.operators.quantized.tensor_core_defaults import data_choices
 from romou.compiler.task import TunableTask
 from romou.devices.backends.cuda.overlapped_launches import with_waits
 from romou.devices.backends.opencl import backend as opencl
@@ -85,6 +87,30 @@ def test_default_configs(name: str) -> None:
     config = quantized_task(CASES[name]).default_config(TARGET)
     assert config["tensor_cores"] == ("wgmma" if CASES[name].m > 32 else "mma")
     check(CASES[name], config)
+
+
+@pytest.mark.parametrize("choice", ["mma", "wgmma"])
+def test_a_width_that_is_no_power_of_two(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """84 rows of activations are one tile of 96 columns, or two of 64. So a single core takes the former."""
+    monkeypatch.setattr(quantized_product, "data_choices", lambda work, _cores: data_choices(work, 1))
+    case = QuantizedCase(m=84, k=136, n=136, block=64, dtype="float16")
+    space = quantized_task(case).space(TARGET)
+    narrow = space.narrowed({"tensor_cores": (choice,), "item_data": (24,)})
+    assert narrow is not None
+    (config,) = narrow.sample(np.random.default_rng(1), 1)
+    check(case, config)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "cores", "others"),
+    [(512, 11008, 132, [44]), (512, 4096, 132, []), (84, 4096, 1, [24, 28]), (64, 11008, 132, [])],
+)
+def test_which_widths_fill_the_device(m: int, n: int, cores: int, others: list[int]) -> None:
+    """512 x 11008 is 258 tiles of 128 x 176, which 132 cores finish in two rounds. Tiles of 128 x 128 take three."""
+    template = quantized_task(QuantizedCase(m=m, k=64, n=n, dtype="float16")).template
+    assert isinstance(template, QuantizedTemplate)
+    choices = data_choices(template.workload, cores)
+    assert [width for width in choices if width & (width - 1)] == others
 
 
 @pytest.mark.parametrize("choice", ["mma", "wgmma"])

@@ -151,7 +151,7 @@ def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
 
 
 # Rows of activations that a warp group multiplies at a time.
-WARP_GROUP_COLUMNS = (16, 32, 64, 128, 256)
+WARP_GROUP_COLUMNS = tuple(range(16, 257, 16))
 
 
 def call_on_device(name: str, *args: tirx.Expr | int) -> tirx.Stmt:

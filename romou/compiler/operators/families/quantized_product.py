@@ -35,7 +35,7 @@ from romou.compiler.operators.quantized.kernel import (
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
 from romou.compiler.operators.quantized.rows import MOST_FEW
 from romou.compiler.operators.quantized.template import PackedTemplate
-from romou.compiler.operators.quantized.tensor_core_defaults import tensor_core_config
+from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
 from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKernel
 from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
 from romou.compiler.tir.primitives import LANES, advance_pointers
@@ -156,7 +156,7 @@ class QuantizedTemplate(PackedTemplate):
             [d for d in PLAIN_ITEM_DATA if d == 1 or d < 2 * work.m],
             [s for s in _STAGES if s <= 256 or s < 2 * work.k],
         )
-        of_mma = [d for d in MMA_ITEM_DATA if d == 2 or 2 * d < work.m] if can_use_mma else []
+        of_mma = data_choices(work, limits.cores) if can_use_mma else []
         choices: dict[str, Sequence[Choice]] = {
             "tensor_cores": [
                 NO_TENSOR_CORES,

@@ -9,7 +9,7 @@ GROUP_PARTS = Knob(
     help="work-items that share a sum over k, and add up their parts in local memory",
 )
 # Rows of activations of a work-item without tensor cores, and on tensor cores.
-PLAIN_ITEM_DATA, MMA_ITEM_DATA = (1, 2, 3, 4, 6, 8), (2, 4, 8, 16, 32, 64)
+PLAIN_ITEM_DATA, MMA_ITEM_DATA = (1, 2, 3, 4, 6, 8), (2, *range(4, 65, 4))
 ITEM_DATA = Knob(
     name="item_data",
     choices=tuple(sorted({*PLAIN_ITEM_DATA, *MMA_ITEM_DATA})),

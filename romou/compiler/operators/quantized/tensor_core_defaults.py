@@ -6,9 +6,12 @@ Fitted to times of 16 to 61 configs of each of 12 products on an NVIDIA H100 thr
 
 from __future__ import annotations
 
+from typing import Any
+
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.quantized.kernel import OF_WEIGHT, SHIFT, Tiles
+from romou.compiler.operators.quantized.knobs import MMA_ITEM_DATA
 from romou.compiler.operators.tensor_cores import MMA, WGMMA
 from tvm_patches.quantized_matrix import QuantizedProduct
 
@@ -24,6 +27,30 @@ _LARGE_TILES = {
     MMA: [(MMA, 32, 1, 4, 16, 64), (MMA, 32, 2, 2, 8, 256)],
 }
 _LEAST_STAGED = 32
+# Powers of two are in every space. Other widths than those have to fill the device better by this factor, with tiles of
+# 128 rows of the weight.
+_WIDTHS, _LARGE_WIDTH, _BETTER = (2, 4, 8, 16, 32, 64), 16, 1.05
+_LARGE_TILE = dict(zip((*_KNOBS, "item_chunks"), (MMA, 32, 1, 4, 32, 64, 1), strict=True))
+
+
+def data_choices(work: QuantizedProduct, cores: int) -> list[int]:
+    """Return rows of activations of a work-item: powers of two, and widths whose tiles fill the cores' rounds better.
+
+    512 rows x 11008, 132 cores: 344 tiles of 128 x 128 are 3 rounds, 87% busy. 258 of 176 x 128 are 2 rounds, 95%.
+    """
+    fitting = [width for width in MMA_ITEM_DATA if width == MMA_ITEM_DATA[0] or 2 * width < work.m]
+    usual = [width for width in fitting if width in _WIDTHS]
+
+    def busy(width: int) -> float:
+        return float(busy_share(work, Tiles(work, {**_LARGE_TILE, "item_data": width}), cores))
+
+    most = max((busy(width) for width in usual if width >= _LARGE_WIDTH), default=1.0)
+    return [width for width in fitting if width in usual or (width > _LARGE_WIDTH and busy(width) > _BETTER * most)]
+
+
+def busy_share(work: QuantizedProduct, tiles: Tiles, cores: int) -> Any:
+    """Return the share of the cores' rounds that makes results, if a core has one group at a time."""
+    return work.m * work.n / (-(-tiles.groups // cores) * cores * tiles.outputs_of_group)
 
 
 def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> Config | None:
