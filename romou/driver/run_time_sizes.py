@@ -7,6 +7,7 @@ all other kernels one kernel, from the kernels of a config at some sizes  romou/
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,8 @@ _Shapes = Mapping[str, tuple[int, ...]]
 _POINTS = 6
 # Most sizes that decide between offsets: half of the open ones each
 _MORE_POINTS = 16
+# Configs that a kernel without rules is tried with.
+_CONFIGS = 10
 
 
 def with_run_time_sizes(
@@ -291,6 +294,11 @@ def _general(
             groups.setdefault(bases, []).append(name)
     for bases, names in groups.items():
         general |= {n: k for n, k in samples.kernels(bases, names).items() if isinstance(k, tirx.PrimFunc)}
+    # Kernels of another config may differ in integers only where those of the best one lose a check at some sizes.
+    for other, bases in itertools.product(range(1, _CONFIGS), (tuple(itself), *groups)):
+        open_names = [name for name in groups.get(bases, failing) if name not in general]
+        found = samples.kernels(bases, open_names, other=other) if open_names else {}
+        general |= {name: kernel for name, kernel in found.items() if isinstance(kernel, tirx.PrimFunc)}
     for name, failure in failing.items():
         if name not in general:
             raise ModelError(f"the kernel {name} takes no size at run time: {reasons[name]}, and {failure}", hint=HINT)
@@ -311,12 +319,13 @@ class _Samples:
     _lowered: dict[Point, Compilation] = field(default_factory=dict)
 
     def kernels(
-        self, bases: Sequence[Extent], names: Collection[str], whole: Collection[str] = ()
+        self, bases: Sequence[Extent], names: Collection[str], whole: Collection[str] = (), *, other: int = 0
     ) -> dict[str, tirx.PrimFunc | NotOneKernelError]:
         """Return the kernel of each function, or why it has none.
 
         bases: the extent of each dimension that is generic.
         whole: more functions, which have no kernel of another config.
+        other: which of the configs that the spaces of all sizes have.
         """
         growing = [each for each in self.growing if each[-1] >= bases[each[0]][-1]]
         halving = {place for place, *_, divisor in growing if divisor > bases[place][-1]}
@@ -329,7 +338,7 @@ class _Samples:
             raise
         known = self.program.config_of
         config_of = {
-            name: _config(known[name], [each.task_of[name] for each in models.values()], self.program.target)
+            name: _config(known[name], [each.task_of[name] for each in models.values()], self.program.target, other)
             for name in (*names, *whole)
             if all(name in each.task_of for each in models.values()) and name in known
         }
@@ -408,16 +417,19 @@ def _one_kernel(
     return failure
 
 
-def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target) -> Config | None:
-    """Return the config of the largest size, or one like it that the spaces of all sizes have."""
+def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target, other: int) -> Config | None:
+    """Return the config of the largest size, or one like it that the spaces of all sizes have.
+
+    other: the number of such configs that are passed over.
+    """
     if config is None:
         return None
     spaces = [task.space(target) for task in tasks]
     defaults = [task.default_config(target) for task in tasks]
     # Vectors along the size are no choice if the size is odd.
     same = {name: value for name, value in config.items() if value in spaces[0].knobs.get(name, ())}
-    attempts = (config, Config({**defaults[0], **same}), *defaults)
-    return next(
-        (each for each in attempts if all(space.knows(each) and space.is_valid(each) for space in spaces)),
-        defaults[0],
-    )
+    plain = replace(target.limits, has_tensor_cores=False, has_cooperative_matrices=False)
+    starts = [*tasks[0].starts(target), *map(spaces[0].completed, tasks[0].template.starts(plain))]
+    attempts = dict.fromkeys((config, Config({**defaults[0], **same}), *defaults, *starts))
+    shared = [each for each in attempts if all(space.knows(each) and space.is_valid(each) for space in spaces)]
+    return shared[min(other, len(shared) - 1)] if shared else defaults[0]

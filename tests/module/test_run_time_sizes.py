@@ -15,6 +15,7 @@ import romou
 from romou.base.errors import ModelError
 from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
+from romou.driver.options import PrecisionName
 from romou.driver.run_time_sizes import _Growth
 from support.models.open_networks import encoder, recogniser, wrong_points
 from support.models.small_networks import NetworkBuilder
@@ -98,6 +99,28 @@ def test_fp16_takes_a_size(target: str, opencl_device: tvm.runtime.Device) -> No
     assert model.summary().checked_on
     (row,) = model.run(ids_of(1))
     assert row.shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("net", "precision"),
+    [
+        ("image", "float16"),
+        *(
+            pytest.param(*each, marks=exhaustive)
+            for each in [("image", "float32"), ("attention", "float16"), ("attention", "float32")]
+        ),
+    ],
+)
+def test_cuda_has_kernels_for_a_size(net: str, precision: PrecisionName) -> None:
+    """Convolutions on tensor cores lose a check at even sizes, so their kernels are no tensor cores' for any size.
+
+    Loops over the size in a softmax are not unrolled. The programs are not run.
+    """
+    network, _, free, _ = NETS[net]
+    model = romou.compile(
+        network(), dims={free: range(1, 41)}, target="cuda -arch=sm_90", precision=precision, verify=False
+    )
+    assert "in every kernel." in model.summary().run_time
 
 
 @exhaustive

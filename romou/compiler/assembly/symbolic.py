@@ -353,8 +353,15 @@ def _with_new_buffers(func: tirx.PrimFunc, sizes: Sequence[tirx.Var]) -> tirx.Pr
         buffer: tirx.decl_buffer(buffer.shape, buffer.dtype, buffer.name, scope=str(buffer.scope()))
         for buffer in (*func.params, *own)
     }
-    body = structural_map(func.body, (tirx.Var, lambda var: renewed.get(var, var)))
+    body = structural_map(func.body, [(tirx.Var, lambda var: renewed.get(var, var)), (tirx.For, _written_once)])
     return tirx.PrimFunc([*(renewed[p] for p in func.params), *sizes], body, func.ret_type, func.attrs)
+
+
+def _written_once(loop: tirx.For) -> tirx.For:
+    """Return a loop that is not unrolled if its number of steps follows from a size."""
+    if loop.kind != tirx.ForKind.UNROLLED or isinstance(loop.extent, tirx.IntImm):
+        return loop
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
 
 def _redirected(node: Mapping[str, Any], place_of: Callable[[int], int]) -> Mapping[str, Any]:
