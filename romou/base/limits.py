@@ -66,9 +66,8 @@ class Limits:
         criterion `broadcast`).
     asked_local_memory_bytes: local memory of a work group that asks for more than is usual, if the language can ask.
         None if it cannot.
-    has_ptx_products: whether kernels that are written out may have PTX, in which warps multiply matrices of fp16 (CUDA
-        and NVIDIA's OpenCL, compute capability 8.0 and newer).
-    has_tensor_cores: whether passes make such products of loops as well (CUDA).
+    has_tensor_cores: whether kernels may have PTX, in which warps multiply matrices together (CUDA and NVIDIA's OpenCL,
+        compute capability 8.0 and newer).
     has_warp_groups: whether four warps multiply matrices together, one of which is in local memory (CUDA, compute
         capability 9.0: wgmma).
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
@@ -103,7 +102,6 @@ class Limits:
     has_native_functions: bool = False
     gains_by_autobroadcast: bool = False
     asked_local_memory_bytes: int | None = None
-    has_ptx_products: bool = False
     has_tensor_cores: bool = False
     has_warp_groups: bool = False
     allows_tf32: bool = False

@@ -19,6 +19,7 @@ from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.expressions import bytes_of, dtype_of
+from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
@@ -216,6 +217,17 @@ def test_fp16_is_storage(work: Work, target: Target) -> None:
     task = task_of(work, "float16")
     arrays, expected = arguments(task, work, "float16")
     assert_agrees(target, task, task.default_config(target), arrays, expected, 1e-3)
+
+
+@pytest.mark.parametrize("work", few([work for work in WORKS if work.name not in OF_LARGE_NUMBERS], 3))
+def test_text_in_opencl(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's OpenCL takes PTX, too."""
+    monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
+    task, target = task_of(work, "float16"), Target("opencl -device=nvidia_h200")
+    arrays, expected = arguments(task, work, "float16")
+    config = task.default_config(target)
+    assert config["tensor_cores"] == "mma"
+    assert error_of(run_on_cpu(task, config, arrays, target), expected) < 1e-3
 
 
 @pytest.mark.parametrize("work", few([work for work in WORKS if work.name not in OF_LARGE_NUMBERS], 1, 3, 5))

@@ -24,6 +24,7 @@ from romou.compiler.passes.tensor_cores import use_tensor_cores
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import TENSOR_CORES
 from romou.devices.backends.cuda import dialect
+from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.tuner.search.features import TaskFeatures
 from support.kernels import cuda_on_cpu
@@ -151,7 +152,7 @@ def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
     (turn,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
     assert turn.count("__syncthreads();") == 1
     assert (
-        turn.index("wait_group_3()")
+        turn.index("wait_for_copies(3)")
         < turn.index("__syncthreads();")
         < turn.index("tensor_core_fma(")
         < turn.index("copy_halfs_async(")
@@ -238,6 +239,32 @@ def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> N
         dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }"
     )
     assert error_of_text(task, tensor_core_config(task)) > 1.7 * rounded
+
+
+@pytest.mark.parametrize(
+    "work", few([PLAIN, ODD, DENSE, FILLED, FLOAT_SHAPES[1], FLOAT_SHAPES[4], FLOAT_SHAPES[6]], 1, 5), ids=str
+)
+def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's OpenCL takes PTX, too. Operands are in memory, or staged."""
+    monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
+    task, target = task_of(work), Target("opencl -device=nvidia_h200")
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    expected = reference(task, arrays)
+    configs = [config for config in task.starts(target) if config["multiply_add"] in (MMA, TF32X3)]
+    assert [config["local"] > 0 for config in configs].count(True) == (work is not FLOAT_SHAPES[6])
+    for config in configs:
+        error = error_of(run_on_cpu(task, config, arrays, target), expected)
+        assert error < (1e-3 if work.dtype == "float16" else 1e-6), config
+
+
+@pytest.mark.parametrize(
+    ("knobs", "is_valid"), [({}, True), ({"data": "image"}, False), ({"weight": "image"}, False)], ids=str
+)
+def test_tensor_cores_read_buffers(knobs: dict[str, str], is_valid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
+    task, target = task_of(PLAIN).with_free_images(), Target("opencl -device=nvidia_h200")
+    config = next(config for config in task.starts(target) if config["multiply_add"] == MMA)
+    assert task.space(target).is_valid(config.replace(**knobs)) == is_valid
 
 
 def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:

@@ -13,7 +13,7 @@ TENSOR_CORES = Knob(
         " a work-item holds every eighth query of its warp, and two keys of every eight"
     ),
     devices="mma: CUDA from sm_80 on, and NVIDIA's OpenCL; wgmma: sm_90a",
-    exists_on=lambda limits: limits.has_ptx_products,
+    exists_on=lambda limits: limits.has_tensor_cores,
     absent=NO_TENSOR_CORES,
 )
 # Rows and columns of the result of an instruction, and depths (PTX ISA, "Matrix Fragments for mma.m16n8k16").

@@ -2,8 +2,8 @@
 
 TVM's InjectSoftwarePipeline splits a loop that stages operands and then uses them. While a work group uses the
 operands of one iteration, the operands of the next ones are in flight. It marks the copies, the end of each group of
-copies, and the number of groups that may still be in flight. TVM's code generator writes the last two. This pass writes
-the copies, which occupy no register:
+copies, and the number of groups that may still be in flight. TVM's code generator writes the last two in CUDA only.
+This pass writes all three. The copies occupy no register:
 
     async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]
         ->  copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
@@ -22,6 +22,9 @@ operands, which all work-items must see. Both need a barrier. An iteration that 
       use share i
 
 If n is 1, the copies come before the use.
+
+    async_commit_queue_scope: copies                              ->  copies; end_group_of_copies()
+    async_wait_queue_scope: async_wait_inflight_count n: use      ->  wait_for_copies(n); use
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import is_barrier, statements_of
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
-from romou.devices.backends.dialect import copy_texel_async
+from romou.devices.backends.dialect import call_on_device, copy_texel_async
 
 # TVM's marks on a copy, on a group of copies, on a wait for groups, and on the number of groups that may then still be
 # in flight.
-_ASYNC, _GROUP, _WAITING, UNDER_WAY = (
+_ASYNC, _GROUP, _WAITING, _UNDER_WAY = (
     "async_scope",
     "async_commit_queue_scope",
     "async_wait_queue_scope",
@@ -65,10 +68,10 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
         copies = structural_map(
             group, (tirx.Evaluate, lambda statement: tirx.Evaluate(0) if is_barrier(statement) else statement)
         )
-        if not _is_marked(under_way, UNDER_WAY) or not is_barrier(barrier):
+        if not _is_marked(under_way, _UNDER_WAY) or not is_barrier(barrier):
             return stmt
         ahead = int(under_way.value)
-        fewer = tirx.AttrStmt(under_way.node, UNDER_WAY, tirx.const(ahead - 1, "int32"), barrier)
+        fewer = tirx.AttrStmt(under_way.node, _UNDER_WAY, tirx.const(ahead - 1, "int32"), barrier)
         first = tirx.AttrStmt(waiting.node, _WAITING, waiting.value, fewer)
         body = tirx.SeqStmt([first, copies, *use] if ahead == 1 else [first, *use, copies])
         return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations)
@@ -78,8 +81,16 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
             return mutator.default_mutate(stmt)
         return structural_map(stmt.body, (tirx.BufferStore, lambda store: _copied(store, analyzer)))
 
+    def written(stmt: tirx.AttrStmt) -> tirx.Stmt:
+        if stmt.attr_key == _GROUP:
+            return tirx.SeqStmt([stmt.body, call_on_device("end_group_of_copies")])
+        if stmt.attr_key == _UNDER_WAY:
+            return tirx.SeqStmt([call_on_device("wait_for_copies", stmt.value), stmt.body])
+        return stmt.body if stmt.attr_key == _WAITING else stmt
+
     body = structural_mutate(func.body, (tirx.AttrStmt, marked))
-    return func.with_body(structural_map(body, (tirx.For, iteration)))
+    body = structural_map(body, (tirx.For, iteration))
+    return func.with_body(structural_map(body, (tirx.AttrStmt, written)))
 
 
 def _is_marked(stmt: Any, key: str) -> bool:

@@ -83,6 +83,10 @@ def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr
     return [tirx.Ramp(indices[0] * lanes, tirx.const(1, "int32"), lanes)] if lanes > 1 else list(indices)
 
 
+def _is_fp16(buffer: tirx.Var) -> bool:
+    return "float16" in str(buffer.dtype)
+
+
 def _is_in_memory(pointer: tirx.Var, pointers: Mapping[tirx.Var, tirx.Var]) -> bool:
     """Return whether a parameter holds fp16 as bits. Images hold floats."""
     return pointer in pointers and str(pointers[pointer].ty.element_type) == "uint16"
@@ -271,7 +275,7 @@ class _Widener:
         self.for_tensor_cores = _read_by_tensor_cores(func)
         stored_as_bits = {
             stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)
-        }
+        } | {buffer for buffer in self.for_tensor_cores if str(buffer.scope()) == "shared" and _is_fp16(buffer)}
         self.moves = Moves(func.body, stored_as_bits) if stored_as_bits and dialect.moves_fp16_bits else None
 
     def widened(self) -> tirx.Stmt:

@@ -28,7 +28,7 @@ In a language whose tensor cores take whole matrices, `cooperative_matrices.py` 
 fp32 takes two of `mma.sync.m16n8k8` instead of one instruction of fp16, each with two lanes of the input texel.
 Work-item (t, g) brings depths t and t + 4 in A and B, and gets the same C. fp32 is rounded to TF32 once,
 when it is loaded. Under the mark `SPLIT_TENSOR_CORES` it is split instead, and products take three times as many
-instructions (`tensor_core_fma_tf32x3` in `devices/backends/cuda/dialect.py`).
+instructions (`tensor_core_fma_tf32x3` in `devices/backends/ptx.py`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
             threads[str(stmt.node.thread_tag)] = stmt.node.var
 
     def nest_of(stmt: tirx.AttrStmt) -> WarpNest:
-        return WarpNest(stmt.body, threads, dialect.fp16_texel)
+        return WarpNest(stmt.body, threads, dialect)
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         if stmt.attr_key not in TENSOR_CORE_MARKS:

@@ -19,7 +19,8 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import statements_of
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load
 from romou.compiler.tir.primitives import LANES
-from romou.devices.backends.dialect import load_texel
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.backends.dialect import Dialect, load_texel
 
 # Work-items of a warp along y, and in all.
 ROWS, WARP = 8, 32
@@ -36,6 +37,7 @@ class WarpNest:
     store: its innermost statement.
     texels, pixels: size of a work-item's tile, in texels of output channels and in pixels.
     fp16_texel: type of four fp16 values in registers (`Dialect.fp16_texel`).
+    calls_vectors: whether the language has functions of vectors.
 
     Raises
     ------
@@ -43,7 +45,7 @@ class WarpNest:
         The nest does not sum up products over (group, lane, texel, pixel, lane).
     """
 
-    def __init__(self, marked: tirx.Stmt, threads: Mapping[str, tirx.Var], fp16_texel: str) -> None:
+    def __init__(self, marked: tirx.Stmt, threads: Mapping[str, tirx.Var], dialect: Dialect) -> None:
         *self.before, nest = statements_of(marked)
         loops: list[tirx.For] = []
         store: Any = nest
@@ -65,7 +67,7 @@ class WarpNest:
         self.pixels, self.texels = int(loops[-2].extent), int(loops[2].extent) if self._tile else 1
         self.t, self.y, self.z = threads["threadIdx.x"], threads["threadIdx.y"], threads.get("threadIdx.z")
         self.g = self.y % ROWS
-        self.fp16_texel = fp16_texel
+        self.fp16_texel, self.calls_vectors = dialect.fp16_texel, dialect.has_vector_arithmetic
         self.analyzer = tvm.sym.Analyzer()
 
     def weight(self, texel: int, depth: int) -> tirx.Expr:
@@ -116,12 +118,18 @@ class WarpNest:
             (index,), pointer = bits.indices, bits.source.data
         else:
             raise BuildError(f"tensor cores multiply fp16 or fp32 that is read from memory, not {factor}")
-        return load_texel(self.analyzer.simplify(index // LANES), pointer, self.fp16_texel)
+        return load_texel(
+            self.analyzer.simplify(index // LANES), pointer, self.fp16_texel, is_staged=_is_staged(pointer)
+        )
 
     def _loaded(self, load: tvm.ir.TensorLoad) -> tirx.Expr:
         """Return the texel that starts with an element of a buffer."""
         (index,) = load.indices
         first = self.analyzer.simplify(index)
+        if self.calls_vectors and str(load.ty.dtype) == "float32":
+            # OpenCL's vload4 takes any address, so that compilers load the floats one by one.
+            pointer = load.source.data
+            return load_texel(self.analyzer.simplify(index // LANES), pointer, FLOATS, is_staged=_is_staged(pointer))
         return tirx.BufferLoad(load.source, [tirx.Ramp(first, tirx.const(1, "int32"), LANES)])
 
     def _at(self, values: Mapping[tirx.Var, Any]) -> dict[tirx.Var, tirx.Expr]:
@@ -129,6 +137,11 @@ class WarpNest:
             var: tirx.const(value, "int32") if isinstance(value, int) else value for var, value in values.items()
         }
         return {self._lane: tirx.const(0, "int32"), self._group: self.t, **numbers}
+
+
+def _is_staged(pointer: tirx.Expr) -> bool:
+    """Return whether a pointer to texels is one to local memory."""
+    return any(str(getattr(var.ty, "storage_scope", "")) == "shared" for var in nodes_in(pointer, tirx.Var))
 
 
 def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:

@@ -84,7 +84,7 @@ def is_load_for_tensor_cores(expr: Any) -> bool:
 
 def texels_for_tensor_cores(expr: Any) -> int:
     """Return the number of texels that a call reads unconverted, 0 for other expressions."""
-    if extern_name(expr) == "load_texel" or is_async_copy(expr):
+    if extern_name(expr) in _TEXEL_LOADS or is_async_copy(expr):
         return 1
     return 2 if _called(expr) == "load_texel_pair" else 0
 
@@ -99,7 +99,7 @@ def is_async_copy(expr: Any) -> bool:
 
 def texel_bytes(expr: Any) -> int:
     """Return the bytes of a texel that a call reads unconverted."""
-    return 16 if _called(expr) == "copy_floats_async" else 8
+    return 16 if (_called(expr) or extern_name(expr) or "").endswith(("_floats", "_floats_async")) else 8
 
 
 def is_tensor_core_fma(expr: Any) -> bool:
@@ -118,6 +118,7 @@ def is_matrix_product(expr: Any) -> bool:
     return _called(expr) == "multiply_matrices"
 
 
+_TEXEL_LOADS = ("load_texel", "load_staged_texel", "load_floats", "load_staged_floats")
 _ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
 
 

@@ -147,7 +147,7 @@ def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
     return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
-# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`). A texel is four adjacent numbers.
+# Functions that a language with tensor cores defines (`backends/ptx.py`). A texel is four adjacent numbers.
 
 
 # Rows of activations that a warp group multiplies at a time.
@@ -159,9 +159,14 @@ def call_on_device(name: str, *args: tirx.Expr | int) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_extern("int32", name, *args))
 
 
-def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str) -> tirx.Expr:
-    """Return the four fp16 numbers from pointer[4 * offset] on as their 64 bits in memory, of the dialect's type."""
-    return tirx.call_pure_extern(dtype, "load_texel", offset, pointer)
+def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str, *, is_staged: bool) -> tirx.Expr:
+    """Return the four numbers from pointer[4 * offset] on: fp16 as their 64 bits in memory, or fp32.
+
+    dtype: the dialect's type of fp16 texels, or "float32x4".
+    is_staged: whether they are in local memory.
+    """
+    name = f"load{'_staged' * is_staged}_{'floats' if dtype == 'float32x4' else 'texel'}"
+    return tirx.call_pure_extern(dtype, name, offset, pointer)
 
 
 def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:

@@ -49,10 +49,12 @@ _INSTRUCTIONS = {
     ),
     "cp.async.cg.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
     "cp.async.commit_group;": "tvm_builtin_ptx_cp_async_commit_group_async_commit_group",
-    **{f"cp.async.wait_group {n};": f"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_{n}" for n in range(3)},
+    **{f"cp.async.wait_group {n};": f"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_{n}" for n in range(5)},
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4<false>",
     "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];": "ldmatrix_x4<true>",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "cvt_f16x2_f32",
+    "ex2.approx.ftz.f32 %0, %1;": "ex2_f32",
+    "shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;": "shfl_bfly",
     "prmt.b32 %0, %1, %2, %3;": "prmt",
     "sub.f16x2 %0, %0, %1;": "sub_f16x2",
     "mul.f16x2 %0, %0, %1;": "mul_f16x2",
@@ -79,7 +81,6 @@ _PRELUDE = r"""
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define CUDART_INF_F INFINITY
-#define __expf expf
 // In the preamble of CUDA kernels it is this one of two types of 64 bits.
 #define uint64_t unsigned long long
 typedef unsigned short ushort;
@@ -139,6 +140,8 @@ static float __shfl_xor_sync(unsigned, float value, int lanes) {
   wait(warp_barriers[warp], 32);
   return other;
 }
+static void shfl_bfly(float& other, float value, int lanes) { other = __shfl_xor_sync(0xffffffffu, value, lanes); }
+static void ex2_f32(float& power, float x) { power = exp2f(x); }
 static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
 
 // Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.
@@ -279,13 +282,38 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
 # What OpenCL C has and C++ lacks, and words of OpenCL C in CUDA's.
 _OPENCL = """
 typedef unsigned uint;
+struct int4 { int x, y, z, w; };
+static inline float4 floats(float v) { return {v, v, v, v}; }
+static inline float4 floats(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+static inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
+static inline int4 operator<(float4 a, float4 b) { return {-(a.x < b.x), -(a.y < b.y), -(a.z < b.z), -(a.w < b.w)}; }
+static inline int4 convert_int4(int4 v) { return v; }
+static inline float4 select(float4 a, float4 b, int4 c) { return {c.x ? b.x : a.x, c.y ? b.y : a.y, c.z ? b.z : a.z, c.w ? b.w : a.w}; }
+static inline ushort4 make_ushort4(ushort v) { return {v, v, v, v}; }
+static inline void vstore4(ushort4 v, size_t at, ushort* p) { p += 4 * at; p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w; }
+static inline float4 vload4(size_t at, const float* p) { p += 4 * at; return {p[0], p[1], p[2], p[3]}; }
+static inline void vstore4(float4 v, size_t at, float* p) { p += 4 * at; p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w; }
+static inline float4 vload_half4(size_t at, const ushort* p) { p += 4 * at; return {_cvtsh_ss(p[0]), _cvtsh_ss(p[1]), _cvtsh_ss(p[2]), _cvtsh_ss(p[3])}; }
+static inline void vstore_half4(float4 v, size_t at, ushort* p) { p += 4 * at; p[0] = _cvtss_sh(v.x, 0), p[1] = _cvtss_sh(v.y, 0), p[2] = _cvtss_sh(v.z, 0), p[3] = _cvtss_sh(v.w, 0); }
+static inline float2 vload2(size_t at, const float* p) { return {p[2 * at], p[2 * at + 1]}; }
+static inline float2 vload_half2(size_t at, const ushort* p) { return {_cvtsh_ss(p[2 * at]), _cvtsh_ss(p[2 * at + 1])}; }
+static inline void vstore_half2(float2 v, size_t at, ushort* p) { p[2 * at] = _cvtss_sh(v.x, 0), p[2 * at + 1] = _cvtss_sh(v.y, 0); }
+#define vloada_half2 vload_half2
+#define vstorea_half2 vstore_half2
+#define vloada_half4 vload_half4
+#define vstorea_half4 vstore_half4
+static inline float as_float(uint bits) { return __uint_as_float(bits); }
+static inline uint as_uint(float value) { return __float_as_uint(value); }
+static inline float vload_half(size_t at, const ushort* p) { return _cvtsh_ss(p[at]); }
 static inline int convert_int(int value) { return value; }
 static inline int select(int a, int b, int c) { return c ? b : a; }
+static inline float select(float a, float b, int c) { return c ? b : a; }
 static inline unsigned of_axis(dim3 v, int axis) { return axis == 0 ? v.x : axis == 1 ? v.y : v.z; }
 static inline unsigned get_group_id(int axis) { return of_axis(blockIdx, axis); }
 static inline unsigned get_local_id(int axis) { return of_axis(threadIdx, axis); }
 static inline void vstore_half(float value, size_t at, ushort* p) { p[at] = _cvtss_sh(value, 0); }
-"""
+"""  # noqa: E501
 _OF_OPENCL = (
     (r"^(\s*)__local (\w+ \w+\[\d+\])", r"\1alignas(64) static \2"),
     (r"__attribute__\(\(.*?\)\)(?= |;)", ""),
@@ -294,6 +322,8 @@ _OF_OPENCL = (
     (r"barrier\(CLK_LOCAL_MEM_FENCE\)", "__syncthreads()"),
     (r"\(uint\)\(size_t\)(?=\(\()", ""),
     (r"\(half\*\)", "(ushort*)"),
+    (r"\(float4\)(?=\()", "floats"),
+    (r"\(ushort4\)(?=\()", "make_ushort4"),
 )
 
 _COMPILE = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]

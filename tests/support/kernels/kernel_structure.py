@@ -38,10 +38,6 @@ from romou.tuner.analysis.expressions import (
     scope_of,
 )
 
-# TVM's mark of a wait for copies. Its value is the number of groups of copies that may still be in flight.
-_UNDER_WAY = "async_wait_inflight_count"
-
-
 # Function of tensor cores -> its instructions as a multiple of fp16's.
 _MATRIX_INSTRUCTIONS = {"tensor_core_fma": 1, "tensor_core_fma_tf32": 2, "tensor_core_fma_tf32x3": 6}
 
@@ -72,7 +68,7 @@ class KernelStructure:
         # Registers that are initialized before anything is summed up, and registers on the way to local memory.
         self._begun: set[str] = set()
         self._carrying: set[str] = set()
-        structural_walk(func.body, [(tirx.AttrStmt, self._attribute), (tirx.BufferStore, self._start_of_sum)])
+        structural_walk(func.body, (tirx.BufferStore, self._start_of_sum))
         handlers = [
             (tirx.AllocBuffer, self._allocation),
             (tirx.BufferStore, self._store),
@@ -167,11 +163,6 @@ class KernelStructure:
         scope = str(node.buffer.scope())
         return scope in LOCAL or (scope == PRIVATE and products_in(node.value) > 0 and not self._accumulates(node))
 
-    def _attribute(self, stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == _UNDER_WAY:
-            # The copies of the current iteration are waited for.
-            self.iterations_ahead = max(self.iterations_ahead, int(stmt.value) + 1)
-
     def _start_of_sum(self, stmt: tirx.BufferStore) -> None:
         value = stmt.value.value if isinstance(stmt.value, tirx.Broadcast) else stmt.value
         if str(stmt.buffer.scope()) == PRIVATE and isinstance(value, tirx.FloatImm):
@@ -200,6 +191,9 @@ class KernelStructure:
     def _call(self, call: tvm.ir.Call) -> None:
         if is_async_copy(call):
             self.is_staged = True
+        if op_name(call) == "tirx.call_extern" and str(call.args[0].value) == "wait_for_copies":
+            # Its argument is the number of groups that may still be in flight. Those of the iteration are waited for.
+            self.iterations_ahead = max(self.iterations_ahead, int(call.args[1]) + 1)
         if is_matrix_product(call):
             self.on_tensor_cores = True
             self._sums[parameter_name(call.args[1]), ""] = multiply_adds_of(call) // TENSOR_CORE_DEPTH

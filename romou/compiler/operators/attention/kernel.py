@@ -367,10 +367,14 @@ class AttentionKernel(KernelWriter):
         part, received, steps = self._at(self.scales, row), self._at(self.received, 0), list[tirx.Stmt]()
         distance = self.tiles.sharing // 2
         while distance:
-            steps.append(self._put(self.received, 0, sub_group_shuffle_xor(part, distance, self.sub_group)))
+            steps.append(self._put(self.received, 0, self._shuffled(part, distance)))
             steps.append(self._put(self.scales, row, combine(part, received)))
             distance //= 2
         return _together([*steps, self._put(target, row, combine(self._at(target, row), part))])
+
+    def _shuffled(self, value: tirx.Expr, distance: int) -> tirx.Expr:
+        """Return the value of the work-item at (own number xor `distance`)."""
+        return sub_group_shuffle_xor(value, distance, self.sub_group)
 
     def _rescale(self) -> tirx.Stmt:
         """Move each row to its new maximum: rescale its sums, and store the exponentials of the tile."""

@@ -124,7 +124,10 @@ class TensorCoreAttentionKernel(AttentionKernel):
 
     def _exp(self, power: tirx.Expr) -> tirx.Expr:
         # Weights become fp16, so the device's own instruction is exact enough.
-        return tirx.call_pure_extern("float32", "__expf", power)
+        return tirx.call_pure_extern("float32", "rough_exp", power)
+
+    def _shuffled(self, value: tirx.Expr, distance: int) -> tirx.Expr:
+        return tirx.call_pure_extern("float32", "shuffle_of_warp", value, tirx.const(distance, "int32"))
 
     def _keep_weight(self, row: int, key: int, weight: tirx.Expr) -> list[tirx.Stmt]:
         # The weights stay where the scores are.

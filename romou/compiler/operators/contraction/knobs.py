@@ -213,7 +213,11 @@ def space_of(
     space = Space.of(KNOBS, limits, choices | dict(own))
     if has_mma:
         space.add_constraint(
-            lambda config: {"whole warps on tensor cores, even splits elsewhere": tensor_core.is_allowed(config, flat)}
+            lambda config: {
+                "whole warps on tensor cores, even splits elsewhere": tensor_core.is_allowed(config, flat),
+                "one spelling on tensor cores": (tensor_core.is_mma(config) == False)  # noqa: E712
+                | (config["autobroadcast"] == limits.has_vector_arithmetic),
+            }
         )
     space.add_constraint(lambda config: _constraints(config, flat, rows, limits))
     return space

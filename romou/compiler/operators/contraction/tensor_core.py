@@ -70,6 +70,7 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
+        & reads_buffers(config)
         & (is_coopmat(config) <= fits_matrices(config))
         & (
             (config["local"] == 0)
@@ -85,12 +86,15 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
 def fits_matrices(config: Columns) -> Any:
     """Return whether a config, or which of many, may use cooperative matrices.
 
-    It fills matrices with pixels and sums up in fp32. Texels are in buffers, and nothing is staged or broadcast.
+    It fills matrices with pixels, and nothing is staged.
     """
-    buffer = MemoryKind.BUFFER
-    in_buffers = (config["data"] == buffer) & (config["weight"] == buffer) & (config["output"] == buffer)
-    is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712
-    return in_buffers & is_plain & (config["tile_w"] % (2 * PAIR) == 0)
+    return (config["local"] == 0) & (config["output"] == MemoryKind.BUFFER) & (config["tile_w"] % (2 * PAIR) == 0)
+
+
+def reads_buffers(config: Columns) -> Any:
+    """Return whether a config, or which of many, reads texels of buffers and sums up in fp32."""
+    in_buffers = (config["data"] == MemoryKind.BUFFER) & (config["weight"] == MemoryKind.BUFFER)
+    return in_buffers & (config["accumulate"] == "float32")
 
 
 def is_mma(config: Columns) -> Any:

@@ -150,7 +150,7 @@ class QuantizedTemplate(PackedTemplate):
 
     def space(self, limits: Limits) -> Space:
         work = self.workload
-        can_use_mma = limits.has_ptx_products and self._fits_tensor_cores
+        can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
         asked = limits.asked_local_memory_bytes or limits.local_memory_bytes
         data, staged = (
             [d for d in PLAIN_ITEM_DATA if d == 1 or d < 2 * work.m],

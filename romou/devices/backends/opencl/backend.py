@@ -142,7 +142,7 @@ class OpenCL(ComputeApi):
             "prefers_fp16": prefers_fp16,
             "vector_lanes": _LANES,
             "dot_products": spec.dot_products,
-            "has_ptx_products": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
+            "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
             "sub_groups": self.sub_groups(spec),
         }
 

@@ -22,6 +22,8 @@ _NAMES = {
     "uint8": "uchar",
 }
 
+# TVM's scope -> OpenCL's address space.
+_SCOPES = {"global": "global", "shared": "local", "local": "private"}
 # TVM calls these by their names in C (acosf), or has no name for them. OpenCL's names serve all types and vectors.
 _FUNCTIONS = (
     "acos",
@@ -120,7 +122,7 @@ class OpenCLC(Dialect):
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
-        return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
+        return tirx.call_pure_extern("int32", f"(__{_SCOPES[scope]} half*)", start)
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
         return tirx.call_pure_extern(

@@ -59,8 +59,10 @@ _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
 )
-# A pointer to memory as another type, or to what is copied by 16 bytes, and the declaration of an array.
-_CAST = re.compile(r"\((?:__local )?\w+\*\)(\w+)\b|\bcopy_unit_async\([^;]*?, (\w+_ptr),")
+# A pointer to memory as another type, or to what is copied or read by 16 bytes, and the declaration of an array.
+_CAST = re.compile(
+    r"\((?:__local )?\w+\*\)(\w+)\b|\bcopy_unit_async\([^;]*?, (\w+_ptr),|\bload_staged_\w+\([^;]*?, (\w+_ptr)\)"
+)
 _ARRAY = re.compile(r"^(\s*(?:__local )?\w+ (\w+)\[\d+\]);", re.MULTILINE)
 # The largest vectors of kernels: eight lanes of eight bytes.
 _LARGEST_BYTES = 64
