@@ -292,6 +292,7 @@ static inline int4 convert_int4(int4 v) { return v; }
 static inline float4 select(float4 a, float4 b, int4 c) { return {c.x ? b.x : a.x, c.y ? b.y : a.y, c.z ? b.z : a.z, c.w ? b.w : a.w}; }
 static inline ushort4 make_ushort4(ushort v) { return {v, v, v, v}; }
 static inline void vstore4(ushort4 v, size_t at, ushort* p) { p += 4 * at; p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w; }
+static inline ushort4 vload4(size_t at, const ushort* p) { p += 4 * at; return {p[0], p[1], p[2], p[3]}; }
 static inline float4 vload4(size_t at, const float* p) { p += 4 * at; return {p[0], p[1], p[2], p[3]}; }
 static inline void vstore4(float4 v, size_t at, float* p) { p += 4 * at; p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w; }
 static inline float4 vload_half4(size_t at, const ushort* p) { p += 4 * at; return {_cvtsh_ss(p[0]), _cvtsh_ss(p[1]), _cvtsh_ss(p[2]), _cvtsh_ss(p[3])}; }
