@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
 from romou.runtime.module import Summary
+from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
@@ -228,6 +230,10 @@ def test_text_in_opencl(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     config = task.default_config(target)
     assert config["tensor_cores"] == "mma"
     assert error_of(run_on_cpu(task, config, arrays, target), expected) < 1e-3
+    # Rows of matrices have to begin at multiples of 16 bytes. The CPU takes any address.
+    (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
+    (staged,) = re.findall(r"__local ushort staged_ptr.*", kernel.source)
+    assert "aligned(64)" in staged
 
 
 @pytest.mark.parametrize("work", few([work for work in WORKS if work.name not in OF_LARGE_NUMBERS], 1, 3, 5))

@@ -61,7 +61,9 @@ _POINTERS = (
 )
 # A pointer to memory as another type, or to what is copied or read by 16 bytes, and the declaration of an array.
 _CAST = re.compile(
-    r"\((?:__local )?\w+\*\)(\w+)\b|\bcopy_unit_async\([^;]*?, (\w+_ptr),|\bload_staged_\w+\([^;]*?, (\w+_ptr)\)"
+    r"\((?:__local )?\w+\*\)(\w+)\b"
+    r"|\b(?:copy_unit_async|load_activations|load_transposed)\([^;]*?, (\w+_ptr),"
+    r"|\bload_staged_\w+\([^;]*?, (\w+_ptr)\)"
 )
 _ARRAY = re.compile(r"^(\s*(?:__local )?\w+ (\w+)\[\d+\]);", re.MULTILINE)
 # The largest vectors of kernels: eight lanes of eight bytes.
