@@ -27,7 +27,8 @@ class Registers:
         for no limit.
     max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
         register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
-    max_needed_fp16: the same for kernels in fp16, if the register file is dedicated.
+    max_needed_fp16: the same for kernels in fp16 if the register file is dedicated, else for kernels with fp16 sums.
+        None if it is `max_needed`.
     max_needed_between_transforms: the same for kernels between Winograd's transforms, whose reads have no guards. None
         for all registers of the device.
     """

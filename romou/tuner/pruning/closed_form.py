@@ -26,7 +26,7 @@ from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.tir.primitives import LANES, MemoryKind
-from romou.tuner.analysis.registers import RegisterEstimate, address_registers, is_unrolled
+from romou.tuner.analysis.registers import RegisterEstimate, address_registers, is_kept_on_mali, is_unrolled
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
 from romou.tuner.pruning.form import Form, combinations, form_of, loads_of_one, tabulate
@@ -203,9 +203,16 @@ class ClosedForm(Form):
         is_prefetched = get("local_buffers") > 1
         # The next iteration's share, on its way to local memory.
         carried = is_prefetched * (loads.data_of_one + loads.weights_of_one) * number_bytes(columns) // 4
-        registers = self._registers(columns, taps, phases, carried, counts["data_of_one"] // LANES)
         work_groups = math.prod(-(-extent // tile) for extent, tile in zip(extents, group, strict=True))
         iterations = phases.first // (phases.pieces * phases.together) * np.where(phases.has_window, 1, window)
+        multiply_adds = get("tile_h") * get("tile_w") * get("tile_o") * LANES * taps * phases.together
+        # Texels of the weight and of the data.
+        texels = (get("tile_o") + get("tile_h") * get("tile_w") / reads.last) * taps * phases.together
+        accesses = np.where(phases.is_staged | np.asarray(self._varies == "by lane"), 0, texels)
+        is_carried = is_kept_on_mali(
+            iterations, multiply_adds // LANES, accesses, is_fused=get("multiply_add") == "fma"
+        )
+        registers = self._registers(columns, taps, phases, carried, counts["data_of_one"] // LANES, is_carried)
         return KernelUsage(
             registers=registers.allocated,
             needed_registers=registers.needed,
@@ -213,7 +220,7 @@ class ClosedForm(Form):
             access_width=self._access_width(columns, phases.is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
             iterations=iterations - phases.ahead,
-            multiply_adds=get("tile_h") * get("tile_w") * get("tile_o") * LANES * taps * phases.together,
+            multiply_adds=multiply_adds,
             local_loads=self._local_loads(columns, counts),
             work_group_size=size,
             work_groups=work_groups,
@@ -327,26 +334,27 @@ class ClosedForm(Form):
         return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
     def _registers(
-        self, columns: Columns, taps: Any, phases: _Phases, carried: Any, texels_of_one: Any
+        self, columns: Columns, taps: Any, phases: _Phases, carried: Any, texels_of_one: Any, is_carried: Any
     ) -> RegisterEstimate:
         """Return a lower bound of the registers of a work-item.
 
         It counts the sums, the tile of data, the registers `carried` to local memory, and the addresses of one
         iteration's weights, which a compiler computes ahead.
+
+        is_carried: whether a loop that Mesa's compiler for Mali keeps carries the sums
         """
         reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
         # Registers of four numbers. fp16 arithmetic packs two into one.
         vector = LANES - LANES // 2 * (columns["accumulate"] != FP32)
         # A reduction without a loop is done pixel by pixel.
-        sums = (
-            (vector + LANES * (columns["accumulate"] == MIXED))
-            * columns["tile_o"]
-            * pixels
-            * (reads.first * reads.window > 1)
-        )
+        vectors = columns["tile_o"] * pixels * (reads.first * reads.window > 1)
+        in_fp32 = LANES * (columns["accumulate"] == MIXED)
+        sums = (vector + in_fp32) * vectors
         is_guarded = np.where(columns["data"] == MemoryKind.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
+        # Mesa's compilers for Mali split an fp16 vector that a loop carries. A block of mixed sums may be unrolled.
+        written_sums = np.where(is_carried & (in_fp32 == 0), LANES * vectors, sums)
         if self._varies == "by lane":
-            return self._window_registers(columns, sums, phases, is_guarded, texels_of_one)
+            return self._window_registers(columns, sums, phases, is_guarded, texels_of_one, written_sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Guarded reads separate the weights of the taps. Without guards, the weights of all taps are loaded ahead.
         loads = np.where(phases.is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
@@ -358,13 +366,13 @@ class ClosedForm(Form):
             * reads.last
         )
         # The whole tile of data, then the first texel of weights.
-        as_written = sums + np.where(tensor_core.fills_warps(columns), 0, data + vector)
+        as_written = written_sums + np.where(tensor_core.fills_warps(columns), 0, data + vector)
         return RegisterEstimate(
             sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead), as_written=as_written
         )
 
     def _window_registers(
-        self, columns: Columns, sums: Any, phases: _Phases, is_guarded: Any, texels_of_one: Any
+        self, columns: Columns, sums: Any, phases: _Phases, is_guarded: Any, texels_of_one: Any, written_sums: Any
     ) -> RegisterEstimate:
         """Return a lower bound of the registers of a work-item that sums up depthwise windows.
 
@@ -381,7 +389,7 @@ class ClosedForm(Form):
         texels = get("tile_o") * row * np.where(has_all_rows, 1 + (rows - 1) / get("tile_h"), 1)
         texel = LANES * self._element_bytes / _REGISTER_BYTES
         ahead = _LOADED_AHEAD * texel * texels + address_registers(texels, is_image=get("data") == MemoryKind.IMAGE)
-        return RegisterEstimate(sums + np.where(is_guarded, 0, ahead), as_written=sums)
+        return RegisterEstimate(sums + np.where(is_guarded, 0, ahead), as_written=written_sums)
 
 
 @form_of.register

@@ -137,12 +137,12 @@ class PrunedTask(TunableTask):
         is_dedicated = target.spec.register_file == "dedicated"
         factors = dict.fromkeys(BOUNDED, 1 if is_dedicated else _UNCERTAINTY)
         model = preset_for(target.spec).registers
-        is_fp16 = is_dedicated and bool(np.all(usage.element_bytes < _FLOAT_BYTES))
+        is_fp16 = bool(np.all(usage.element_bytes < _FLOAT_BYTES if is_dedicated else usage.multiplies_fp16))
         most = None
         if model is not None and is_dedicated and np.all(usage.transform_bytes > 0):
             most = model.max_needed_between_transforms
         elif model is not None:
-            most = model.max_needed_fp16 if is_fp16 else model.max_needed
+            most = (model.max_needed_fp16 if is_fp16 else None) or model.max_needed
         if "registers" in verdicts and most is not None:
             verdicts["registers"] = verdicts["registers"].at_most(most, "max_needed of the preset")
             factors["registers"] = 1

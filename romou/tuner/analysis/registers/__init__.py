@@ -23,6 +23,6 @@ On 200 random configs of all families, the rank correlation with Mesa's own numb
 """
 
 from romou.tuner.analysis.registers.estimate import RegisterEstimate, address_registers, estimate_registers
-from romou.tuner.analysis.registers.reader import is_unrolled
+from romou.tuner.analysis.registers.reader import is_kept_on_mali, is_unrolled
 
-__all__ = ["RegisterEstimate", "address_registers", "estimate_registers", "is_unrolled"]
+__all__ = ["RegisterEstimate", "address_registers", "estimate_registers", "is_kept_on_mali", "is_unrolled"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 
@@ -54,6 +55,17 @@ def is_unrolled(iterations: Any, products: Any, loads: Any) -> Any:
     """
     operations = max(_CALL_COST.values()) * products + _ACCESS_COST * loads + _CONDITION_COST
     return (iterations <= _MOST_ITERATIONS) & (iterations * operations <= _MOST_OPERATIONS)
+
+
+def is_kept_on_mali(iterations: Any, vectors: Any, accesses: Any, *, is_fused: Any) -> Any:
+    """Return whether Mesa's compiler for Mali keeps a loop, or one inside it, for certain. Takes arrays, too.
+
+    vectors, accesses: products and loads of one iteration, each of a vector
+    is_fused: whether a product and its sum are one operation
+    """
+    operations = np.where(is_fused, _VECTOR_CALL_COST["fma"], _VECTOR_PRODUCT_COST) * vectors
+    operations = operations + _VECTOR_ACCESS_COST * accesses
+    return (iterations > 1) & (iterations * operations > _MOST_VECTORS)
 
 
 @dataclass

@@ -69,6 +69,11 @@ class SharedReads:
         keys = [self._key(part) for part in parts]
         # The first part of a texel is the image.
         indices = self._sums(parts[access.place == "image" :])
+        if access.kind == "load" and access.place == "buffer" and access.uses:
+            # A 64-bit address is computed from the index, for its sign, and from the index in bytes. Constants are
+            # added to both, so unrolled iterations share the bytes beside the index.
+            variables = frozenset(self._numbers.get(value, value) for value in access.uses)
+            indices.append(("bytes", variables, frozenset(counter for part in parts for counter in part.counters)))
         if access.kind != "load" or access.place != "image":
             return self._with_indices(access, indices)
         integers: list[Code] = []
