@@ -209,6 +209,8 @@ class Quantized:
     unpack, few_unpack: how a code becomes a number, a choice of the knob `unpack`, in general and for few rows.
     rows, chunks: rows of the weight of a work-item, and chunks of each that it loads at a time, for one row.
     few_rows, few_data: rows of the weight and of the activations of a work-item, for few rows.
+    pair_rows, few_pair_rows, tile_pair_rows: rows of the weight of a work-item if codes become pairs of fp16 numbers.
+        They are for one row of activations, few and more. None: codes become floats.
     tile_rows, tile_data: the same for more rows.
     staged: products whose groups stage activations in local memory: "all", "tiles" (of more than few rows) or "none".
     group: work-items of a group.
@@ -220,6 +222,9 @@ class Quantized:
     chunks: int
     few_rows: int
     few_data: int
+    pair_rows: int | None
+    few_pair_rows: int | None
+    tile_pair_rows: int | None
     tile_rows: int
     tile_data: int
     staged: Literal["all", "tiles", "none"]

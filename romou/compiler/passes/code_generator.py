@@ -1,6 +1,7 @@
 """Rewrites of statements that TVM's code generators write wrongly or cannot write.
 
 - Loops that the device's compiler unrolls: CUDA has `#pragma unroll`.
+- Pairs of fp16 numbers (OpenCL): TVM makes one like C++, and reads its bits through a pointer.
 - Separate bytes (OpenCL): TVM packs them into an integer and stores its value in each lane.
 - Constants of more than seven digits (OpenCL): TVM prints seven.
 - Truth values in memory (OpenCL, CUDA): TVM takes a vector of them for a vector of 32-bit or 16-bit integers.
@@ -19,13 +20,15 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
 
 from romou.compiler.passes.bindings import sequence_of, statements_of
+from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
 from romou.devices.backends.dialect import Dialect, dialect_of, dialects_of
 
+_PAIR = "float16x2"
 _PROMOTED = ("int8", "uint8", "int16", "uint16")
 # C computes them in int. All other results are within the type of their operands.
 _WIDENED = (tirx.Add, tirx.Sub, tirx.Mul, tirx.BitwiseNot)
@@ -153,6 +156,29 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
     if dialect.widens_truth_values or dialect.packs_gathered_bytes:
         func = func.with_body(structural_map(func.body, (TensorLoad, functools.partial(_gathered, dialect))))
     return func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def name_pairs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Write pairs of fp16 numbers and their bits in the kernel's language.
+
+    half2(a, b)             ->      (half2)(a, b)
+    *(half2*)(&(bits))      ->      as_half2(bits)
+    """
+    dialect = dialect_of(func)
+    if not dialect.packs_fp16_as_bits:
+        return func
+
+    def gathered(vector: tirx.Shuffle) -> tirx.Expr:
+        is_pair = str(vector.ty) == _PAIR and len(vector.vectors) == 2
+        return dialect.vector_of(vector.vectors, _PAIR) if is_pair else vector
+
+    def named(call: Call) -> tirx.Expr:
+        if op_name(call) != "tirx.reinterpret" or _PAIR not in (str(call.ty), str(call.args[0].ty)):
+            return call
+        return dialect.reinterpreted(call.args[0], str(call.ty))
+
+    return func.with_body(structural_map(func.body, [(tirx.Shuffle, gathered), (Call, named)]))
 
 
 def _as_truth(cast: tirx.Cast) -> tirx.Expr:

@@ -10,7 +10,7 @@ import tvm
 from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
-from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK
+from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK, PAIRS
 from romou.compiler.operators.tensor_cores import PRODUCTS
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.usage import KernelUsage
@@ -19,8 +19,8 @@ from romou.tuner.pruning.packed_form import PackedForm
 
 # Bytes of a chunk of a row.
 _CHUNK_BYTES = 16
-# Instructions that make a float of a code: shift, mask and conversion, or mask and conversion.
-_SHIFTED, _MASKED = 3, 2
+# Instructions that make a float of a code: shift, mask and conversion, or mask and conversion. Half of a pair's.
+_SHIFTED, _MASKED, _PAIRED = 3, 2, 1.5
 # Work-items that share codes on tensor cores.
 _SHARED = 4
 
@@ -45,12 +45,13 @@ class QuantizedForm(PackedForm):
 
     def _operations(self, columns: Columns) -> Any:
         tiles = self._template.tiles(columns)
-        is_masked, is_of_block = (
-            np.asarray(columns[knob]) == choice for knob, choice in (("unpack", MASK), ("zero_point", OF_BLOCK))
+        is_masked, is_paired, is_of_block = (
+            np.asarray(columns[knob]) == choice
+            for knob, choice in (("unpack", MASK), ("unpack", PAIRS), ("zero_point", OF_BLOCK))
         )
-        of_code = np.where(is_masked, _MASKED, _SHIFTED) + ~is_of_block
+        of_code = np.where(is_paired, _PAIRED, np.where(is_masked, _MASKED, _SHIFTED) + ~is_of_block)
         of_number = 1 * is_of_block + is_masked
-        of_product = np.where(tiles.is_mma, 1 / PRODUCTS, 1)
+        of_product = np.where(tiles.is_mma, 1 / PRODUCTS, np.where(is_paired, 0.5, 1))
         return tiles.codes * (
             tiles.outputs * of_product
             + tiles.item_rows * np.where(tiles.is_mma, of_code / _SHARED, of_code)

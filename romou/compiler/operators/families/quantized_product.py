@@ -27,12 +27,14 @@ from romou.compiler.operators.quantized.kernel import (
     MASK,
     OF_BLOCK,
     OF_WEIGHT,
+    PAIRS,
     SHIFT,
     Operands,
     QuantizedKernel,
     Tiles,
 )
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.quantized.pairs_kernel import PairsKernel
 from romou.compiler.operators.quantized.rows import MOST_FEW
 from romou.compiler.operators.quantized.template import PackedTemplate
 from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
@@ -75,10 +77,11 @@ KNOBS = (
     ),
     Knob(
         name="unpack",
-        choices=(SHIFT, MASK, BYTES, EXPONENT),
+        choices=(SHIFT, MASK, BYTES, EXPONENT, PAIRS),
         default=SHIFT,
-        help="how a code becomes a number: shifted, masked with the activations scaled, as part of a byte, or in the "
-        "mantissa of a number with an exponent",
+        help="how a code becomes a number: shifted, masked with the activations scaled, as part of a byte, in the "
+        "mantissa of a number with an exponent, or in pairs of fp16 numbers, whose products are added up in fp16 for "
+        "a part of a block",
     ),
     Knob(
         name="zero_point",
@@ -166,6 +169,7 @@ class QuantizedTemplate(PackedTemplate):
             "item_data": sorted({*data, *of_mma}),
             "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
+            "unpack": [SHIFT, MASK, BYTES, EXPONENT, *([PAIRS] if self._has_pairs(limits) else [])],
         }
         space = Space.of(self.knobs, limits, choices)
 
@@ -188,11 +192,18 @@ class QuantizedTemplate(PackedTemplate):
                 | (np.asarray(config["staged_data"]) % (tiles.codes * tiles.parts) == 0),
                 "masked codes have a place value, which only sums leave out": (np.asarray(config["unpack"]) != MASK)
                 | (np.asarray(config["zero_point"]) == OF_BLOCK),
+                "pairs are centred": ~tiles.is_paired | (np.asarray(config["zero_point"]) == OF_BLOCK),
                 "code of a step": tiles.codes * tiles.outputs <= np.where(is_mma, _MOST_BY_MMA, _MOST_WRITTEN),
             }
 
         space.add_constraint(conditions)
         return space
+
+    def _has_pairs(self, limits: Limits) -> bool:
+        """Return whether codes can become pairs of fp16 numbers, which are in one block, less their zero point."""
+        work = self.workload
+        fits = work.dtype == "float16" and work.zero in ("none", "uint8") and work.block >= work.chunk
+        return fits and limits.has_fp16_arithmetic and limits.has_vector_arithmetic
 
     @property
     def _fits_tensor_cores(self) -> bool:
@@ -238,25 +249,26 @@ class QuantizedTemplate(PackedTemplate):
         if on_tensor_cores is not None:
             return on_tensor_cores
         is_one, is_tile = m == 1, m > MOST_FEW
-        rows, most = (
-            (numbers.rows, 1)
+        rows, pair_rows, most, unpack = (
+            (numbers.rows, numbers.pair_rows, 1, numbers.unpack)
             if is_one
-            else (numbers.tile_rows, numbers.tile_data)
+            else (numbers.tile_rows, numbers.tile_pair_rows, numbers.tile_data, numbers.unpack)
             if is_tile
-            else (numbers.few_rows, numbers.few_data)
+            else (numbers.few_rows, numbers.few_pair_rows, numbers.few_data, numbers.few_unpack)
         )
+        has_pairs = pair_rows is not None and PAIRS in space.knobs["unpack"]
         is_staged = numbers.staged == "all" or (numbers.staged == "tiles" and is_tile)
         config = space.default(
             item_data=next(d for d in PLAIN_ITEM_DATA if d >= min(m, most)),
-            item_rows=rows,
+            item_rows=(has_pairs and pair_rows) or rows,
             item_chunks=numbers.chunks if is_one else 1,
             staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,
-            unpack=numbers.unpack if is_one or is_tile else numbers.few_unpack,
+            unpack=PAIRS if has_pairs else unpack,
         )
         # Sums of activations pay if a group shares them, or if there is one row of them, or if there are none.
         is_full = limits.registers is not None and self.registers(config) + ADDRESSES > limits.registers
         has_sums = not (config["unpack"] == EXPONENT and self.workload.zero == "none")
-        if config["unpack"] != MASK and (is_full or (has_sums and not (is_one or is_staged))):
+        if config["unpack"] not in (MASK, PAIRS) and (is_full or (has_sums and not (is_one or is_staged))):
             config = config.replace(zero_point=OF_WEIGHT)
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
         return self._busy(splits, config, space, limits)
@@ -273,7 +285,8 @@ class QuantizedTemplate(PackedTemplate):
             return tvm.IRModule({"main": kernel.function()})
         # Without this mark, fp16 is converted by functions that take an offset, not a pointer.
         has_fp16 = self.workload.dtype == "float16" and limits.has_fp16_arithmetic and limits.has_vector_arithmetic
-        plain = QuantizedKernel(self._simplified, self.workload, self.operands, config, has_fp16=has_fp16)
+        kind = PairsKernel if config["unpack"] == PAIRS else QuantizedKernel
+        plain = kind(self._simplified, self.workload, self.operands, config, has_fp16=has_fp16)
         func = plain.function()
         has_pointers = limits.is_mobile and (self.workload.dtype == "float32" or has_fp16)
         return tvm.IRModule({"main": advance_pointers(func) if has_pointers else func})

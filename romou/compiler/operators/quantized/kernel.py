@@ -18,6 +18,7 @@ Codes become floats in one of these ways, for code p of a word:
     bytes     float(byte of (word & 0x0f0f0f0f), or of (word >> 4 & 0x0f0f0f0f)), for compilers that convert bytes
     exponent  as_float(word & 15 << 4 * p | exponent of x) - x with x = 2^(23 - 4 * p), whose mantissa counts codes in
               ones: nothing is converted, and a zero point that all weights have is subtracted with x
+    pairs     the same in fp16, two codes at a time (`pairs_kernel.py`)
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _WIDE, _BYTES = "float32", 4
 # Bits of the mantissa of fp32, the exponent of one, and shifts of words whose codes would not be in the mantissa.
 _MANTISSA, _EXPONENT_OF_ONE, _INTO_MANTISSA = 23, 127, {2: 12, 4: 12, 8: 16}
 # Choices of the knob `unpack`.
-SHIFT, MASK, BYTES, EXPONENT = "shift", "mask", "bytes", "exponent"
+SHIFT, MASK, BYTES, EXPONENT, PAIRS = "shift", "mask", "bytes", "exponent", "pairs"
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
@@ -63,6 +64,7 @@ class Tiles:
     staged: activations of a row that a group holds in local memory at a time. 0: they are read from memory.
     steps: steps of a row. A last one that is not whole counts if activations are staged, with zeros beyond the end.
     iterations: steps of a work-item.
+    is_paired: whether activations are staged as pairs of fp16 numbers.
     outputs: sums of a work-item.
     """
 
@@ -75,6 +77,7 @@ class Tiles:
         self.item_rows, self.item_data = config["item_rows"], config["item_data"]
         self.rows, self.columns = self.across * self.item_rows, self.item_data * sharing
         self.threads, self.staged = self.across * self.parts * sharing, config["staged_data"]
+        self.is_paired = np.asarray(config.get("unpack", SHIFT)) == PAIRS
         self.codes = np.where(self.is_mma, self.staged // self.parts, work.chunk * config["item_chunks"])
         # In a space with tensor cores, formulas see configs that no constraint has excluded yet.
         self.codes = np.maximum(self.codes, 1)
@@ -126,11 +129,10 @@ class Tiles:
 
         On tensor cores, the sums follow when nothing is staged any more.
         """
-        staged = self.item_data * (self.staged + self.staged // self.segment)
-        sums = (np.asarray(self.parts) > 1) * self.threads * self.outputs
-        return np.where(
-            self.is_mma, np.maximum(16 * self.buffers * self.stage_units, _BYTES * sums), _BYTES * (staged + sums)
-        )
+        fp16 = 2 * self.item_data * self.staged
+        staged = np.where(self.is_paired, fp16, 2 * fp16 + _BYTES * self.item_data * (self.staged // self.segment))
+        sums = _BYTES * (np.asarray(self.parts) > 1) * self.threads * self.outputs
+        return np.where(self.is_mma, np.maximum(16 * self.buffers * self.stage_units, sums), staged + sums)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +175,15 @@ class QuantizedKernel(KernelWriter):
         )
         self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
-        is_masked, is_of_block = config["unpack"] == MASK, config["zero_point"] == OF_BLOCK
         self.is_centred = config["unpack"] == EXPONENT and operands.zeros is None
+        super().__init__()
+        self._declare()
+
+    def _declare(self) -> None:
+        """Declare registers and local memory."""
+        is_masked, is_of_block = self.config["unpack"] == MASK, self.config["zero_point"] == OF_BLOCK
         is_corrected = is_of_block and not self.is_centred
         outputs = self.rows * self.data
-        super().__init__()
         self.words = self._buffer("words_of_rows", self.chunks * self.rows * LANES, "uint32")
         self.loaded = self._buffer("data_of_rows", self.data * LANES)
         # Staged activations are scaled when they are staged.
@@ -377,22 +383,22 @@ class QuantizedKernel(KernelWriter):
 
         is_whole: whether the vector is known to be inside of the row.
         """
-        k = self.work.k
+        k, dtype = self.work.k, str(target.dtype)
         is_whole = is_whole or (self.staged_size > 0 and k % self.staged_size == 0)
         # CUDA loads vectors only from whole ones.
         kind = "vectorized" if k % LANES == 0 else "unrolled"
 
         def load(lane: tirx.Var) -> tirx.Stmt:
             position = place + lane
-            value = self._at(self.operands.data, index, position).astype(_WIDE)
+            value = self._at(self.operands.data, index, position).astype(dtype)
             if not is_whole and kind == "unrolled":
-                value = tirx.if_then_else(position < k, value, tirx.const(0.0, _WIDE))
+                value = tirx.if_then_else(position < k, value, tirx.const(0.0, dtype))
             return self._put(target, at + lane, value)
 
         vector = self._in_lanes(load, kind=kind)
         if is_whole or kind == "unrolled":
             return vector
-        zeros = self._in_lanes(lambda lane: self._put(target, at + lane, tirx.const(0.0, _WIDE)))
+        zeros = self._in_lanes(lambda lane: self._put(target, at + lane, tirx.const(0.0, dtype)))
         return tirx.IfThenElse(place < k, vector, zeros)
 
     def _add_vector(self, at: int, *, is_first: bool) -> tirx.Stmt:

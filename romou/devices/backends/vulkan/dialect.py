@@ -55,6 +55,9 @@ class Glsl(OpenCLC):
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(quotient.ty, "quotient", quotient.a, quotient.b)
 
+    def reinterpreted(self, value: tirx.Expr, dtype: str) -> tirx.Expr:
+        return tirx.reinterpret(dtype, value)
+
     def narrowed(self, value: tirx.Expr) -> tirx.Expr:
         return value
 

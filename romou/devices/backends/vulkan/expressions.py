@@ -34,6 +34,7 @@ _BITS = {
     ("float32", "int32"): "floatBitsToInt", ("float32", "uint32"): "floatBitsToUint",
     ("int32", "float32"): "intBitsToFloat", ("uint32", "float32"): "uintBitsToFloat",
 }  # fmt: skip
+_BITS_OF_PAIRS = {("uint32", "float16x2"): "unpackFloat2x16", ("float16x2", "uint32"): "packFloat2x16"}
 # Functions of GLSL that take no fp64.
 _OF_FLOATS = ("exp", "exp2", "log2")
 _INFINITY, _NAN = "uintBitsToFloat(0x7F800000u)", "uintBitsToFloat(0x7FC00000u)"
@@ -340,7 +341,7 @@ class Expressions(Text):
         if name == "":
             return self.operand(arguments[0])
         if name.startswith("("):
-            return f"{kind.register}({self.text(arguments[0])})"
+            return f"{kind.register}({', '.join(map(self.text, arguments))})"
         if name == "mad":
             a, b, c = map(self.operand, arguments)
             return f"{a} * {b} + {c}"
@@ -399,6 +400,9 @@ class Expressions(Text):
         source, wanted = self.used(str(value.ty)), self.used(str(call.ty))
         if source.register == wanted.register:
             return self.text(value)
+        of_pairs = _BITS_OF_PAIRS.get((str(value.ty), str(call.ty)))
+        if of_pairs is not None:
+            return f"{of_pairs}({self.text(value)})"
         if (source.base, wanted.base) not in _BITS:
             if {source.base, wanted.base} <= {"int32", "uint32"}:
                 return f"{wanted.register}({self.text(value)})"
