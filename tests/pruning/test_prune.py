@@ -336,7 +336,7 @@ def test_each_pixel_of_a_buffer_with_its_own_index_takes_two_registers_on_mali()
         config = Config({**task.default_config(target), **places, **knobs})
         build_task(pruned_task(task, target), config, target)
 
-    with pytest.raises(InvalidConfigError, match=r"registers: 6\d.*limit of at most 56 registers \(max_needed of the"):
+    with pytest.raises(InvalidConfigError, match=r"registers: 6\d.*limit of at most 55 registers \(max_needed of the"):
         build(8)
     build(7)
 
