@@ -113,6 +113,18 @@ def test_which_widths_fill_the_device(m: int, n: int, cores: int, others: list[i
     assert [width for width in choices if width & (width - 1)] == others
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [(512, 11008, (128, 176)), (512, 4096, (128, 128)), (512, 8192, (128, 128)), (84, 11008, (64, 64))],
+)
+def test_default_tiles_fill_the_device(m: int, n: int, tile: tuple[int, int]) -> None:
+    """The fastest of 11 configs each on an NVIDIA H100, which has 132 cores, as the device of the target."""
+    template = quantized_task(QuantizedCase(m=m, k=64, n=n, dtype="float16")).template
+    assert isinstance(template, QuantizedTemplate)
+    tiles = template.tiles(template.default_config(TARGET.limits))
+    assert (int(tiles.rows), int(tiles.columns)) == tile
+
+
 @pytest.mark.parametrize("choice", ["mma", "wgmma"])
 def test_an_epilogue_is_part_of_the_kernel(choice: str) -> None:
     case = CASES["odd rows"]

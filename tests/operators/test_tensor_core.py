@@ -26,6 +26,7 @@ from romou.compiler.tir.primitives import TENSOR_CORES
 from romou.devices.backends.cuda import dialect
 from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.search.features import TaskFeatures
 from support.kernels import cuda_on_cpu
 from support.kernels.cuda_on_cpu import run_on_cpu
@@ -247,14 +248,28 @@ def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> N
 def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVIDIA's OpenCL takes PTX, too. Operands are in memory, or staged."""
     monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
+    monkeypatch.setattr(opencl, "STAGES_FP16", True)
     task, target = task_of(work), Target("opencl -device=nvidia_h200")
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task, arrays)
     configs = [config for config in task.starts(target) if config["multiply_add"] in (MMA, TF32X3)]
     assert [config["local"] > 0 for config in configs].count(True) == (work is not FLOAT_SHAPES[6])
     for config in configs:
+        # The CPU takes texels at any address.
+        (kernel, *_) = inspect_function(task.schedule(config, target)["main"], target)
+        staged = re.findall(r"__local \w+ (?:patch|kernel)_shared_ptr.*", kernel.source)
+        assert len(staged) == (2 if config["local"] else 0)
+        assert all("aligned(64)" in array for array in staged)
         error = error_of(run_on_cpu(task, config, arrays, target), expected)
         assert error < (1e-3 if work.dtype == "float16" else 1e-6), config
+
+
+@pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[0]], ids=["float16", "float32"])
+def test_fp16_is_not_staged_in_opencl(work: Conv2d, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
+    task, target = task_of(work), Target("opencl -device=nvidia_h200")
+    staged = {config["local"] > 0 for config in task.starts(target) if config["multiply_add"] in (MMA, TF32X3)}
+    assert staged == ({False} if work is PLAIN else {False, True})
 
 
 @pytest.mark.parametrize(

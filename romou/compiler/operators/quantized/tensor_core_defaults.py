@@ -6,7 +6,7 @@ Fitted to times of 16 to 61 configs of each of 12 products on an NVIDIA H100 thr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
@@ -15,14 +15,15 @@ from romou.compiler.operators.quantized.knobs import MMA_ITEM_DATA
 from romou.compiler.operators.tensor_cores import MMA, WGMMA
 from tvm_patches.quantized_matrix import QuantizedProduct
 
+_Tile: TypeAlias = tuple[str, int, int, int, int, int]
 _KNOBS = ("tensor_cores", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")
 # Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores.
-_TILES = (
+_TILES: tuple[tuple[int, list[_Tile]], ...] = (
     (8, [(MMA, 16, 4, 2, 2, 512)]),
     (16, [(MMA, 16, 4, 2, 4, 256)]),
     (32, [(MMA, 32, 2, 2, 8, 256)]),
 )
-_LARGE_TILES = {
+_LARGE_TILES: dict[str, list[_Tile]] = {
     WGMMA: [(WGMMA, 32, 1, 4, 32, 64), (WGMMA, 32, 1, 2, 16, 128), (WGMMA, 32, 1, 2, 8, 128)],
     MMA: [(MMA, 32, 1, 4, 16, 64), (MMA, 32, 2, 2, 8, 256)],
 }
@@ -30,6 +31,8 @@ _LEAST_STAGED = 32
 # Powers of two are in every space. Other widths than those have to fill the device better by this factor, with tiles of
 # 128 rows of the weight.
 _WIDTHS, _LARGE_WIDTH, _BETTER = (2, 4, 8, 16, 32, 64), 16, 1.05
+# Other widths of default configs are larger than the usual one.
+_WIDE = 32
 _LARGE_TILE = dict(zip((*_KNOBS, "item_chunks"), (MMA, 32, 1, 4, 32, 64, 1), strict=True))
 
 
@@ -58,7 +61,7 @@ def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> 
     choices = space.knobs.get("tensor_cores", ())
     if MMA not in choices:
         return None
-    large = _LARGE_TILES[WGMMA if WGMMA in choices else MMA]
+    large = [*_tiles_that_fill(work, space, limits.cores), *_LARGE_TILES[WGMMA if WGMMA in choices else MMA]]
     tiles = next((tiles for most, tiles in _TILES if work.m <= most), large)
     usable = [config for tile in tiles if (config := _config(space, dict(zip(_KNOBS, tile, strict=True)))) is not None]
 
@@ -67,6 +70,18 @@ def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> 
 
     full = (config for config in usable if 10 * groups(config) >= 9 * limits.cores)
     return next(full, max(usable, key=groups, default=None))
+
+
+def _tiles_that_fill(work: QuantizedProduct, space: Space, cores: int) -> list[_Tile]:
+    """Return the tile that fills the cores' rounds best, if it is wider than the usual ones.
+
+    Two warp groups have 128 rows of the weight. A core takes one such group at a time.
+    """
+    widths = [int(width) for width in space.knobs["item_data"] if int(width) > _WIDE and width not in _WIDTHS]
+    if WGMMA not in space.knobs["tensor_cores"] or not widths:
+        return []
+    best = max(widths, key=lambda width: busy_share(work, Tiles(work, {**_LARGE_TILE, "item_data": width}), cores))
+    return [(WGMMA, 64, 1, 2, best, 64)]
 
 
 def _config(space: Space, tile: dict[str, str | int]) -> Config | None:

@@ -4,7 +4,7 @@ A work group copies a tile of activations, codes, scales and zero points into lo
 use. A warp makes fp16 weights of codes in registers and multiplies them with the tile's activations:
 
     for each stage along k:
-        wait for its copies; barrier; start the copies of a later stage
+        wait for its copies; barrier; start the copies of a later stage        warp groups: behind their products
         for each 16 depths of the warp's part of the stage:
             weights <- (codes - zero points) * scales             a fragment of 16 rows, fp16
             sums += weights x activations                         mma.sync.m16n8k16, fp32
@@ -118,7 +118,7 @@ class TensorCoreKernel(KernelWriter):
 
     def _stages_of_warp(self) -> list[tirx.Stmt]:
         """Multiply all stages, each while the copies of a later one are under way."""
-        body = self._next_stage(self.stage, self.ahead - 1)
+        body = [*self._begin_stage(self.ahead - 1), *self._copy_stage(self.stage + self.ahead)]
         base = self._start_of(self.stage)
         for step in range(0, self.staged // self.parts, DEPTHS):
             body += [*self._load_activations(base, step), *self._make_weights(base, step, 0), *self._products()]
@@ -135,25 +135,25 @@ class TensorCoreKernel(KernelWriter):
         for half in range(2):
             stage, at = self.stage * 2 + half, half * len(steps) * size
             base, base_of_next, at_of_next = self._start_of(stage), self._start_of(stage + 1), len(steps) * size - at
-            body += [*self._next_stage(stage, self.ahead - 2), call_on_device("begin_warp_group_products")]
+            # The copies start behind the products, which take longer.
+            begin, copies = self._begin_stage(self.ahead - 2), self._copy_stage(stage + self.ahead)
+            body += [*begin, call_on_device("begin_warp_group_products")]
             for step in steps:
                 body += self._warp_group_products(base, step, at + step // DEPTHS * size)
-            body.append(call_on_device("end_warp_group_products"))
+            body += [call_on_device("end_warp_group_products"), *copies]
             for step in steps:
                 body += self._make_weights(base_of_next, step, at_of_next + step // DEPTHS * size)
             body.append(call_on_device("wait_for_warp_group_products", *sums_of))
         return [*statements, loop(self.stage, -(-self.stages // 2), tirx.SeqStmt(body))]
 
-    def _next_stage(self, stage: tirx.Expr, in_flight: int) -> list[tirx.Stmt]:
-        """Wait for all but the last `in_flight` stages under way, and start the copies of another one."""
-        return [
-            call_on_device("wait_for_copies", in_flight),
-            *([call_on_device("show_copies_to_warp_groups")] if self.is_of_warp_group else []),
-            barrier(),
-            *self._copy_weight(stage + self.ahead),
-            self._copy_data(stage + self.ahead),
-            call_on_device("end_group_of_copies"),
-        ]
+    def _begin_stage(self, in_flight: int) -> list[tirx.Stmt]:
+        """Wait for all but the last `in_flight` stages under way. The memory of the stage before is free then."""
+        show = [call_on_device("show_copies_to_warp_groups")] if self.is_of_warp_group else []
+        return [call_on_device("wait_for_copies", in_flight), *show, barrier()]
+
+    def _copy_stage(self, stage: tirx.Expr) -> list[tirx.Stmt]:
+        """Start all copies of a stage."""
+        return [*self._copy_weight(stage), self._copy_data(stage), call_on_device("end_group_of_copies")]
 
     def _start_of(self, stage: tirx.Expr) -> tirx.Expr:
         """Return where a stage begins in local memory, in units of 16 bytes."""

@@ -54,6 +54,9 @@ _NO_PLATFORM = (
 _USUAL_SUB_GROUP = 16
 
 # OpenCL C's widest vectors.
+# On an NVIDIA H100, a convolution that staged fp16 for tensor cores accessed memory outside of its buffers. Its arrays
+# in local memory were not aligned, which may be the cause. True once such kernels and attention are right there.
+STAGES_FP16 = False
 _LANES = 16
 
 _CLOCK_KERNEL = """
@@ -143,6 +146,7 @@ class OpenCL(ComputeApi):
             "vector_lanes": _LANES,
             "dot_products": spec.dot_products,
             "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
+            "stages_fp16": STAGES_FP16,
             "sub_groups": self.sub_groups(spec),
         }
 

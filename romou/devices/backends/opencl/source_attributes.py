@@ -61,7 +61,7 @@ _POINTERS = (
 )
 # A pointer to memory as another type, or to what is copied or read by 16 bytes, and the declaration of an array.
 _CAST = re.compile(
-    r"\((?:__local )?\w+\*\)(\w+)\b"
+    r"\((?:__local )?\w+\*\)\(?(\w+)\b"
     r"|\b(?:copy_unit_async|load_activations|load_transposed)\([^;]*?, (\w+_ptr),"
     r"|\bload_staged_\w+\([^;]*?, (\w+_ptr)\)"
 )
