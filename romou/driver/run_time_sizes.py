@@ -347,7 +347,12 @@ class _Samples:
         if any(launches(module) != launches(self.program.scheduled) for module in modules.values()):
             return {name: NotOneKernelError("the graph has other kernels for other sizes") for name in chosen}
         attempts = {
-            added: Rules(points=[*points, *(others[place] for place in added)], most=self.most, extents=growing)
+            added: Rules(
+                points=[*points, *(others[place] for place in added)],
+                unseen=[point for place, point in enumerate(others) if place not in added],
+                most=self.most,
+                extents=growing,
+            )
             for added in ((0, 1), (1,), (0,), ())
             if all(place < len(others) for place in added)
         }

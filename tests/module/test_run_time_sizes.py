@@ -252,6 +252,17 @@ def test_offsets_of_extents_are_found(numbers: tuple[int, int, int], most: int) 
     assert _Growth.of(shapes_at, (most,)).axes("y") == ((1, 0, *numbers),)
 
 
+def test_an_integer_that_follows_two_rules_is_refused() -> None:
+    """Pixels of two rows, of a width that is halved twice, are half the size and one wherever that half is odd."""
+    points, odd, extents = [(169,), (113,), (89,), (121,), (178,)], (147,), [(0, 1, 0, 1), (0, 1, 1, 2), (0, 1, 3, 4)]
+    values = tuple(2 * ((size + 3) // 4) for (size,) in points)
+    with pytest.raises(NotOneKernelError, match="by several rules"):
+        Rules(points=points, unseen=[odd], most=(200,), extents=extents).of(values)
+    seen = Rules(points=[*points, odd], most=(200,), extents=extents)
+    assert seen.of((*values, 74))([60]) == 30
+    assert seen.of((*values, 75))([60]) == 31
+
+
 def test_an_integer_without_a_rule_is_refused() -> None:
     sizes, _ = generic_sizes(512)
     with pytest.raises(NotOneKernelError, match="an integer is"):

@@ -64,12 +64,14 @@ class Rules:
     points: the sizes at which the integers are known.
     most: the largest sizes.
     extents: the likeliest first.
+    unseen: sizes at which the integers are not known, because a kernel has other nodes there.
     rows: products of fixed extents, without factors of two. These are likely numbers of elements for a step of a size.
     """
 
     points: Sequence[Point]
     most: Point
     extents: Iterable[Extent]
+    unseen: Sequence[Point] = ()
     rows: Collection[int] = frozenset({1})
 
     def __post_init__(self) -> None:
@@ -88,8 +90,12 @@ class Rules:
         self._found = dict(self._extents)
 
     def of(self, values: _Values) -> _Rule:
-        """Return the rule of an integer, the likeliest first. Raise NotOneKernelError if there is none."""
+        """Return the rule of an integer, the likeliest first.
+
+        Raise NotOneKernelError if there is none, or if sizes that were not seen would tell two apart.
+        """
         if values not in self._found:
+            self._check_sure(values)
             extents, counts = self._extents.items(), range(1, _LARGEST_ROW + 1)
             likely = [row for row in counts if _odd(row) in self.rows]
             attempts = (
@@ -111,6 +117,18 @@ class Rules:
                 raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
             self._found[values] = rule
         return self._found[values]
+
+    def _check_sure(self, values: _Values) -> None:
+        """Raise NotOneKernelError if an integer is an extent and a few, or several times another extent: `n / 2 + 1` is
+        `2 * ceil(n / 4)` wherever half of `n` is odd.
+        """
+        rules = [
+            rule
+            for follow, each in itertools.product((_moved, _multiple), self._extents.items())
+            if (rule := follow(values, *each)) is not None
+        ]
+        if len({tuple(map(rule, self.unseen)) for rule in rules}) > 1:
+            raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}, by several rules")
 
     def _near(self, values: _Values) -> _Rule | None:
         """Return the rule of an integer that is one with a rule, moved. The nearest is the likeliest."""
