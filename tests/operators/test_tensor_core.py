@@ -220,6 +220,15 @@ def test_split_floats_keep_their_precision(work: Conv2d | Dense, knobs: dict[str
     assert split_error(task, split_config(task, **{"local": 0, **knobs}), arrays) < 1e-6
 
 
+def test_weights_of_bytes_are_converted_in_registers() -> None:
+    """Copies past the registers convert nothing, so no kernel stages bytes."""
+    task = task_of(dataclasses.replace(FLOAT_SHAPES[0], has_integers=True, weight_type="int8", weight_zero=3))
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    configs = [config for config in task.starts(SPLIT) if config["multiply_add"] == TF32X3]
+    assert [config["local"] for config in configs] == [0]
+    assert split_error(task, configs[0], arrays) < 1e-6
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e30, 1e-30])
 def test_split_floats_may_be_infinite_or_far_from_one(value: float) -> None:
     """An infinite number of the data gives the sums that IEEE 754 gives, also where a weight is a number of TF32."""

@@ -90,6 +90,7 @@ struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) ushort4 { ushort x, y, z, w; };
 struct alignas(4) ushort2 { ushort x, y; };
+struct alignas(4) char4 { signed char x, y, z, w; };
 struct alignas(16) ulonglong2 { unsigned long long x, y; };
 struct dim3 { unsigned x, y, z; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -353,7 +354,9 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         text = text.replace("(unsigned int)__cvta_generic_to_shared", "__cvta_generic_to_shared")
         text = text.replace("__shared__ alignas(64)", "alignas(64) static")
         text = re.sub(r"extern __shared__ \S+ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory;", text)
-        parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
+        parameters = re.findall(
+            r"((?:signed )?\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0]
+        )
         launch = _LAUNCH.replace(
             "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))
         )

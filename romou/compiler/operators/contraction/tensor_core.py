@@ -65,6 +65,9 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
     With tensor cores it fills whole warps, pairs and groups. Without them its split is even.
     """
     first, texels = (next(iter(form.reduce.values())) for form in (c, flatten(c)))
+    # Copies past the registers convert nothing.
+    kinds = {str(factor.dtype) for factor in c.inputs}
+    can_stage = len(kinds) == 1 and kinds <= set(FLOATS)
     is_whole = (
         fills_warps(config)
         & (config["vector_width"] == LANES)
@@ -74,7 +77,7 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (is_coopmat(config) <= fits_matrices(config))
         & (
             (config["local"] == 0)
-            | ((texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0))
+            | (can_stage & (texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0))
         )
         # Padding of the last iteration is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * round_up(texels, GROUP))
