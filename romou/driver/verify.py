@@ -1,4 +1,4 @@
-"""A compiled model's outputs compared with onnxruntime's, and the first ONNX operator with wrong outputs."""
+"""A compiled model's outputs compared with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from romou.base.errors import DeviceError, NumericError, RomouError
 from romou.compiler.frontend import draws_of
-from romou.compiler.frontend.onnx_graph import captured, shapes_of
+from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, MIXED
 from romou.compiler.frontend.precision import TOLERANCE as MADE_FP16
-from romou.compiler.frontend.prefix import first_failing
 from romou.compiler.frontend.reference import quantizes_at_run_time, relative_l2_error, run_onnxruntime, uncertainties
 from romou.devices.targets import Target
+from romou.driver.wrong_node import first_wrong, first_wrong_on_equal_inputs
 from romou.runtime.module import TunedModel, random_inputs
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _HINTS = {
         "Give calibration inputs like those of the model's use. The target option -half=storage keeps all sums in fp32."
     ),
 }
-# Nodes with right kernels whose outputs differ, after which the search for a wrong one gives up.
-_MOST_AMPLIFIERS = 16
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
@@ -177,8 +175,9 @@ def wrong_outputs(
     assert imported.onnx_model is not None
     inputs = _inputs_of(imported, model)
     has_steps = quantizes_at_run_time(imported.onnx_model)
-    first = _first_wrong_alone if has_steps else _first_wrong
-    node = first(imported.onnx_model, compile_part, target, imported.precision.kind, inputs)
+    is_wrong = partial(_is_part_wrong, compile_part, target, imported.precision.kind)
+    first = first_wrong_on_equal_inputs if has_steps else first_wrong
+    node = first(imported.onnx_model, inputs, is_wrong)
     on_equal = " on equal inputs" if has_steps else ""
     if node is None:
         name, operator, where = None, None, f"no operator's output differs{on_equal}"
@@ -267,40 +266,19 @@ def _worst(
     )
 
 
-def _first_wrong(
-    model: onnx.ModelProto,
-    compiled: Callable[[onnx.ModelProto], TunedModel],
-    target: Target,
-    precision: str,
-    inputs: Mapping[str, np.ndarray],
-) -> onnx.NodeProto:
-    """Return the first node that leaves a wrong tensor to later nodes. Bisection finds it.
-
-    A wrong tensor leads to the outputs, directly or through other wrong tensors. So if a tensor is wrong behind one
-    node, some tensor is wrong behind all later ones.
-    """
-    at = first_failing(
-        len(model.graph.node),
-        lambda count: _is_part_wrong(_first_nodes(model, count), compiled, target, precision, inputs),
-    )
-    node = model.graph.node[at]
-    assert isinstance(node, onnx.NodeProto)
-    return node
-
-
 def _is_part_wrong(
-    part: onnx.ModelProto,
     compiled: Callable[[onnx.ModelProto], TunedModel],
     target: Target,
     precision: str,
-    model_inputs: Mapping[str, np.ndarray],
+    part: onnx.ModelProto,
+    tensors: Mapping[str, np.ndarray],
 ) -> bool:
-    """Return whether a part is wrong on the whole model's inputs. A part that cannot be compared counts as right."""
+    """Return whether a part of a model is wrong on the tensors. A part that cannot be compared counts as right."""
     if not part.graph.output:
         return False
     try:
         model = compiled(part)
-        inputs = {name: model_inputs[name] for name in model.inputs}
+        inputs = {name: tensors[name] for name in model.inputs}
         reference = run_onnxruntime(part, inputs)
         if reference is None:
             return False
@@ -308,90 +286,3 @@ def _is_part_wrong(
         return not _worst(model.run(inputs), reference, limit, part, inputs) <= limit
     except (RomouError, RuntimeError):
         return False
-
-
-def _first_wrong_alone(
-    model: onnx.ModelProto,
-    compiled: Callable[[onnx.ModelProto], TunedModel],
-    target: Target,
-    precision: str,
-    inputs: Mapping[str, np.ndarray],
-) -> onnx.NodeProto | None:
-    """Return the first node that leaves a wrong tensor although it reads right ones. None if there is none.
-
-    Activations that are quantized anew amplify rounding, so a right node leaves other numbers if its inputs differ in
-    the last place. Behind each such node the bisection starts again, from onnxruntime's tensors.
-    """
-    tensors, count, begin = _all_tensors(model, inputs), len(model.graph.node), 0
-    if tensors is None:
-        return None
-
-    def is_wrong(begin: int, end: int) -> bool:
-        part = _nodes_between(model, begin, end, tensors)
-        return _is_part_wrong(part, compiled, target, precision, tensors)
-
-    for _ in range(_MOST_AMPLIFIERS):
-        if begin == count or not is_wrong(begin, count):
-            return None
-        at = begin + first_failing(count - begin, lambda nodes, begin=begin: is_wrong(begin, begin + nodes))  # type: ignore[misc]
-        if is_wrong(at, at + 1):
-            node = model.graph.node[at]
-            assert isinstance(node, onnx.NodeProto)
-            return node
-        begin = at + 1
-    return None
-
-
-def _all_tensors(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """Return onnxruntime's values of the inputs and of all tensors between nodes. None if it cannot run the model."""
-    known = {value.name for value in model.graph.output}
-    everything = onnx.ModelProto()
-    everything.CopyFrom(model)
-    everything.graph.output.extend(value for value in model.graph.value_info if value.name not in known)
-    values = run_onnxruntime(everything, inputs, is_optimized=False)
-    if values is None:
-        return None
-    return dict(inputs) | {value.name: array for value, array in zip(everything.graph.output, values, strict=True)}
-
-
-def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """Return the model up to its first `count` nodes."""
-    return _nodes_between(model, 0, count, {})
-
-
-def _nodes_between(model: onnx.ModelProto, begin: int, end: int, tensors: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return a model of some nodes, which reads the tensors of the nodes before them.
-
-    Its outputs are their tensors that later nodes or the model's outputs need.
-
-    tensors: values of the tensors before them.
-    """
-    nodes, later = list(model.graph.node[begin:end]), model.graph.node[end:]
-    written = {name for node in nodes for name in node.output if name}
-    read = {name for node in nodes for name in (*node.input, *captured(node))}
-    earlier = {name: node for node in model.graph.node[:begin] for name in node.output if name in read}
-    # Shapes that a node reads have to be constants.
-    constants = {name: node for name, node in earlier.items() if node.op_type == "Constant"}
-    given = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in tensors.items()
-        if name in earlier and name not in constants
-    ]
-    needed = {name for node in later for name in (*node.input, *captured(node))} | {
-        output.name for output in model.graph.output
-    }
-    value_of: Mapping[str, onnx.ValueInfoProto] = {
-        value.name: value for value in (*model.graph.value_info, *model.graph.output)
-    }
-    part = onnx.ModelProto()
-    part.CopyFrom(model)
-    for field, kept in (
-        (part.graph.node, [*constants.values(), *nodes]),
-        (part.graph.output, [value_of[name] for name in sorted(written & needed) if name in value_of]),
-        (part.graph.input, [*given, *(value for value in model.graph.input if value.name in read)]),
-        (part.graph.initializer, [weight for weight in model.graph.initializer if weight.name in read]),
-        (part.graph.value_info, [value for value in model.graph.value_info if value.name in written - needed]),
-    ):
-        del field[:]
-        field.extend(kept)
-    return part

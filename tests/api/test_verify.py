@@ -21,6 +21,7 @@ from romou.compiler.frontend.reference import relative_l2_error
 from romou.devices.backends.opencl.fp16_accesses import needs_fp16
 from romou.driver import check_compiled, verify
 from romou.driver.finish import with_fp32_sums
+from romou.driver.wrong_node import first_wrong_on_equal_inputs
 from romou.runtime.module import TunedModel
 from support.kernels.operators import conv, task_of
 from support.models.small_networks import NetworkBuilder, prime_net
@@ -328,22 +329,20 @@ def test_rounding_of_quantized_activations_is_no_error(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("wrong", [None, 7, 14])
-def test_an_operator_of_a_quantized_model_is_compared_on_equal_inputs(
-    wrong: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operator_of_a_quantized_model_is_compared_on_equal_inputs(wrong: int | None) -> None:
     """Nodes 3 and 9 amplify what the nodes before them leave. Alone they are right."""
     model = onnx.shape_inference.infer_shapes(quantized_layers(3))
     names = [node.output[0] for node in model.graph.node]
-    inputs, right = {"x": np.random.default_rng(0).standard_normal((64, 96)).astype("float32")}, verify._is_part_wrong
+    inputs = {"x": np.random.default_rng(0).standard_normal((64, 96)).astype("float32")}
+    compiled = functools.partial(romou.compile, target=TARGET, verify=False)
 
-    def is_part_wrong(part: onnx.ModelProto, *given: Any) -> bool:
-        assert not right(part, *given), "a part reads onnxruntime's tensors"
+    def is_wrong(part: onnx.ModelProto, tensors: Any) -> bool:
+        is_really = verify._is_part_wrong(compiled, romou.Target(TARGET), AS_GIVEN, part, tensors)
+        assert not is_really, "a part reads onnxruntime's tensors"
         made = [names.index(node.output[0]) for node in part.graph.node]
         return wrong in made or any({at - 1, at} <= {*made} for at in (3, 9))
 
-    monkeypatch.setattr(verify, "_is_part_wrong", is_part_wrong)
-    compiled = functools.partial(romou.compile, target=TARGET, verify=False)
-    node = verify._first_wrong_alone(model, compiled, romou.Target(TARGET), AS_GIVEN, inputs)
+    node = first_wrong_on_equal_inputs(model, inputs, is_wrong)
     assert (None if node is None else names.index(node.output[0])) == wrong
 
 
