@@ -54,10 +54,10 @@ _NO_PLATFORM = (
 _USUAL_SUB_GROUP = 16
 
 # OpenCL C's widest vectors.
+_LANES = 16
 # On an NVIDIA H100, a convolution that staged fp16 for tensor cores accessed memory outside of its buffers. Its arrays
 # in local memory were not aligned, which may be the cause. True once such kernels and attention are right there.
 STAGES_FP16 = False
-_LANES = 16
 
 _CLOCK_KERNEL = """
 __kernel void clock_check(__global float *out, int iterations) {
