@@ -8,6 +8,8 @@ import pytest
 from tvm.script import tirx as T
 
 from romou.tuner.analysis.registers import estimate_registers
+from romou.tuner.analysis.registers.liveness import merged_values
+from romou.tuner.analysis.registers.reader import Reader
 
 
 def sums(dtype: str, *, steps: int) -> float:
@@ -98,3 +100,54 @@ def test_sums_of_a_loop_keep_a_register_for_each_lane_beside_what_an_iteration_l
 
     # Three sums by lane, three packed vectors.
     assert estimate_registers(kernel).as_written >= 3 * 4 + 3 * 2
+
+
+def sums_of_guarded(*, is_lane: bool) -> float:
+    """Return the registers of three fp16 sums across a branch, of vectors loaded in a branch or of their lanes."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def vectors(a: T.Buffer((64,), "float16x4"), b: T.Buffer((64,), "float16x4")) -> None:
+        i = T.launch_thread("threadIdx.x", 64)
+        acc = T.alloc_buffer((3,), "float16x4", scope="local")
+        ahead = T.alloc_buffer((3,), "float16x4", scope="local")
+        if i < 32:
+            ahead[0] = a[0]
+            ahead[1] = a[1]
+            ahead[2] = a[2]
+        acc[0] = ahead[0] + a[3]
+        acc[1] = ahead[1] + a[3]
+        acc[2] = ahead[2] + a[3]
+        if i < 16:
+            b[4] = a[4]
+        b[0] = acc[0]
+        b[1] = acc[1]
+        b[2] = acc[2]
+
+    @T.prim_func(s_tir=True, private=True)
+    def lanes(a: T.Buffer((64,), "float16x4"), b: T.Buffer((64,), "float16x4")) -> None:
+        i = T.launch_thread("threadIdx.x", 64)
+        acc = T.alloc_buffer((3,), "float16x4", scope="local")
+        ahead = T.alloc_buffer((3,), "float16x4", scope="local")
+        if i < 32:
+            ahead[0] = a[0]
+            ahead[1] = a[1]
+            ahead[2] = a[2]
+        acc[0] = T.Broadcast(T.Shuffle([ahead[0]], [0]), 4) + a[3]
+        acc[1] = T.Broadcast(T.Shuffle([ahead[1]], [0]), 4) + a[3]
+        acc[2] = T.Broadcast(T.Shuffle([ahead[2]], [0]), 4) + a[3]
+        if i < 16:
+            b[4] = a[4]
+        b[0] = acc[0]
+        b[1] = acc[1]
+        b[2] = acc[2]
+
+    func = lanes if is_lane else vectors
+    reader = Reader(func.body, is_mali=True)
+    unpacked, merged = reader.values.unpacked, merged_values(reader.code)
+    sums = {value for item in reader.code if getattr(item, "kind", "") == "value" for value in item.defines}
+    return sum(unpacked[value] if value in merged else reader.values.sizes[value] for value in sums)
+
+
+def test_sums_of_guarded_vectors_have_a_register_for_each_lane_and_sums_of_a_lane_have_not() -> None:
+    assert sums_of_guarded(is_lane=False) == 3 * 4
+    assert sums_of_guarded(is_lane=True) == 3 * 2

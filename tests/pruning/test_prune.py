@@ -373,6 +373,21 @@ def test_fp16_sums_of_a_loop_take_a_register_for_each_lane_on_mali() -> None:
     build(1)
 
 
+def test_sums_of_guarded_fp16_windows_take_a_register_for_each_lane_on_mali() -> None:
+    """Mesa's compiler for Mali-G610 accesses private memory 20 times for 2x3 pixels in buffers, and never for 2x2."""
+    convolution = conv(96, (112, 112), 96, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=96, dtype="float16")
+    task, target = task_of(convolution).with_free_images(), Target("opencl -device=mali_g610")
+
+    def build(place: str, columns: int) -> None:
+        places = {"data": place, "weight": place, "pixels": "rows", "accumulate": "float16", "wg_o": 2, "wg_w": 8}
+        tile = {"tile_h": 2, "tile_w": columns, "arrangement": "striped", "autobroadcast": False, "multiply_add": "mad"}
+        build_task(pruned_task(task, target), Config({**task.default_config(target), **places, **tile}), target)
+
+    with pytest.raises(InvalidConfigError, match=r"registers: 6\d.*limit of at most 56 registers \(max_needed of the"):
+        build("buffer", 3)
+    build("image", 2)
+
+
 def test_sums_between_transforms_that_spill_are_rejected_on_bifrost() -> None:
     """Mesa's compiler for Mali-G76 accesses private memory 48 times for sums of 65 registers."""
     layer = conv(64, (40, 40), 64, (3, 3), padding=(1, 1, 1, 1), dtype="float16")

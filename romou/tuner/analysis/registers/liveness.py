@@ -19,7 +19,9 @@ def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Basic
 def merged_values(code: Sequence[Code]) -> set[Value]:
     """Return the values that may come from two places: an iteration and the one before, or the two sides of a branch.
 
-    A value that one iteration defines and uses is among them. It is not live where iterations meet.
+    A value that one iteration defines and uses is among them. It is not live where iterations meet. So are vectors that
+    are computed from such vectors as a whole: a depthwise window's sums of guarded data. Products with one lane are
+    not among them.
     """
     merged: set[Value] = set()
     depth = 0
@@ -28,9 +30,15 @@ def merged_values(code: Sequence[Code]) -> set[Value]:
             merged |= _defined_in(item.body)
         elif isinstance(item, BlockEnd):
             depth += item.opens - item.closes
-        elif isinstance(item, Instruction) and depth:
+        elif isinstance(item, Instruction) and (depth or _is_of_whole_vectors(item, merged)):
             merged.update(item.defines)
     return merged
+
+
+def _is_of_whole_vectors(item: Instruction, vectors: set[Value]) -> bool:
+    """Return whether an instruction computes whole vectors from some of these."""
+    is_computed = item.kind in ("value", "copy") and not any("lane" in value for value in item.defines)
+    return is_computed and any(value in vectors and "lane" not in value for value in item.uses)
 
 
 def _flat(code: Sequence[Code]) -> Iterator[BasicBlock]:
