@@ -206,11 +206,13 @@ class Streaming:
 class Quantized:
     """Default configs of products with quantized weights: for one row of activations, for few (2 to 8), and for more.
 
-    unpack, few_unpack: how a code becomes a number, a choice of the knob `unpack`, in general and for few rows.
+    unpack, few_unpack, tile_unpack: how a code becomes a number, a choice of the knob `unpack`. They are for one row of
+        activations, few and more.
     rows, chunks: rows of the weight of a work-item, and chunks of each that it loads at a time, for one row.
     few_rows, few_data: rows of the weight and of the activations of a work-item, for few rows.
     pair_rows, few_pair_rows, tile_pair_rows: rows of the weight of a work-item if codes become pairs of fp16 numbers.
         They are for one row of activations, few and more. None: codes become floats.
+    has_pair_tiles: whether several rows of activations have the tiles of `pairs_defaults.py`, if there are pairs.
     tile_rows, tile_data: the same for more rows.
     staged: products whose groups stage activations in local memory: "all", "tiles" (of more than few rows) or "none".
     group: work-items of a group.
@@ -218,6 +220,7 @@ class Quantized:
 
     unpack: Literal["shift", "mask", "bytes", "exponent"]
     few_unpack: Literal["shift", "mask", "bytes", "exponent"]
+    tile_unpack: Literal["shift", "mask", "bytes", "exponent"]
     rows: int
     chunks: int
     few_rows: int
@@ -225,6 +228,7 @@ class Quantized:
     pair_rows: int | None
     few_pair_rows: int | None
     tile_pair_rows: int | None
+    has_pair_tiles: bool
     tile_rows: int
     tile_data: int
     staged: Literal["all", "tiles", "none"]

@@ -25,6 +25,9 @@ CASES = [
     QuantizedCase(m=5, k=522, n=17, bits=2, block=64, zero="uint8", dtype="float16"),
 ]
 VULKAN = Target("vulkan")
+# An H100 through Vulkan: the facts of an H200, which was measured through OpenCL, and fp16 arithmetic.
+NVIDIA = replace(Target("vulkan -device=nvidia_h200").limits, has_fp16_arithmetic=True)
+TILE = ("group_rows", "group_parts", "item_rows", "item_data", "item_chunks", "staged_data", "unpack")
 
 
 @pytest.mark.parametrize(
@@ -118,3 +121,56 @@ def test_pairs_are_the_default_where_they_pay(device: str, m: int, is_default: b
     config = task.default_config(target)
     assert (config["unpack"] == PAIRS) == is_default
     assert task.space(target).is_valid(config)
+
+
+@pytest.mark.parametrize(
+    ("m", "expected"),
+    [
+        (1, (8, 32, 2, 1, 4, 0, "exponent")),
+        (3, (8, 16, 4, 3, 2, 2048, PAIRS)),
+        (4, (8, 16, 4, 4, 2, 2048, PAIRS)),
+        (8, (8, 16, 4, 4, 2, 2048, PAIRS)),
+        (64, (64, 1, 4, 8, 1, 256, PAIRS)),
+    ],
+)
+def test_defaults_through_vulkan_on_nvidia(m: int, expected: tuple[int | str, ...]) -> None:
+    """The fastest configs that were measured."""
+    template = quantized_task(QuantizedCase(m=m, k=4096, n=4096, dtype="float16")).template
+    config = template.default_config(NVIDIA)
+    assert tuple(config[name] for name in TILE) == expected
+    assert template.space(NVIDIA).is_valid(config)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (QuantizedCase(m=4, k=1000, n=37, zero="uint8", dtype="float16"), (8, 16, 4, 4, 2, 1024, PAIRS)),
+        (QuantizedCase(m=4, k=512, n=64, bits=2, block=64, dtype="float16"), (8, 4, 4, 4, 2, 512, PAIRS)),
+        (QuantizedCase(m=16, k=256, n=512, bits=8, dtype="float16"), (64, 4, 4, 8, 1, 256, PAIRS)),
+    ],
+    ids=str,
+)
+def test_defaults_of_other_sizes_on_nvidia(case: QuantizedCase, expected: tuple[int | str, ...]) -> None:
+    """Parts and staged activations follow K. Few groups of many rows split their sums."""
+    config = quantized_task(case).template.default_config(NVIDIA)
+    assert tuple(config[name] for name in TILE) == expected
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(4, 4096, 40), (1000, 160, 132), *(pytest.param(m, 11008, n, marks=exhaustive) for m, n in ((4, 40), (512, 132)))],
+)
+def test_the_defaults_of_nvidia_are_right(m: int, k: int, n: int, vulkan_device: tvm.runtime.Device) -> None:
+    """Lavapipe has room for these configs, so they run as they are."""
+    case = QuantizedCase(m=m, k=k, n=n, dtype="float16")
+    task, drawn = quantized_task(case), case.draw()
+    config = task.template.default_config(NVIDIA)
+    assert config["unpack"] == PAIRS
+    assert task.space(VULKAN).is_valid(config)
+    arrays = [drawn.data, *case.matrix(drawn).arrays, poison((m, n), "float16")]
+    assert_agrees(VULKAN, task, config, arrays, drawn.result, 8e-4)
+
+
+def test_only_vulkan_has_other_defaults_on_nvidia() -> None:
+    names = {kind: Target(f"{kind} -device=nvidia_h200").limits.preset.name for kind in ("vulkan", "opencl", "cuda")}
+    assert names == {"vulkan": "nvidia_vulkan", "opencl": "gpu", "cuda": "gpu"}

@@ -20,7 +20,8 @@ from romou.devices.targets import Target
 
 
 def test_every_preset_loads_and_every_number_says_what_it_was_fitted_to() -> None:
-    assert {"adreno", "adreno_7xx", "cpu", "gpu", "mali_bifrost", "mali_valhall", "mobile"} == {*known_presets()}
+    phones = {"adreno", "adreno_7xx", "mali_bifrost", "mali_valhall", "mobile"}
+    assert {*phones, "cpu", "gpu", "nvidia_vulkan"} == {*known_presets()}
     for name in known_presets():
         preset = load_preset(name)
         assert preset.name == name
@@ -66,6 +67,22 @@ def test_an_attached_gpu_without_a_device_file(facts: dict[str, Any], name: str)
     numbers = {"compute_units": 60, "clock_mhz": 1500, "constant_mem_bytes": 65536}
     spec = backend("opencl")._asked_spec({**asked, **texts, **numbers, **facts})
     assert preset_for(spec).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "preset"),
+    [
+        ("NVIDIA H100 80GB HBM3", "NVIDIA", "nvidia_vulkan"),
+        ("Tesla T4", "NVIDIA", "nvidia_vulkan"),
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "radv", None),
+    ],
+)
+def test_a_compiler_for_a_device_may_have_a_preset(name: str, platform: str, preset: str | None) -> None:
+    """Vulkan's drivers of NVIDIA compile otherwise than CUDA."""
+    keys = ["compute_units", "max_work_group_size", "local_mem_bytes", "max_image_width", "max_image_height"]
+    own = ["max_storage_buffers", "max_image_layers", "subgroup_size", "has_cooperative_matrix", "has_fp16_arithmetic"]
+    facts = {**dict.fromkeys([*keys, *own, "has_16bit_storage"], 32), "type": "gpu", "name": name, "platform": platform}
+    assert backend("vulkan").preset_name(backend("vulkan")._asked_spec(facts)) == preset
 
 
 @pytest.mark.parametrize(

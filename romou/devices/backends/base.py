@@ -212,6 +212,13 @@ class Backend:
         """
         return {}
 
+    def preset_name(self, spec: HardwareSpec) -> str | None:
+        """Return the name of the preset that is fitted to this kind's compiler for a device.
+
+        None for the preset of the device's family.
+        """
+        return None
+
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:

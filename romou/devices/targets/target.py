@@ -13,7 +13,7 @@ from romou.devices.backends import DEFAULT_KIND
 from romou.devices.backends.base import BUFFER_BYTES, Backend
 from romou.devices.hardware import HardwareSpec, device_called, load_device
 from romou.devices.hardware.quirks import rules_for
-from romou.devices.presets import preset_for
+from romou.devices.presets import load_preset, preset_for
 from romou.devices.targets.text import ATTACHED, checked_options, parse, parse_json
 
 if TYPE_CHECKING:
@@ -127,11 +127,12 @@ class Target:
         # A work group per core fills a CPU. If the number of cores is unknown, defaults do not try to fill them.
         busy = group * spec.shader_cores if spec.shader_cores and not is_cpu else 1
         is_alpha_known = not is_cpu and spec.alus_per_core is not None
+        own_preset = self.backend.preset_name(similar)
         pooled = spec.registers_per_core if spec.register_file == "pooled" else None
         return Limits(
             max_work_group_size=group,
             local_memory_bytes=numbers["max_shared_memory_per_block"],
-            preset=preset_for(similar),
+            preset=preset_for(similar) if own_preset is None else load_preset(own_preset),
             family=similar.family,
             is_mobile=similar.is_phone_gpu,
             is_cpu=is_cpu,

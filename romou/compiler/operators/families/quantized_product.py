@@ -34,6 +34,7 @@ from romou.compiler.operators.quantized.kernel import (
     Tiles,
 )
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.quantized.pairs_defaults import pairs_config
 from romou.compiler.operators.quantized.pairs_kernel import PairsKernel
 from romou.compiler.operators.quantized.rows import MOST_FEW
 from romou.compiler.operators.quantized.template import PackedTemplate
@@ -248,11 +249,13 @@ class QuantizedTemplate(PackedTemplate):
         on_tensor_cores = tensor_core_config(self.workload, space, limits)
         if on_tensor_cores is not None:
             return on_tensor_cores
+        if numbers.has_pair_tiles and m > 1 and (pairs := pairs_config(self.workload, space, limits)) is not None:
+            return pairs
         is_one, is_tile = m == 1, m > MOST_FEW
         rows, pair_rows, most, unpack = (
             (numbers.rows, numbers.pair_rows, 1, numbers.unpack)
             if is_one
-            else (numbers.tile_rows, numbers.tile_pair_rows, numbers.tile_data, numbers.unpack)
+            else (numbers.tile_rows, numbers.tile_pair_rows, numbers.tile_data, numbers.tile_unpack)
             if is_tile
             else (numbers.few_rows, numbers.few_pair_rows, numbers.few_data, numbers.few_unpack)
         )

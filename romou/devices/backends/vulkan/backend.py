@@ -121,6 +121,11 @@ class Vulkan(ComputeApi):
             "sub_groups": self.sub_groups(spec),
         }
 
+    def preset_name(self, spec: HardwareSpec) -> str | None:
+        """See `Backend.preset_name`. Through Vulkan, NVIDIA's GPUs have fp16 vectors and no PTX, unlike CUDA."""
+        # The titles of files and of attached devices name the maker, the latter as the driver's name.
+        return "nvidia_vulkan" if _NVIDIA in spec.title else None
+
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
