@@ -59,6 +59,7 @@ class Limits:
     vector_lanes: lanes of the language's widest vectors.
     dot_products: bytes that the device's integer dot products multiply with signed bytes: "signed" or "mixed", which
         are unsigned. None if it has none, or if they are known to be slow.
+    has_dot_fallback: whether the language's compiler takes four products where there is no dot product (OpenCL).
     instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
     prefers_images: whether images are read faster than buffers and may be used.
     has_native_functions: whether the language has functions that compile to single instructions of a GPU, less exact.
@@ -100,6 +101,7 @@ class Limits:
     has_vector_arithmetic: bool = True
     vector_lanes: int = 4
     dot_products: Literal["signed", "mixed"] | None = None
+    has_dot_fallback: bool = False
     has_native_functions: bool = False
     gains_by_autobroadcast: bool = False
     asked_local_memory_bytes: int | None = None

@@ -11,6 +11,7 @@ import tvm
 from romou.base.space import Config
 from romou.devices.backends import backend
 from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from support.kernels.operators import assert_agrees, each_kind, has_device
 from support.models.integers import IntegerCase
 from support.suite.exhaustive import exhaustive
@@ -60,6 +61,19 @@ def test_kernels_of_phones(device: str, multiply: str, parts: int, opencl_device
         assert_agrees(target, task, config, arrays, result, 1e-12)
 
 
+@pytest.mark.parametrize("parts", [4, pytest.param(1, marks=exhaustive)])
+def test_dot_products_of_vulkan(parts: int, vulkan_device: tvm.runtime.Device) -> None:
+    """The instructions of SPIR-V, which lavapipe has."""
+    target = Target("vulkan -device=mali_g77")
+    for case in (*CASES[:2], IntegerCase(m=2, k=300, n=64)):
+        task, (arrays, result) = case.task(), case.draw(1)
+        config = task.default_config(target).replace(group_parts=parts, group_columns=4)
+        assert config["multiply"] == "dot"
+        kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
+        assert any("SPV_KHR_integer_dot_product" in kernel.source for kernel in kernels)
+        assert_agrees(target, task, config, arrays, result, 1e-12)
+
+
 def test_dot_products_where_devices_have_them() -> None:
     task = CASES[5].task()
     names = {
@@ -67,7 +81,8 @@ def test_dot_products_where_devices_have_them() -> None:
         "opencl -device=adreno640": "float",
         "opencl -device=mali_g77": "dot",
         "cuda -device=nvidia_h200": "dot",
-        "vulkan -device=mali_g77": "float",
+        "vulkan -device=mali_g77": "dot",
+        "vulkan -device=adreno640": "float",
         "opencl": "float",
     }
     assert {name: str(task.default_config(Target(name))["multiply"]) for name in names} == names

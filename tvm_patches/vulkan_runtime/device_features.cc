@@ -52,6 +52,8 @@ Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vec
   VkPhysicalDeviceProperties2 asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &subgroup_sizes_};
   const bool has_sizes = subgroup_size_.subgroupSizeControl != 0 && subgroup_size_.computeFullSubgroups != 0;
   if (has_sizes) instance().vkGetPhysicalDeviceProperties2(device, &asked);
+  asked.pNext = &dot_products_;
+  if (has_dot_products()) instance().vkGetPhysicalDeviceProperties2(device, &asked);
   if (matrix_.cooperativeMatrix != 0) ask_for_matrices(device);
 }
 
@@ -91,6 +93,9 @@ const char* Features::missing(uint32_t capability) const {
       return storage16_.storageBuffer16BitAccess != 0 ? nullptr : "16-bit values in buffers (SPIR-V capability StorageBuffer16BitAccess)";
     case 4448:
       return storage8_.storageBuffer8BitAccess != 0 ? nullptr : "8-bit values in buffers (SPIR-V capability StorageBuffer8BitAccess, VK_KHR_8bit_storage)";
+    case 6018:
+    case 6019:
+      return has_dot_products() ? nullptr : "dot products of four bytes (SPIR-V capability DotProductInput4x8BitPacked, VK_KHR_shader_integer_dot_product)";
     case 6022:
       return has_matrices_ ? nullptr : "cooperative matrices of 16x16x16 float16 in subgroups of 32 (VK_KHR_cooperative_matrix)";
     default:

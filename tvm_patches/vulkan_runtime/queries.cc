@@ -61,6 +61,8 @@ String devices() {
     object.Set("has_int64", features.has_int64());
     object.Set("has_float64", features.has_float64());
     object.Set("has_robust_image_access", features.has_robust_image_access());
+    object.Set("has_dot_products", features.has_dot_products());
+    object.Set("fast_dot_products", String(features.fast_dot_products()));
     object.Set("has_cooperative_matrix", features.has_cooperative_matrix());
     json::Array products;
     for (const std::string& product : features.matrix_products()) products.push_back(String(product));

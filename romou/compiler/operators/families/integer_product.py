@@ -137,6 +137,7 @@ class IntegerTemplate(PackedTemplate):
             "item_data": [r for r in PLAIN_ITEM_DATA if r == 1 or r < 2 * work.m],
             "lanes": [lanes for lanes in (4, 8, 16) if lanes <= limits.vector_lanes],
             "convert": [OF_WORD, OF_STEP, OF_STAGE] if limits.is_cpu else [OF_WORD, OF_STEP],
+            "multiply": [DOT, FLOAT] if limits.dot_products is not None or limits.has_dot_fallback else [FLOAT],
             "item_columns": [c for c in (4, 8, 16, 32, 64) if c == 4 or c < 2 * work.n],
         }
         space = Space.of(self.knobs, limits, choices)

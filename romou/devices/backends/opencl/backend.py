@@ -145,6 +145,7 @@ class OpenCL(ComputeApi):
             "prefers_fp16": prefers_fp16,
             "vector_lanes": _LANES,
             "dot_products": spec.dot_products,
+            "has_dot_fallback": True,
             "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
             "stages_fp16": STAGES_FP16,
             "sub_groups": self.sub_groups(spec),

@@ -100,6 +100,7 @@ class Vulkan(ComputeApi):
             "max_image_layers": int(facts["max_image_layers"]),
             "has_half_arithmetic": bool(facts["has_fp16_arithmetic"] and facts["has_16bit_storage"]),
             "has_cooperative_matrices": bool(facts["has_cooperative_matrix"]),
+            "dot_products": facts.get("fast_dot_products") or None,
             "warp_sizes": (int(facts["subgroup_size"]),) if facts["subgroup_size"] else None,
             "sub_group_size": int(facts["subgroup_size"]),
             "has_sub_group_reductions": bool(facts.get("has_subgroup_reductions")),
@@ -118,6 +119,7 @@ class Vulkan(ComputeApi):
         return {
             "has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic),
             "has_cooperative_matrices": bool(has_matrices) and glslang.knows_matrices(),
+            "dot_products": spec.dot_products,
             "sub_groups": self.sub_groups(spec),
         }
 
@@ -131,8 +133,13 @@ class Vulkan(ComputeApi):
     ) -> dict[str, Any]:
         """See `Backend.narrower_options`. A kernel may bind the attached device's number of buffers."""
         options = super().narrower_options(limits, abilities, facts)
-        if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"]:
-            options[WITHOUT.name] = "+".join(filter(None, (options.get(WITHOUT.name), "multiply_add:coopmat")))
+        lacking = {
+            "multiply_add:coopmat": abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"],
+            "multiply:dot": abilities["dot_products"] is not None and not facts.get("has_dot_products"),
+        }
+        if any(lacking.values()):
+            choices = [choice for choice, is_lacking in lacking.items() if is_lacking]
+            options[WITHOUT.name] = "+".join(filter(None, (options.get(WITHOUT.name), *choices)))
         options |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not facts["has_fp16_arithmetic"] else {}
         buffers = int(facts["max_storage_buffers"])
         return options | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})

@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-from romou.devices.backends.dialect import SUB_GROUP_CALL
+from romou.devices.backends.dialect import DOT_CALL, SUB_GROUP_CALL
 from romou.devices.backends.vulkan.branches import is_harmless, is_simple, loaded_anyway, terms_of
 from romou.devices.backends.vulkan.calls import extern_of, op_of, pointed
 from romou.devices.backends.vulkan.functions import BUILT_IN, DEFINITIONS
@@ -357,6 +357,8 @@ class Expressions(Text):
             return f"{name}({', '.join(texts)})"
         if name not in DEFINITIONS:
             self.fail(f"a call of {name}")
+        if DOT_CALL.match(name):
+            self.needs.setdefault("shaderIntegerDotProduct")
         if str(arguments[0].ty).startswith("float64"):
             if f"{name}_of_double" not in DEFINITIONS:
                 self.fail(f"{name} of fp64")

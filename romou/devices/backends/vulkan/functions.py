@@ -28,17 +28,16 @@ OWN = {
     "sinh": "sinh_of", "tan": "tan_of", "tanh": "tanh_of",
 }  # fmt: skip
 
+_DOT = 'spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = {id})'
 DEFINITIONS = {
-    # `DOT_CALL` of the dialect
+    # `DOT_CALL` of the dialect. GLSL has no name for these instructions of SPIR-V. 0: four bytes in a word.
     "dot_of_bytes_ss": (
-        """int dot_of_bytes_ss(uint a, uint b, int c) {
-  return c + bitfieldExtract(int(a), 0, 8) * bitfieldExtract(int(b), 0, 8) + bitfieldExtract(int(a), 8, 8) * bitfieldExtract(int(b), 8, 8) + bitfieldExtract(int(a), 16, 8) * bitfieldExtract(int(b), 16, 8) + bitfieldExtract(int(a), 24, 8) * bitfieldExtract(int(b), 24, 8);
-}"""  # noqa: E501
+        f"{_DOT.format(id=4450)} int signed_dot(uint a, uint b, spirv_literal int format);\n"
+        "int dot_of_bytes_ss(uint a, uint b, int c) { return c + signed_dot(a, b, 0); }"
     ),
     "dot_of_bytes_us": (
-        """int dot_of_bytes_us(uint a, uint b, int c) {
-  return c + int(bitfieldExtract(a, 0, 8)) * bitfieldExtract(int(b), 0, 8) + int(bitfieldExtract(a, 8, 8)) * bitfieldExtract(int(b), 8, 8) + int(bitfieldExtract(a, 16, 8)) * bitfieldExtract(int(b), 16, 8) + int(bitfieldExtract(a, 24, 8)) * bitfieldExtract(int(b), 24, 8);
-}"""  # noqa: E501
+        f"{_DOT.format(id=4452)} int mixed_dot(uint a, uint b, spirv_literal int format);\n"
+        "int dot_of_bytes_us(uint a, uint b, int c) { return c + mixed_dot(b, a, 0); }"
     ),
     "is_nan": "bool is_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }",
     # Selections between values: a conditional expression would be a branch for each lane.

@@ -22,6 +22,7 @@ _STORED = {"bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t", "int16": "in
 # Vulkan feature -> extension of GLSL. Types in registers and in buffers need them.
 EXTENSIONS = {
     "cooperativeMatrix": "GL_KHR_cooperative_matrix",
+    "shaderIntegerDotProduct": "GL_EXT_spirv_intrinsics",
     "shaderFloat16": "GL_EXT_shader_explicit_arithmetic_types_float16",
     "shaderFloat64": None,
     "shaderInt64": "GL_EXT_shader_explicit_arithmetic_types_int64",
