@@ -9,8 +9,11 @@
 A MODEL is a bundled network, an ONNX file, a network of torch_networks.py, or a model of torchvision. A search with a
 seed starts with empty records, unless --work-dir has some, and goes on from one number of trials to the next. "default"
 and the tuned times are of whole models, timed alternately ("gain" is their ratio) each time that the search pauses, on
-the clock of `summary()`. Seconds are of this run's searches until then, each with its import, its compilation and its
-check.
+the clock of `summary()`. Seconds are those of `romou.tune` with that number of trials: the import, the search until
+then, and one compilation and check of the result.
+
+Processes may run at the same time on one device: they wait for each other wherever they time. A process that is ended
+is continued with the same --work-dir and --json: points that the JSON file has are not measured again.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +32,78 @@ import click
 import onnx
 from rich.console import Console
 
-import romou
 from bench_models import EXPORTED, onnx_model
 from bench_tuning import find
 from romou.base.errors import RomouError
+from romou.base.files import replacing
+from romou.compiler.compilation import Compilation, import_model
+from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
+from romou.driver.finish import finish
+from romou.driver.options import TuneOptions
+from romou.driver.search import ModelSearch
+from romou.runtime.workers import nursery
 from romou.tools.report.table import number, ratio, table_of_numbers
+
+
+class _Clock:
+    """Seconds of a search, over all processes that went on with it.
+
+    file: keeps them, beside the search's records.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.seconds = float(file.read_text(encoding="utf-8")) if file.exists() else 0.0
+        self._last = 0.0
+
+    def start(self) -> None:
+        """Let the time run."""
+        self._last = time.monotonic()
+
+    def note(self, _trial: object = None) -> None:
+        """Add the time since the last call to the seconds and to the file."""
+        now = time.monotonic()
+        self.seconds, self._last = self.seconds + now - self._last, now
+        with replacing(self._file) as file:
+            file.write_text(f"{self.seconds:.3f}", encoding="utf-8")
 
 
 def paused(
     model: onnx.ModelProto | Path, trials: Sequence[int], records: Path, workers: int | None, **search: Any
 ) -> Iterator[dict[str, Any]]:
-    """Give what is known of a network after each number of `trials` of one search."""
-    seconds = 0.0
-    for total in trials:
-        started = time.monotonic()
-        tuned = romou.tune(
-            model, trials=total, work_dir=records, measure={"build_workers": workers}, progress=False, **search
-        )
-        seconds += time.monotonic() - started
-        summary = tuned.summary()
-        yield {
-            "total": total,
-            "trials": sum(summary.outcomes.values()),
-            "kernels": sum(row.trials > 0 for row in summary.rows),
-            "default_ms": summary.default_ms,
-            "tuned_ms": summary.tuned_ms,
-            "noise": summary.noise,
-            "error": summary.relative_l2_error,
-            "seconds": seconds,
-        }
+    """Give what is known of a network after each number of `trials` of one search.
+
+    The steps are those of `romou.tune`. The model is imported, and its default kernels are compiled, once.
+    """
+    started = time.monotonic()
+    keywords = search | {"work_dir": records, "progress": False, "measure": {"build_workers": workers}}
+    clock = _Clock(records.with_name(f"{records.name}.seconds"))
+    options = TuneOptions.from_dict(keywords | {"callback": clock.note})
+    target = options.parsed_target()
+    nursery.begin()
+    device = DeviceProbe(target, None, options.device_index())
+    imported = import_model(model, None, options.parsed_precision())
+    with device.runner(options.measure_options(), identify=True) as (site, runner), DeferredThread() as later:
+        kernels = DefaultKernels(Compilation.of(imported, site.target), None, later if site.has_own_cores else None)
+        device.wait_until_usable()
+        imported_s = time.monotonic() - started
+        for total in trials:
+            clock.start()
+            searched = ModelSearch(site, runner, replace(options, trials=total), later).run(kernels)
+            clock.note()
+            finishing = time.monotonic()
+            tuned = finish(searched.compilation, site, searched.results, started=finishing, records=searched.records)
+            summary = tuned.summary()
+            yield {
+                "total": total,
+                "trials": sum(summary.outcomes.values()),
+                "kernels": sum(row.trials > 0 for row in summary.rows),
+                "default_ms": summary.default_ms,
+                "tuned_ms": summary.tuned_ms,
+                "noise": summary.noise,
+                "error": summary.relative_l2_error,
+                "seconds": imported_s + clock.seconds + time.monotonic() - finishing,
+            }
 
 
 def gain(point: dict[str, Any]) -> float:
@@ -131,14 +178,19 @@ def main(
     join: tuple[Path, ...],
 ) -> None:
     """Print a line after each search, and one table."""
-    rows = [row for path in join for row in json.loads(path.read_text(encoding="utf-8"))]
+    read = [*join, *([output] if work_dir is not None and output is not None and output.exists() else ())]
+    rows = [row for path in read for row in json.loads(path.read_text(encoding="utf-8"))]
+    done = {(row["model"], row["seed"], row["total"]) for row in rows}
     out = Console(width=80 + 42 * len(trials))
     with tempfile.TemporaryDirectory(prefix="romou-gain-") as folder:
         models = {Path(name).stem: onnx_model(name) if name in EXPORTED else find(name, Path(folder)) for name in names}
         for seed, (name, model) in itertools.product(range(first_seed, first_seed + seeds), models.items()):
             records = (work_dir or Path(folder) / "records") / f"{name}_{seed}"
+            left = [total for total in trials if (name, seed, total) not in done]
+            if not left:
+                continue
             try:
-                for point in paused(model, trials, records, workers, target=target, precision=precision, seed=seed):
+                for point in paused(model, left, records, workers, target=target, precision=precision, seed=seed):
                     print(
                         f"{name}, seed {seed}, {point['total']} trials: {point['default_ms']:.3f} ->"
                         f" {point['tuned_ms']:.3f} ms, {gain(point):.2f}x; {point['seconds']:.0f} s",
@@ -146,7 +198,8 @@ def main(
                     )
                     rows.append({"model": name, "seed": seed} | point)
                     if output is not None:
-                        output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+                        with replacing(output) as file:
+                            file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
             except RomouError as error:
                 raise SystemExit(f"{name}: {error}") from error
     print_table(rows, out)

@@ -97,12 +97,13 @@ def finish(
     if finalist.is_tuned and not is_by_estimate and _has_default_times(finalist.results):
         finalist, (default_ms, tuned_ms, noise) = _of_what_helps(finalist, layers, plain)
     else:
-        default_ms, tuned_ms, noise = _timed_alternately(finalist.default, finalist.tuned)
+        default_ms, tuned_ms, noise = _timed_alternately(finalist)
     if [task.key for task in finalist.compilation.tasks] != [task.key for task in searched.tasks]:
         layers = _layer_times(finalist, compilation.alternatives)
     if finalist.check.is_wrong:
         _report_wrong_outputs(finalist, records, verify=verify, plain=plain)
-    check_stability(finalist.tuned, compilation.imported)
+    with site.alone():
+        check_stability(finalist.tuned, compilation.imported)
     summary = Summary(
         target=str(finalist.site.named),
         device=finalist.site.name,
@@ -226,7 +227,7 @@ def _of_what_helps(
     for put_back in (slower, *filter(None, (least, changed))):
         if put_back:
             finalist = _with_default_kernels(finalist, put_back, plain)
-        times = _timed_alternately(finalist.default, finalist.tuned)
+        times = _timed_alternately(finalist)
         if not finalist.is_tuned or times[1] < times[0]:
             break
     return finalist, times
@@ -265,7 +266,8 @@ def _with_default_kernels(finalist: _Finalist, keys: Collection[str], plain: Sum
 
 def _layer_times(finalist: _Finalist, alternatives: Mapping[str, tuple[str, ...]]) -> dict[str, LayerTime]:
     default = (finalist.default_compilation, finalist.default)
-    return time_layers(default, (finalist.compilation, finalist.tuned), alternatives)
+    with finalist.site.alone():
+        return time_layers(default, (finalist.compilation, finalist.tuned), alternatives)
 
 
 def _timed_rows(
@@ -285,18 +287,20 @@ def _timed_rows(
     return tuple(rows)
 
 
-def _timed_alternately(default: TunedModel, tuned: TunedModel) -> tuple[float, float, float]:
-    """Return the median times of two models in ms, and their noise (`noise_of`).
+def _timed_alternately(finalist: _Finalist) -> tuple[float, float, float]:
+    """Return the median times of the default and the tuned model in ms, and their noise (`noise_of`).
 
     They are timed alternately, so drift hits both. A tuned model that seems slower is timed longer.
     """
+    default, tuned = finalist.default, finalist.tuned
     times: tuple[list[float], list[float]] = ([], [])
-    for repeats in (WHOLE_MODEL_REPEATS, 2 * WHOLE_MODEL_REPEATS):
-        for _ in range(repeats):
-            times[0].extend(default.times(repeat=1))
-            times[1].extend(times[0][-1:] if tuned is default else tuned.times(repeat=1))
-        if tuned is default or np.median(times[1]) < np.median(times[0]):
-            break
+    with finalist.site.alone():
+        for repeats in (WHOLE_MODEL_REPEATS, 2 * WHOLE_MODEL_REPEATS):
+            for _ in range(repeats):
+                times[0].extend(default.times(repeat=1))
+                times[1].extend(times[0][-1:] if tuned is default else tuned.times(repeat=1))
+            if tuned is default or np.median(times[1]) < np.median(times[0]):
+                break
     return float(np.median(times[0])), float(np.median(times[1])), max(map(noise_of, times))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from romou.base.device_lock import alone_on
 from romou.base.errors import DeviceError, UsageError
 from romou.base.linking import compiler_for, is_here
 from romou.devices.hardware import known_devices
@@ -47,6 +48,17 @@ class TimingSite:
     def has_own_cores(self) -> bool:
         """True if kernels and the compiler run on different cores."""
         return self.device is not None and not self.device.is_host_cpu
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that keeps other processes of this user from timing on an attached device.
+
+        A server behind a connection has one session at a time.
+        """
+        if self.device is None or self.remote is not None:
+            return contextlib.nullcontext()
+        backend = self.target.backend
+        facts = backend.facts(self.index)
+        return alone_on(facts["name"], backend.identity(facts))
 
     def release(self) -> None:
         """Close the connection to the device, if there is one."""

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import romou
+from romou.base.device_lock import device_lock, lock_path
 from romou.base.space import Config
 from romou.driver import finish
 from romou.driver.layer_times import LayerTime
 from romou.tuner.search import TaskResult, TuningSession
-from support.models.small_networks import NetworkBuilder
+from support.models.small_networks import NetworkBuilder, short_net
 
 
 def tuned_with(
@@ -112,3 +113,30 @@ def test_the_defaults_are_kept_where_no_part_helps(monkeypatch: pytest.MonkeyPat
     model, defaults = tuned_with(monkeypatch, [3.0, 3.1, 3.2, 3.3], layers, convs=3)
     assert has_own_config(model, defaults) == [False, False, False]
     assert (model.summary().default_ms, model.summary().tuned_ms) == (3.0, 3.0)
+
+
+def test_no_other_process_times_between_the_timings_of_both_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = lock_path("cpu")
+    assert path is not None
+    held: dict[str, list[bool]] = {}
+
+    def noting(owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            held.setdefault(name, []).append(device_lock(path)._depth > 0)
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    for owner, name in (
+        (romou.TunedModel, "times"),
+        (romou.TunedModel, "operator_timer"),
+        (finish, "check_stability"),
+        (finish, "check_outputs"),
+    ):
+        noting(owner, name)
+    romou.tune(short_net(), target="null", trials=2, work_dir=False)
+    assert held.pop("check_outputs") == [False]  # onnxruntime would keep the device from others
+    assert held.keys() == {"times", "operator_timer", "check_stability"}
+    assert all(all(each) for each in held.values()), held
