@@ -13,8 +13,6 @@ A code counts 2^(1 - bits), so that no product is larger than twice its activati
 
 from __future__ import annotations
 
-import functools
-
 from tvm import tirx
 
 from romou.compiler.operators.quantized.kernel import QuantizedKernel
@@ -128,8 +126,7 @@ class PairsKernel(QuantizedKernel):
         bits, bit = self.work.bits, position * self.work.bits
         shift, at = bit // 8 * 8, bit % 8
         power = _MANTISSA + 1 - bits - at
-        both = functools.partial(_both, dtype="uint32")
-        exponent = both(power + _EXPONENT_OF_ONE << _MANTISSA)
+        exponent = _both(power + _EXPONENT_OF_ONE << _MANTISSA)
         if self.block_zeros is None:
             common = float(2**power) + self.work.common_zero / (1 << bits - 1)
             zero = tirx.Broadcast(tirx.const(common, "float16"), 2)
@@ -141,7 +138,7 @@ class PairsKernel(QuantizedKernel):
         for lane in range(LANES):
             word = self._at(self.words, (chunk * self.rows + row) * LANES + lane)
             word = word >> tirx.const(shift, "uint32") if shift else word
-            code = tirx.reinterpret(_PAIR, word & both((1 << bits) - 1 << at) | exponent)
+            code = tirx.reinterpret(_PAIR, word & _both((1 << bits) - 1 << at) | exponent)
             statements.append(self._put(self.codes, lane, code - zero))
         return statements
 
@@ -173,6 +170,6 @@ def _lanes(first: int) -> tirx.Expr:
     return tirx.Ramp(tirx.const(first, "int32"), tirx.const(1, "int32"), LANES)
 
 
-def _both(half: int, dtype: str) -> tirx.Expr:
+def _both(half: int) -> tirx.Expr:
     """Return 16 bits in both halves of a word."""
-    return tirx.const(half << _HALF | half, dtype)
+    return tirx.const(half << _HALF | half, "uint32")
