@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -321,7 +321,7 @@ class _Samples:
     def kernels(
         self, bases: Sequence[Extent], names: Collection[str], whole: Collection[str] = (), *, other: int = 0
     ) -> dict[str, tirx.PrimFunc | NotOneKernelError]:
-        """Return the kernel of each function, or why it has none.
+        """Return the kernel of each function, or why it has none. Functions without such a config are left out.
 
         bases: the extent of each dimension that is generic.
         whole: more functions, which have no kernel of another config.
@@ -342,6 +342,10 @@ class _Samples:
             for name in (*names, *whole)
             if all(name in each.task_of for each in models.values()) and name in known
         }
+        if other:
+            names = [name for name in names if config_of.get(name) is not None]
+            if not names:
+                return {}
         chosen = [name for name in (*names, *whole) if name in names or config_of.get(name) == known.get(name)]
         modules = {point: self._scheduled(each, chosen, config_of) for point, each in models.items()}
         if any(launches(module) != launches(self.program.scheduled) for module in modules.values()):
@@ -423,9 +427,9 @@ def _one_kernel(
 
 
 def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target, other: int) -> Config | None:
-    """Return the config of the largest size, or one like it that the spaces of all sizes have.
+    """Return the config of the largest size, or one like it that the spaces of all sizes have. None without one.
 
-    other: the number of such configs that are passed over.
+    other: the number of such configs that are passed over. Past those like it come starts of other algorithms.
     """
     if config is None:
         return None
@@ -433,8 +437,13 @@ def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target,
     defaults = [task.default_config(target) for task in tasks]
     # Vectors along the size are no choice if the size is odd.
     same = {name: value for name, value in config.items() if value in spaces[0].knobs.get(name, ())}
-    plain = replace(target.limits, has_tensor_cores=False, has_cooperative_matrices=False)
-    starts = [*tasks[0].starts(target), *map(spaces[0].completed, tasks[0].template.starts(plain))]
-    attempts = dict.fromkeys((config, Config({**defaults[0], **same}), *defaults, *starts))
-    shared = [each for each in attempts if all(space.knows(each) and space.is_valid(each) for space in spaces)]
-    return shared[min(other, len(shared) - 1)] if shared else defaults[0]
+    attempts = [config, Config({**defaults[0], **same}), *defaults]
+
+    def shared(configs: Iterable[Config]) -> list[Config]:
+        return [each for each in configs if all(space.knows(each) and space.is_valid(each) for space in spaces)]
+
+    found = shared(attempts) or defaults[:1]
+    if other:
+        plain = replace(target.limits, has_tensor_cores=False, has_cooperative_matrices=False)
+        found += shared([*tasks[0].starts(target), *map(spaces[0].completed, tasks[0].template.starts(plain))])
+    return next(itertools.islice(dict.fromkeys(found), other, None), None)

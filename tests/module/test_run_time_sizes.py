@@ -15,8 +15,10 @@ import romou
 from romou.base.errors import ModelError
 from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
+from romou.devices.targets import Target
 from romou.driver.options import PrecisionName
-from romou.driver.run_time_sizes import _Growth
+from romou.driver.run_time_sizes import _config, _Growth
+from support.kernels.operators import conv, task_of
 from support.models.open_networks import encoder, recogniser, wrong_points
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
@@ -267,3 +269,14 @@ def test_an_integer_without_a_rule_is_refused() -> None:
     sizes, _ = generic_sizes(512)
     with pytest.raises(NotOneKernelError, match="an integer is"):
         rules_at(sizes, 512).of(tuple(size**3 + 7 for size in sizes))
+
+
+def test_other_configs_are_tried_once_each() -> None:
+    target = Target(HOST)
+    tasks = [task_of(conv(8, (height, 12), 16, (3, 3), padding=(1,) * 4)) for height in (16, 9)]
+    best = tasks[0].default_config(target)
+    configs = [_config(best, tasks, target, other) for other in range(20)]
+    count = configs.index(None)
+    assert configs[0] == best
+    assert 2 <= count == len(set(configs[:count]))
+    assert set(configs[count:]) == {None}
