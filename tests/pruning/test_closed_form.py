@@ -184,6 +184,16 @@ def test_closed_form_and_tir_agree_on_outputs_in_local_memory(work: Conv2d | Den
     assert all(form_of(task.template, target.limits).usage(columns_of(configs)).local_memory_bytes > 0)
 
 
+@pytest.mark.parametrize("accumulate", ["float16", "float32"])
+def test_closed_form_and_tir_agree_on_fp16_ahead(accumulate: str) -> None:
+    """What is loaded ahead from buffers is held as bits, two numbers in a register."""
+    task = task_of(conv(21, (7, 9), 40, (1, 1), "float16")).with_free_images()
+    rng, where = np.random.default_rng(3), {"accumulate": accumulate, "local_buffers": 2}
+    configs = task.space(TARGET).sample(rng, 3, where=where)
+    assert len(configs) == 3
+    closed_form_and_tir_agree(TARGET, task, configs)
+
+
 IN_FP16 = [
     PLAIN,
     conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),

@@ -33,7 +33,7 @@ from romou.tuner.pruning.form import Form, combinations, form_of, loads_of_one, 
 
 # Banks of a GPU's local memory that serve work-items at the same time, and bytes of a bank's vector.
 SERVED, _VECTOR_BYTES = 8, 16
-_REGISTER_BYTES = 4
+_REGISTER_BYTES, _FP16_BYTES = 4, 2
 # Share of a depthwise window's data that a compiler holds before it is summed up, at least. Fitted to lowered kernels.
 _LOADED_AHEAD = 0.4
 # Fixed knobs of the contraction inside another algorithm.
@@ -202,7 +202,7 @@ class ClosedForm(Form):
         loads = self._loads_of(columns, counts, phases, taps, size)
         is_prefetched = get("local_buffers") > 1
         # The next iteration's share, on its way to local memory.
-        carried = is_prefetched * (loads.data_of_one + loads.weights_of_one) * number_bytes(columns) // 4
+        carried = is_prefetched * self._carried_bytes(columns, loads) // _REGISTER_BYTES
         work_groups = math.prod(-(-extent // tile) for extent, tile in zip(extents, group, strict=True))
         iterations = phases.first // (phases.pieces * phases.together) * np.where(phases.has_window, 1, window)
         multiply_adds = get("tile_h") * get("tile_w") * get("tile_o") * LANES * taps * phases.together
@@ -238,6 +238,18 @@ class ClosedForm(Form):
             transform_registers=self._transforms[1],
             is_prefetched=is_prefetched,
             **self._traffic(columns, loads, size),
+        )
+
+    def _carried_bytes(self, columns: Columns, loads: _IterationLoads) -> Any:
+        """Return the bytes of registers on the way to local memory, at least (`passes/double_buffers.py`)."""
+        operands = {
+            "data": (loads.data_of_one, self._data_bytes),
+            "weight": (loads.weights_of_one, self._weight_bytes),
+        }
+        of_arithmetic = number_bytes(columns)
+        return sum(
+            numbers * np.where((columns[name] == MemoryKind.BUFFER) & (size == _FP16_BYTES), size, of_arithmetic)
+            for name, (numbers, size) in operands.items()
         )
 
     def _extents(self, columns: Columns) -> tuple[Any, ...]:

@@ -243,7 +243,10 @@ def stores_in(node: Any, output: str) -> list[tirx.BufferStore | tvm.ir.Call]:
 
 def pointer_lanes(call: tvm.ir.Call) -> int:
     """Return the lanes of a call that reads fp16 through a pointer, or 0 for any other call."""
-    return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_fp16_load(call) else 0)
+    if not is_fp16_load(call):
+        return LANES * texels_for_tensor_cores(call)
+    # Two numbers are the bits of one integer.
+    return lanes_of(call) * (2 if dtype_of(call).startswith("uint") else 1)
 
 
 def products_in(node: Any) -> int:
