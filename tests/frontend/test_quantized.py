@@ -53,6 +53,10 @@ def test_the_definition(case: QuantizedCase) -> None:
         ({"weight_prepacked": 1}, {}, "weight_prepacked: its weight has the layout of one CUDA kernel"),
         ({}, {"groups": np.zeros(70, np.int32)}, r"g_idx reorders the blocks; quantize the model without act-order"),
         ({}, {"scales": np.ones(26, np.float32)}, "scales: 26 elements, but N=9, K=70, block_size=32, bits=4 need 27"),
+        ({"N": -1}, {}, "N=-1, K=70; both are at least 1"),
+        ({"K": 96}, {}, "a row of activations has 70 elements, but K=96; export the model again"),
+        ({}, {"packed": np.ones((9, 3, 16), np.float32)}, "the weight is float32; packed codes are uint8"),
+        ({}, {"bias": np.ones(8, np.float32)}, "the bias: 8 elements, but N=9, K=70, block_size=32, bits=4 need 9"),
     ],
 )
 def test_refused_forms(attributes: dict[str, int], inputs: dict[str, np.ndarray], message: str) -> None:
@@ -62,7 +66,8 @@ def test_refused_forms(attributes: dict[str, int], inputs: dict[str, np.ndarray]
         del model.graph.initializer[:]
         model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(array, name)])
         if name not in model.graph.node[0].input:
-            model.graph.node[0].input.extend(["", name])
+            place = {"groups": 4, "bias": 5}[name]
+            model.graph.node[0].input.extend([*[""] * (place - len(model.graph.node[0].input)), name])
     with pytest.raises(ModelError, match=message):
         import_onnx(model)
 
@@ -83,9 +88,25 @@ def test_the_reference_keeps_its_activations() -> None:
     assert relative_l2_error(reference[0], expected) < 1e-5
 
 
-def test_an_identical_g_idx_is_no_order() -> None:
+def test_activations_of_another_length_whose_shape_comes_late() -> None:
+    """If the inferred graph lacks the shape, the conversion refuses it."""
+    model, _, _ = CASE.model(K=96)
+    model.graph.node[0].input[0] = "rows"
+    model.graph.node.insert(0, helper.make_node("MyIdentity", ["x"], ["rows"], domain="mine"))
+    body = [helper.make_node("Reshape", ["a", "shape"], ["b"])]
+    body.insert(0, helper.make_node("Shape", ["a"], ["shape"]))
+    opsets = [helper.make_opsetid("", 21)]
+    model.functions.append(helper.make_function("mine", "MyIdentity", ["a"], ["b"], body, opsets))
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    with pytest.raises(ModelError, match="a row of activations has 70 elements, but K=96"):
+        import_onnx(model)
+
+
+@pytest.mark.parametrize("count", [70, 96])
+def test_an_identical_g_idx_is_no_order(count: int) -> None:
+    """The last block may be padded."""
     model, data, expected = CASE.model()
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(70, dtype=np.int32) // 32, "groups"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(count, dtype=np.int32) // 32, "groups"))
     model.graph.node[0].input.extend(["", "groups"])
     assert relative_l2_error(on_the_host(model, data), expected) < 1e-6
 

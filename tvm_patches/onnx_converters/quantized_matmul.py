@@ -18,6 +18,8 @@ _OUT_ELEMWISE_FUSABLE = 4
 def matmul_n_bits(node: Node) -> relax.Expr:
     """Return A x B^T + bias for B of shape (N, ceil(K / block_size), block_size * bits / 8)."""
     matrix, shape = _matrix_of(node), node.shape()
+    if shape[-1] != matrix.k:
+        raise ValueError(f"a row of activations has {shape[-1]} elements, but K={matrix.k}")
     rows = node.input(0) if len(shape) == 2 else node.emit(relax.op.reshape(node.input(0), (-1, shape[-1])))
     work = matrix.product(math.prod(shape[:-1]), node.dtype())
     result = node.builder.emit_te(
@@ -50,5 +52,7 @@ def _matrix_of(node: Node) -> QuantizedMatrix:
 
 
 def is_identity(indices: np.ndarray | None, k: int, block: int) -> bool:
-    """Return whether each element's group is its own block."""
-    return indices is not None and np.array_equal(indices.reshape(-1), np.arange(k) // block)
+    """Return whether each element's group is its own block. The last block may be padded."""
+    if indices is None or indices.size not in (k, -(-k // block) * block):
+        return False
+    return np.array_equal(indices.reshape(-1), np.arange(indices.size) // block)

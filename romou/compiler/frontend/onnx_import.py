@@ -73,8 +73,8 @@ def import_onnx(
     _check_types(proto)
     check_ranges(proto)
     proto = fix_shapes(proto, _checked_shapes(shapes or {}))
-    check_sizes(proto)
     check_products(proto)
+    check_sizes(proto)
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)

@@ -19,10 +19,13 @@ from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError
 from romou.compiler.frontend.onnx_graph import (
+    Shapes,
     constant_tensors,
     drop_unread_weights,
     free_name,
     replace_nodes,
+    shapes_of,
+    type_name,
     without_unread,
 )
 from tvm_patches.onnx_converters.node import MICROSOFT
@@ -41,16 +44,16 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 def check_products(model: onnx.ModelProto) -> None:
     """Raise ModelError for a MatMulNBits of a form that no kernel has."""
-    constants = constant_tensors(model.graph)
+    constants, shapes = constant_tensors(model.graph), shapes_of(model.graph)
     for node in model.graph.node:
         if node.op_type == PRODUCT and node.domain == MICROSOFT:
-            reason = _refusal(node, constants)
+            reason = _refusal(node, constants, shapes)
             if reason is not None:
                 where = f"{PRODUCT} (node {node.name!r})" if node.name else PRODUCT
                 raise ModelError(f"{where}: {reason}", operator=PRODUCT, node=node.name)
 
 
-def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> str | None:
+def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], shapes: Shapes) -> str | None:
     """Return the reason to refuse a product, or None."""
     attributes = _attributes(node)
     missing = [name for name in ("K", "N", "block_size") if name not in attributes]
@@ -64,7 +67,12 @@ def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) ->
         return f"block_size={block} is no power of two from {LEAST_BLOCK} on; quantize the model again"
     if attributes.get("weight_prepacked", 0):
         return "weight_prepacked: its weight has the layout of one CUDA kernel of onnxruntime; export it without"
+    if n < 1 or k < 1:
+        return f"N={n}, K={k}; both are at least 1; export the model again"
     names = dict(enumerate(node.input))
+    row = (shapes.get(names[0]) or (k,))[-1]
+    if isinstance(row, int) and row != k:
+        return f"a row of activations has {row} elements, but K={k}; export the model again"
     if names.get(4) and not (
         names[4] in constants and is_identity(numpy_helper.to_array(constants[names[4]]), k, block)
     ):
@@ -76,8 +84,11 @@ def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) ->
         (1, "the weight", n * blocks * (block * bits // 8)),
         (2, "scales", n * blocks),
         (3, "zero points", zero_points),
+        (5, "the bias", n),
     ):
         tensor = constants.get(names.get(index, ""))
+        if index == 1 and tensor is not None and tensor.data_type != onnx.TensorProto.UINT8:
+            return f"{role} is {type_name(tensor.data_type)}; packed codes are uint8"
         count = None if tensor is None else int(np.prod(tensor.dims))
         if count is not None and count != wanted:
             return f"{role}: {count} elements, but N={n}, K={k}, block_size={block}, bits={bits} need {wanted}"
