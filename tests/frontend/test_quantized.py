@@ -88,6 +88,26 @@ def test_the_reference_keeps_its_activations() -> None:
     assert relative_l2_error(reference[0], expected) < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_the_reference_keeps_activations_of_dequantized_weights(kind: str) -> None:
+    """Onnxruntime makes a product with packed weights of these nodes, by default with activations of 8 bits."""
+    rng, size = np.random.default_rng(0), 256
+    codes = rng.integers(-8, 8, (size, 40)).astype(getattr(ml_dtypes, kind, kind))
+    scales = rng.uniform(0.5, 1, (size // 32 if kind == "int4" else 1, 40)).astype(np.float32)
+    blocks = {"axis": 0, "block_size": 32} if kind == "int4" else {"axis": 1}
+    arrays = {"q": codes, "s": scales if kind == "int4" else scales[0]}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], **blocks),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, [3, count]) for name, count in (("x", size), ("y", 40))]
+    data = rng.standard_normal((3, size)).astype(np.float32)
+    reference = run_onnxruntime(model_of(nodes, ends[:1], ends[1:], arrays), {"x": data})
+    assert reference is not None
+    expected = data.astype(np.float64) @ (codes.astype(np.float64) * np.repeat(scales, size // len(scales), axis=0))
+    assert relative_l2_error(reference[0], expected) < 1e-5
+
+
 def test_activations_of_another_length_whose_shape_comes_late() -> None:
     """If the inferred graph lacks the shape, the conversion refuses it."""
     model, _, _ = CASE.model(K=96)

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+import tvm
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import QuantFormat, QuantType
 from tvm import relax
@@ -24,6 +25,7 @@ from romou.compiler.tir.expressions import is_constant
 from romou.devices.targets import Target
 from support.kernels.operators import conv
 from support.models.blocks import Net, NetworkBlock
+from support.models.quantized import model_of
 from support.suite.exhaustive import few
 
 FAMILIES = ("batch_matmul", "conv2d", "dense", "elementwise", "group_conv2d", "integer_product", "row_reduction")
@@ -253,8 +255,12 @@ def constants_of(model: onnx.ModelProto, target: str) -> list[np.ndarray]:
         {},
         {"per_channel": False, "activation_type": QuantType.QInt8},
         {"quant_format": QuantFormat.QOperator},
+        {
+            "activation_type": QuantType.QInt8,
+            "extra_options": {"AddQDQPairToWeight": True, "ActivationSymmetric": True},
+        },
     ],
-    ids=["channels", "tensors", "operators"],
+    ids=["channels", "tensors", "operators", "weights of floats"],
 )
 def test_a_network(given: dict[str, object]) -> None:
     """onnxruntime.quantization's form of a CNN: no node on the host, right to a step, and one byte for each weight."""
@@ -277,6 +283,33 @@ def test_a_network(given: dict[str, object]) -> None:
     assert sum(array.nbytes for array in arrays if array.dtype.kind == "f") < weights
     # Texels are padded, and words of four bytes.
     assert sum(array.nbytes for array in arrays if array.dtype in (np.int8, np.uint8, np.uint32)) < 2 * weights
+
+
+@pytest.mark.parametrize("is_quantized_here", [False, True], ids=["integers", "floats"])
+@pytest.mark.parametrize("product", ["MatMul", "Gemm"])
+def test_a_transposed_weight(product: str, is_quantized_here: bool, opencl_device: tvm.runtime.Device) -> None:
+    """Rows of the weight are outputs, each with a scale. Training writes it in floats, behind a QuantizeLinear."""
+    rng = np.random.default_rng(4)
+    integers, scales = rng.integers(-127, 128, (9, 70)).astype("int8"), rng.uniform(0.01, 0.02, 9).astype("float32")
+    # Beyond the range of int8, between two integers, and as far from the next one.
+    weight = ((integers + 0.3) * scales[:, None]).astype("float32")
+    weight[0, :4] = np.array([400, -400, 2.5, -3.5]) * scales[0]
+    arrays = {"w": weight if is_quantized_here else integers, "s": scales, "z": np.zeros(9, "int8")}
+    arrays |= {"xs": np.float32(0.03), "xz": np.int8(3)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        *([helper.make_node("QuantizeLinear", ["w", "s", "z"], ["wq"], axis=0)] if is_quantized_here else []),
+        helper.make_node("DequantizeLinear", ["wq" if is_quantized_here else "w", "s", "z"], ["wd"], axis=0),
+        helper.make_node("Transpose", ["wd"], ["t"], perm=[1, 0]),
+        helper.make_node(product, ["xd", "t"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, [3, size]) for name, size in (("x", 70), ("y", 9))]
+    model = model_of(nodes, ends[:1], ends[1:], arrays)
+    tuned, x = romou.compile(model, target="opencl"), {"x": rng.standard_normal((3, 70)).astype("float32")}
+    (expected,) = ReferenceEvaluator(model).run(None, x)
+    np.testing.assert_allclose(tuned.run(x)[0], expected, rtol=1e-5, atol=1e-5)
+    assert any(str(row["layer"]).startswith("integer_product") for row in tuned.summary().table())
 
 
 @each_target

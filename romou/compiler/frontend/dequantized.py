@@ -50,6 +50,48 @@ def with_integer_products(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
+def with_quantized_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with constants in place of what QuantizeLinear makes of constants.
+
+        DequantizeLinear(QuantizeLinear(w))     ->      DequantizeLinear(integers)
+
+    Training aware of quantization exports weights in floats, behind a pair of these.
+    """
+    constants = constant_tensors(model.graph)
+    made: dict[str, onnx.TensorProto] = {}
+    for node in model.graph.node:
+        reads = [constants.get(name) for name in node.input if name]
+        if node.op_type == "QuantizeLinear" and node.domain in ("", "ai.onnx") and None not in reads:
+            values = [numpy_helper.to_array(tensor) for tensor in reads if tensor is not None]
+            made[node.output[0]] = numpy_helper.from_array(_quantized(model, node, values), node.output[0])
+    if not made:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    kept = [node for node in result.graph.node if not (node.output and node.output[0] in made)]
+    result.graph.initializer.extend(made.values())
+    replace_nodes(result.graph, kept)
+    drop_unread_weights(result.graph)
+    return result
+
+
+def _quantized(model: onnx.ModelProto, node: onnx.NodeProto, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return what a QuantizeLinear makes of constants."""
+    from onnx.reference import ReferenceEvaluator  # the import takes a tenth of a second
+
+    names = [name for name in node.input if name]
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, values, strict=True)
+    ]
+    element = helper.np_dtype_to_tensor_dtype(values[2].dtype) if len(values) > 2 else onnx.TensorProto.UNDEFINED
+    output = helper.make_tensor_value_info(node.output[0], element, None)
+    graph = helper.make_graph([node], "constant", inputs, [output])
+    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    (result,) = ReferenceEvaluator(part).run(None, dict(zip(names, values, strict=True)))
+    return np.asarray(result)
+
+
 def scaled_product(
     graph: onnx.GraphProto,
     node: onnx.NodeProto,
@@ -170,7 +212,17 @@ class _Rewriter:
         return _Dequantized(integers=integers, zero=zero, scale=scale.reshape(()))
 
     def _weight(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return integers, zero points and scales of a constant weight, the latter with the weight's axes."""
+        """Return integers, zero points and scales of a constant weight, the latter with the weight's axes.
+
+        Between the dequantization and the product, a matrix may be transposed.
+        """
+        node = self._made_by.get(name)
+        if node is not None and node.op_type == "Transpose" and node.domain in ("", "ai.onnx"):
+            weight = self._weight(node.input[0])
+            is_swap = any(a.name == "perm" and list(a.ints) == [1, 0] for a in node.attribute) or not node.attribute
+            if weight is None or weight[0].ndim != 2 or not is_swap:
+                return None
+            return weight[0].T, weight[1].T, weight[2].T
         found = self._dequantization(name)
         if found is None or not all(tensor in self._constants for tensor in found[0] if tensor):
             return None

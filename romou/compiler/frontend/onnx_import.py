@@ -24,7 +24,7 @@ from romou.base.open_dimensions import check_closed
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.damage import check_weights
 from romou.compiler.frontend.declared import Settled, settle_declared
-from romou.compiler.frontend.dequantized import with_integer_products
+from romou.compiler.frontend.dequantized import with_integer_products, with_quantized_constants
 from romou.compiler.frontend.expand import expand_functions, inline_functions
 from romou.compiler.frontend.explicit_windows import explicit_windows
 from romou.compiler.frontend.fold import fold
@@ -78,7 +78,7 @@ def import_onnx(
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
-    packed = with_packed_weights(with_standard_operators(proto))
+    packed = with_packed_weights(with_quantized_constants(with_standard_operators(proto)))
     # fp16 has no sums of that size.
     simple, settled = simplify(with_integer_products(packed) if asked.kind == AS_GIVEN else packed)
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
