@@ -54,8 +54,8 @@ def test_default_configs(target: Target, case: QuantizedCase) -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("m", [1, 3, 64])
 def test_all_formats(m: int, bits: int, device: str) -> None:
-    """An odd N, and a K that is no multiple of a block. Half of the scales are negative. Every other format is fp16, for
-    three rows the others.
+    """An odd N, and a K that is no multiple of a block. Half of the scales are negative. Every other format is fp16,
+    and with three rows the others.
     """
     name, _, chosen = device.partition(":")
     formats = itertools.product((16, 32, 64, 128), ("none", "uint8", "float"))
