@@ -5,6 +5,7 @@ clearly.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
@@ -26,8 +27,11 @@ from romou.devices.backends.cuda import BACKEND, nvrtc
 from romou.devices.backends.cuda import backend as cuda_backend
 from romou.devices.backends.cuda.dialect import complete
 from romou.devices.backends.programs import is_keeping
+from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.measure.fingerprint import device_fingerprint
+from romou.tuner.pruning.estimate import can_estimate, missing_facts, spec_to_rank_by
+from romou.tuner.search.pretrained import model_path, pretrained_for
 from support.kernels.operators import conv, has_device, target_of, task_of
 from support.models.small_networks import random_inputs, residual_net
 from support.suite.exhaustive import few
@@ -316,3 +320,42 @@ def test_the_drivers_version_is_asked_of_nvml_without_attaching_gpus(
     assert not ctypes.CDLL(str(library)).stays_open()
     monkeypatch.setattr(cuda_backend, "_NVML", str(tmp_path / "none.so"))
     assert ask() == f"unknown (no {tmp_path / 'none.so'})"
+
+
+def test_a_search_ranks_configs_by_a_gpu_of_the_same_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {
+        "name": "NVIDIA H100 PCIe",
+        "platform": "NVIDIA CUDA",
+        "type": "gpu",
+        "compute_units": 114,
+        "clock_mhz": 1755,
+        "warp_size": 32,
+        "max_work_group_size": 1024,
+        "local_mem_bytes": 49152,
+    }
+
+    def attached(arch: str) -> Target:
+        monkeypatch.setattr(type(BACKEND), "list_devices", lambda _: [{**facts, "arch": arch}])
+        return Target("cuda")
+
+    h100, h200 = attached("sm_90a"), load_device("nvidia_h200")
+    ranked = spec_to_rank_by(h100)
+    assert can_estimate(ranked)
+    assert (ranked.shader_cores, ranked.clock_mhz, ranked.l2_bandwidth_gbps) == (114, 1755, h200.l2_bandwidth_gbps)
+    model = pretrained_for(h100)
+    assert model is not None
+    assert model.path == model_path("opencl", "nvidia_h200")
+    # Default configs and criteria depend on the GPU's own facts only.
+    own = dataclasses.replace(h100.spec, nearest=None)
+    assert not can_estimate(h100.spec)
+    with monkeypatch.context() as context:
+        context.setattr(type(BACKEND), "attached_spec", lambda _: own)
+        assert Target("cuda").limits == h100.limits
+    other = attached("sm_80")
+    assert spec_to_rank_by(other) is other.spec
+    assert pretrained_for(other) is None
+    # The gaps of a phone's GPU are not filled without -facts=nearest.
+    phone = Target("opencl -device=mali_g77")
+    assert missing_facts(phone.spec)
+    assert phone.spec.nearest
+    assert spec_to_rank_by(phone) is phone.spec

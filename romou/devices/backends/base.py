@@ -114,6 +114,8 @@ class Backend:
     default_limits      values of these limits for devices whose limits are unknown
     search_options      fields of `TuningOptions` with another default than usual
     learns_from         another kind whose pretrained cost models this kind uses if it ships none
+    trusts_nearest      whether an attached device's nearest one has its architecture. Searches then rank configs by the
+                        facts of both
     device_variable     the environment variable that chooses among several devices, for hints
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels
     has_images          whether kernels can read and write images
@@ -126,6 +128,7 @@ class Backend:
     language: str = ""
     source_suffix: str = ""
     learns_from: str | None = None
+    trusts_nearest: bool = False
     options: tuple[TargetOption, ...] = (DEVICE, HOST)
     limit_names: tuple[str, ...] = COMMON_LIMITS
     buffer_limit: str = ""

@@ -46,6 +46,17 @@ def estimable(target: Target) -> Target:
     return target.with_options(facts="nearest") if missing_facts(target.spec) and target.spec.nearest else target
 
 
+def spec_to_rank_by(target: Target) -> HardwareSpec:
+    """Return the facts by which a search ranks configs.
+
+    Unknown facts of an attached GPU are those of a measured GPU of its architecture, if the backend has one. Default
+    configs and criteria keep to what is known of the GPU itself.
+    """
+    spec = target.spec
+    is_guessed = not can_estimate(spec) and target.backend.trusts_nearest and spec.nearest is not None
+    return target.with_options(facts="nearest").spec if is_guessed else spec
+
+
 def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
     """Return cores, ALUs of a core, clock in Hz, L2 bandwidth in bytes per second, and warp size."""
     cores, alus, clock, l2, warps = (

@@ -152,11 +152,13 @@ class ShippedModel:
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the shipped model of the target's device, else of its family.
+    """Return the shipped model of the target's device, of a device of its architecture, or of its family.
 
     It is of the target's kind, or of the kind that it learns from. None if there is no such model.
     """
-    names = (target.spec.name, *families_of(target.spec.family))
+    spec = target.spec
+    alike = spec.nearest if target.backend.trusts_nearest else None
+    names = (*filter(None, (spec.name, alike)), *families_of(spec.family))
     kinds = (target.kind, target.backend.learns_from)
     paths = (model_path(kind, name) for name in names for kind in kinds if kind)
     path = next(filter(Path.is_file, paths), None)

@@ -17,7 +17,7 @@ from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.base.version import __version__
 from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
-from romou.tuner.pruning.estimate import can_estimate, missing_facts
+from romou.tuner.pruning.estimate import can_estimate, missing_facts, spec_to_rank_by
 from romou.tuner.records import Origin, Record, Records
 from romou.tuner.records.database import ScheduleDatabase
 from romou.tuner.search.options import TuningOptions
@@ -30,6 +30,7 @@ from romou.tuner.search.trial import Trial, TrialCallback
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
+    from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
     from romou.tuner.search.features import Correction
 
@@ -114,7 +115,8 @@ class TuningSession:
         self._fingerprint = runner.fingerprint()
         self._device = self._fingerprint.to_dict()
         self._pipeline = Pipeline(builder, runner, self._measure, is_apart=not self._fingerprint.is_host_cpu)
-        _warn_of_missing_facts(target)
+        self._spec = spec_to_rank_by(target)
+        _warn_of_missing_facts(self._spec)
         self._states = [self._search_of(task, index) for index, task in enumerate(tasks)]
         # Tasks of other models, used for their records.
         self._others: list[TaskSearch] = []
@@ -129,7 +131,7 @@ class TuningSession:
 
     def _search_of(self, task: TunableTask, index: int) -> TaskSearch:
         # The estimate for the target's device says nothing of times on another one.
-        spec, is_stand_in = self._target.spec, self._prior.is_stand_in
+        spec, is_stand_in = self._spec, self._prior.is_stand_in
         has_estimate = can_estimate(spec) and (is_stand_in or not self._fingerprint.is_host_cpu)
         search = TaskSearch(
             task,
@@ -415,14 +417,14 @@ class TuningSession:
         )
 
 
-def _warn_of_missing_facts(target: Target) -> None:
-    lacking = missing_facts(target.spec)
-    if lacking and target.spec.nearest:
+def _warn_of_missing_facts(spec: HardwareSpec) -> None:
+    lacking = missing_facts(spec)
+    if lacking and spec.nearest:
         text = (
             "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the"
             " target takes them from %s"
         )
-        logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
+        logger.warning(text, spec.name, ", ".join(lacking), spec.nearest)
 
 
 def record_of(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
-from romou.devices.backends.base import COMMON_LIMITS, DEVICE, HOST, VARIANT, Backend, CapturedRun, TargetOption
+from romou.devices.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, VARIANT, Backend, CapturedRun, TargetOption
 from romou.devices.backends.cuda.kernel_heads import KERNEL
 from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec
@@ -48,6 +48,7 @@ class Cuda(Backend):
     source_suffix = "cu"
     # On an H200, without tensor cores, OpenCL's model corrects the estimate of CUDA kernels as well.
     learns_from = "opencl"
+    trusts_nearest = True
     options = (
         DEVICE,
         TargetOption(
@@ -56,6 +57,7 @@ class Cuda(Backend):
             error="target option -arch={value}: must be a CUDA architecture such as sm_80 or sm_90a",
         ),
         HOST,
+        FACTS,
         # TF32 changes numbers, so it needs this option.
         TargetOption(name="tf32", pattern="allow", error="target option -tf32={value}: must be allow, or left out"),
         VARIANT,
@@ -131,6 +133,7 @@ class Cuda(Backend):
         return HardwareSpec(
             name=facts["name"],
             title=f"{facts['name']} ({facts['platform']})",
+            nearest=next((name for name, arch in ARCHITECTURES.items() if arch == facts["arch"]), None),
             sources=dict.fromkeys(asked, source),
             **asked,
         )
