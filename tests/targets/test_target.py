@@ -176,8 +176,8 @@ DEVICES_TEXT = f"known: {', '.join(known_devices())}"
         (
             "cuda -half=storage",
             (
-                "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block,"
-                " tf32, thread_warp_size, variant"
+                "unknown target option 'half'; known: arch, device, facts, host, max_num_threads,"
+                " max_shared_memory_per_block, tf32, thread_warp_size, variant"
             ),
         ),
         ("cuda -tf32=yes", "target option -tf32=yes: must be allow, or left out"),
