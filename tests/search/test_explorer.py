@@ -283,3 +283,21 @@ def test_another_spelling_waits_until_the_kernel_is_known_to_be_fast() -> None:
     later = explorer.propose(8, measured)
     assert sum(c["tile"] == 3 for c in later) == 1
     assert not {c["tile"] for c in later} & {1, 2, 4, 5, 6}
+
+
+def test_configs_may_be_kept_for_later() -> None:
+    space = large_space()
+    features = Estimated(space, lambda config: float(config["a"]))
+    explorer = Explorer(space, space.at(0), TuningOptions(), np.random.default_rng(0), features=features)
+    soon, late = space.at(7), space.at(11)
+    explorer.start_with([late], after=4)
+    explorer.start_with([soon])
+    measured: dict[str, tuple[Config, float | None]] = {}
+    order: list[Config] = []
+    while len(order) < 6:
+        order += explorer.propose(1, measured)
+        measured[order[-1].key] = order[-1], cost(order[-1])
+    assert order.index(soon) == 1
+    assert order.index(late) == 4
+    # The estimate chose the others.
+    assert {config["a"] for config in order[2:4]} == {max(POWERS)}

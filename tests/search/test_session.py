@@ -62,6 +62,14 @@ def test_budget_of_trials(tmp_path: Path) -> None:
     assert len({line.split()[0] for line in runner.seen[: len(results)]}) == len(results)
 
 
+@pytest.mark.parametrize("batch_size", [4, 12])
+def test_every_task_gets_a_second_config_before_one_gets_many(tmp_path: Path, batch_size: int) -> None:
+    runner = Runner()
+    # The made-up times of the tasks are alike.
+    results = session(tmp_path, runner, trials=3 * len(small_tasks()), batch_size=batch_size)
+    assert all(result.trials >= 2 for result in results.values())
+
+
 def test_a_task_with_its_default_config_alone_is_not_pruned(tmp_path: Path) -> None:
     tasks = [pruned_task(task, TARGET) for task in small_tasks()]
     spaces = [task.space(TARGET) for task in tasks]

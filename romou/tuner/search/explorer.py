@@ -50,7 +50,8 @@ class Explorer:
     ) -> None:
         self._space = space
         self._default = default
-        self._first: list[Config] = []
+        # The number of trials before each of them is proposed, and the config.
+        self._first: list[tuple[int, Config]] = []
         self._options = options
         self._rng = rng
         self._features = features
@@ -61,9 +62,12 @@ class Explorer:
         # Config key -> seconds that the model predicted when the config was proposed. Only after its first training.
         self._expected_s: dict[str, float | None] = {}
 
-    def start_with(self, configs: Sequence[Config]) -> None:
-        """Propose these configs right after the default config. Configs outside the valid space are skipped."""
-        self._first += configs
+    def start_with(self, configs: Sequence[Config], *, after: int = 0) -> None:
+        """Propose these configs right after the default config. Configs outside the valid space are skipped.
+
+        after: other configs to propose before
+        """
+        self._first += [(after, config) for config in configs]
 
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Return up to `count` configs that were neither proposed nor measured before.
@@ -79,7 +83,11 @@ class Explorer:
 
         # The first validity check prunes the space. A task that gets only its default config skips it.
         add(iter([] if self._default is None else [self._default]))
-        add(config for config in self._first if config.key not in taken and self._space.is_valid(config))
+        add(
+            config
+            for after, config in self._first
+            if len(taken) >= after and config.key not in taken and self._space.is_valid(config)
+        )
         if self._options.explorer == "exhaustive":
             # One at a time: the iterator runs only once.
             while len(chosen) < count and (config := next(self._in_order, None)) is not None:
@@ -139,8 +147,8 @@ class Explorer:
                 return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
             if not taken:
                 self._model.fit([], [], self._transfer_data())
-                self._first += rank(self._outlook([], taken))[:_STARTS]
-                return self._first
+                self.start_with(rank(self._outlook([], taken))[:_STARTS])
+                return [config for _, config in self._first]
         elif not has_prior and len(measured) < self._options.random_trials:
             return []
         if len(measured) != self._trained_on:

@@ -61,4 +61,5 @@ def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:
             return index
     left = [i for i, task in enumerate(tasks) if not task.is_exhausted]
     improving = [i for i in left if tasks[i].since_improvement < patience]
-    return max(improving or left, key=lambda i: tasks[i].gain(), default=None)
+    # Of tasks without a time yet, the one with the fewest trials.
+    return max(improving or left, key=lambda i: (tasks[i].gain(), -len(tasks[i].times)), default=None)

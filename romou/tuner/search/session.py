@@ -40,6 +40,11 @@ logger = logging.getLogger("romou")
 _REFIT_GROWTH = 1.5
 # For each other device, this many of a task's fastest configs there are tried after the default config.
 _STARTS_EACH = 2
+# Trials of a task with an estimate before the default configs of its other algorithms. If its default algorithm was
+# chosen well, the configs that the estimate ranks first save more than these do.
+_ESTIMATED_FIRST = 4
+# A task's configs in a batch, over its configs so far.
+_GROWTH = 0.5
 # Smallest speed-up of a task that counts as progress.
 _PROGRESS = 1.01
 
@@ -147,8 +152,6 @@ class TuningSession:
             gpu = self._target.device_name
             starts = self._prior.database.starts(task, search.space, search.default, self._device, gpu)
             search.explorer.start_with(starts)
-        # The default config of each algorithm is measured, whatever the model predicts for it.
-        search.explorer.start_with(task.starts(self._target)[1:])
         return search
 
     def _resume(self) -> None:
@@ -158,6 +161,9 @@ class TuningSession:
             for group in state.elsewhere.values():
                 timed = sorted(((t, c) for c, t in group if t is not None), key=lambda pair: pair[0])
                 state.explorer.start_with([config for _, config in timed[:_STARTS_EACH]])
+            # The default config of each algorithm is measured, whatever the model predicts for it.
+            after = _ESTIMATED_FIRST if state.features.has_estimate else 0
+            state.explorer.start_with(state.task.starts(self._target)[1:], after=after)
         for reason, count in refusals.items():
             logger.warning("%d records of these kernels do not count: %s", count, reason)
         self._since_progress = 0
@@ -297,27 +303,40 @@ class TuningSession:
         return batch + [dataclasses.replace(built, candidate=as_winner(built.candidate)) for built in existing]
 
     def _propose(self) -> list[Candidate]:
-        """Return the next batch: default configs of tasks without a trial, else configs of the most promising task."""
+        """Return the next batch: default configs of tasks without a trial, else configs of the most promising tasks."""
         self._read_records()
         # Enough for all devices while the next batch is built.
         room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
         if room <= 0 or self._is_over():
             return []
-        batch = [(state, config) for state in self._untried(room) for config in self._configs(state, 1)]
-        while not batch:
+        candidates = [each for state in self._untried(room) for each in self._candidates(state, 1)]
+        is_first = bool(candidates)
+        while len(candidates) < room and not is_first:
             index = next_task([self._expected(state) for state in self._states], patience=self._options.patience)
             if index is None:
-                return []
+                break
             state = self._states[index]
-            batch = [(state, config) for config in self._configs(state, room)]
-            if not batch:
+            more = self._candidates(state, min(self._share(state, room), room - len(candidates)))
+            candidates += more
+            if not more:
                 state.progression.is_exhausted = True
-        candidates = []
-        for state, config in batch:
-            state.waiting += 1
-            candidates.append(Candidate(task=state.task, config=config, trial=self._proposed))
-            self._proposed += 1
         return candidates
+
+    def _share(self, state: TaskSearch, room: int) -> int:
+        """Return how many configs of a batch of `room` a task gets at once.
+
+        The first configs after the default one save the most, so every task gets some of them before one task gets
+        many. Later a task's configs are proposed together, because each proposal takes time itself.
+        """
+        tried = len(state.measured) + state.waiting
+        return max(1, int(tried * _GROWTH), room // len(self._states))
+
+    def _candidates(self, state: TaskSearch, count: int) -> list[Candidate]:
+        """Return the next candidates of a task, which waits for them from now on."""
+        configs = self._configs(state, count)
+        first, self._proposed = self._proposed, self._proposed + len(configs)
+        state.waiting += len(configs)
+        return [Candidate(task=state.task, config=c, trial=number) for number, c in enumerate(configs, first)]
 
     def _configs(self, state: TaskSearch, count: int) -> list[Config]:
         """Return the next configs of a task. The space is pruned here. If it turns out empty, there are none."""
