@@ -189,6 +189,7 @@ class Streaming:
     """Default configs of families that read their inputs once.
 
     row_vectors: vectors of a row that a work-item reduces, or None for the whole row.
+    row_numbers: the same for rows that are read number by number.
     row_group: work-items of a group that reduces rows.
     has_reduction_trees: whether many work-items of a row combine their results in a tree.
     pool_tile: neighbours that a work-item computes if their windows overlap.
@@ -196,6 +197,7 @@ class Streaming:
     """
 
     row_vectors: int | None
+    row_numbers: int | None
     row_group: int
     has_reduction_trees: bool
     pool_tile: int

@@ -158,7 +158,8 @@ class RowReduction(StreamingTemplate):
         space, preset = self.space(limits), limits.preset.streaming
         width = space.knobs["vector_width"][0]
         _, elements = self._rows.count(width)
-        most = elements if preset.row_vectors is None else preset.row_vectors
+        share = preset.row_numbers if width == 1 else preset.row_vectors
+        most = elements if share is None else share
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
         least = LEAST_OF_TREE if preset.has_reduction_trees else limits.max_work_group_size + 1
         configs = [

@@ -164,9 +164,15 @@ class RowKernel(KernelWriter):
             values[self.vectors.vector] = values.pop(self.rows.axis)
         count, size = (1, self.share) if sums is None else sums_of(self.share)
         is_whole = self.elements == self.threads * count * size
-        body = guarded(None if is_whole else element < self.elements, substitute(body, values))
+        whole = substitute(body, values)
+        body = guarded(None if is_whole else element < self.elements, whole)
         if sums is None or count == 1:
-            return loop(self.iteration, self.share, body, "unrolled" if self.share <= MOST_UNROLLED else "serial")
+            if is_whole or self.share <= MOST_UNROLLED:
+                return loop(self.iteration, self.share, body, "unrolled" if self.share <= MOST_UNROLLED else "serial")
+            # Only the last iteration is guarded.
+            iteration = tirx.Var("full", self.iteration.ty)
+            full = loop(iteration, self.share - 1, substitute(whole, {self.iteration: iteration}))
+            return tirx.SeqStmt([full, substitute(body, {self.iteration: tirx.const(self.share - 1, "int32")})])
         total, lane = self._buffer(f"{sums.name}_total", self.width, str(sums.dtype)), self.vectors.lane
         so_far, added = (tirx.BufferLoad(buffer, [lane]) for buffer in (total, sums))
         zero = tirx.const(0, str(sums.dtype))
