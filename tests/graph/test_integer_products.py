@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -283,6 +284,61 @@ def test_a_network(given: dict[str, object]) -> None:
     assert sum(array.nbytes for array in arrays if array.dtype.kind == "f") < weights
     # Texels are padded, and words of four bytes.
     assert sum(array.nbytes for array in arrays if array.dtype in (np.int8, np.uint8, np.uint32)) < 2 * weights
+
+
+@each_target
+def test_a_network_with_activations_of_16_bits(target: str) -> None:
+    """Weights of its convolutions become floats. Each kernel rounds its own result, so no other kernels are between."""
+    size, plain = 40, bench.network(40, (8, 12, 12, 20))
+    model, inputs = bench.quantized(plain, size, activation_type=QuantType.QUInt16), bench.images(size, 9)
+    tuned = romou.compile(model, target=target)
+    (result,) = tuned.run(inputs)
+    (expected,) = cpu_session(model).run(None, inputs)
+    scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    # A number of a layer before may fall to the other side.
+    assert np.abs(result - expected).max() <= 4 * float(scales[model.graph.node[-1].input[1]])
+    assert not tuned.host_nodes
+    calls = Counter(str(row["layer"]).split("_")[0] for row in tuned.summary().table())
+    assert {*calls} <= {"conv2d", "depthwise", "elementwise", "quantized", "row"}
+    # The input and the mean are quantized.
+    assert calls["elementwise"] <= 3
+
+
+@each_target
+@pytest.mark.parametrize("product", ["rows", "columns"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int4"])
+def test_activations_of_16_bits(kind: str, product: str, target: str) -> None:
+    """A weight with a scale for each output, or with one scale, stays packed in products of few rows."""
+    rng, (n, k) = np.random.default_rng(6), (9, 150)
+    stored = getattr(ml_dtypes, kind, kind)
+    low, high = {"int8": (-127, 128), "uint8": (0, 256), "int4": (-8, 8)}[kind]
+    is_rows = product == "rows"
+    codes = rng.integers(low, high, (n, k) if is_rows else (k, n)).astype(stored)
+    scales = rng.uniform(0.01, 0.02, n if is_rows else ()).astype("float32")
+    zero = np.full(scales.shape, 120 if kind == "uint8" else 0).astype(stored)
+    arrays = {"w": codes, "ws": scales, "wz": zero, "xs": np.float32(1e-4), "xz": np.uint16(32000)}
+    arrays |= {"ys": np.float32(3e-4), "yz": np.uint16(32768), "b": rng.standard_normal(n).astype("float32")}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0 if is_rows else 1),
+        *([helper.make_node("Transpose", ["wd"], ["t"], perm=[1, 0])] if is_rows else []),
+        helper.make_node("MatMul", ["xd", "t" if is_rows else "wd"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("QuantizeLinear", ["s", "ys", "yz"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, [2, 3, size]) for name, size in (("x", k), ("y", n))]
+    model, x = model_of(nodes, ends[:1], ends[1:], arrays), {"x": rng.standard_normal((2, 3, k)).astype("float32")}
+    tuned = romou.compile(model, target=target)
+    (expected,) = ReferenceEvaluator(model).run(None, x)
+    assert np.abs(tuned.run(x)[0] - expected).max() <= 1.01 * 3e-4
+    layers = [str(row["layer"]) for row in tuned.summary().table()]
+    assert [layer.split("_")[0] for layer in layers] == ["elementwise", "quantized"]
+    many = onnx.ModelProto.FromString(model.SerializeToString())
+    for value in (*many.graph.input, *many.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_value = 5
+    assert not any(node.op_type == "MatMulNBits" for node in import_onnx(many).folded.graph.node)
 
 
 @pytest.mark.parametrize("is_quantized_here", [False, True], ids=["integers", "floats"])

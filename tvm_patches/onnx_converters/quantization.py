@@ -5,6 +5,7 @@ The wheel lacks them or computes them with one scale only.
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -106,7 +107,7 @@ def _dequantized(node: Node, data: int, scale: int, zero: int, *, axis: int, dty
     has_zero = node.has(zero) and "float" not in kind
     value = op.astype(decoded(node, node.input(data), kind), "int32" if has_zero else wide)
     if has_zero:
-        point = _spread(node, node.emit(op.astype(node.input(zero), "int32")), node.shape(data), axis)
+        point = _spread(node, _zero_point(node, zero, "int32"), node.shape(data), axis)
         value = op.astype(op.subtract(value, point), wide)
     factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), node.shape(data), axis)
     return op.astype(op.multiply(value, factor), dtype)
@@ -123,7 +124,7 @@ def _quantized(node: Node, value: relax.Expr, scale: int, zero: int, *, axis: in
     limits = info_of(dtype)
     rounded = op.round(quotient)
     if node.has(zero):
-        rounded = op.add(rounded, op.astype(_spread(node, node.input(zero), shape, axis), wide))
+        rounded = op.add(rounded, _spread(node, _zero_point(node, zero, wide), shape, axis))
     bounded = op.minimum(
         op.maximum(rounded, relax.const(float(limits.min), wide)), relax.const(float(limits.max), wide)
     )
@@ -148,8 +149,19 @@ def _shifted(node: Node, index: int, zero: int, axis: int) -> relax.Expr:
     value = op.astype(node.input(index), "int32")
     if not node.has(zero):
         return node.emit(value)
-    point = node.emit(op.astype(node.input(zero), "int32"))
+    point = _zero_point(node, zero, "int32")
     return node.emit(op.subtract(value, _across(point, axis, len(node.shape(index)))))
+
+
+def _zero_point(node: Node, index: int, dtype: str) -> relax.Expr:
+    """Return a zero point in another type.
+
+    TVM folds no conversion of a constant of 16 bits. In the graph, such a conversion would end a kernel.
+    """
+    value = node.constant(index)
+    if value is not None and value.dtype in (np.int16, np.uint16):
+        return relax.const(value.astype(dtype), dtype)
+    return node.emit(op.astype(node.input(index), dtype))
 
 
 def _convolved(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:

@@ -37,7 +37,11 @@ from romou.compiler.frontend.microsoft import with_microsoft_domain
 from romou.compiler.frontend.onnx_graph import check, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.compiler.frontend.qlinear import with_standard_operators
-from romou.compiler.frontend.quantized import check_products, with_packed_weights
+from romou.compiler.frontend.quantized import (
+    check_products,
+    with_packed_weights,
+    with_packed_weights_of_few_rows,
+)
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.sizes import check_ranges, check_sizes
 from romou.compiler.frontend.to_host import with_more_on_host
@@ -80,7 +84,8 @@ def import_onnx(
         proto = with_fp16_borders(proto)
     packed = with_packed_weights(with_quantized_constants(with_standard_operators(proto)))
     # fp16 has no sums of that size.
-    simple, settled = simplify(with_integer_products(packed) if asked.kind == AS_GIVEN else packed)
+    products = with_integer_products(packed) if asked.kind == AS_GIVEN else packed
+    simple, settled = simplify(with_packed_weights_of_few_rows(products))
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
     folded = scale_factors(
         widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT

@@ -9,8 +9,9 @@ It has to happen before constants are folded, which would make floats of the wei
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,10 @@ from tvm_patches.quantized_matrix import BITS
 PRODUCT = "MatMulNBits"
 # Fewest elements of a block. ONNX Runtime's kernels have the same limit.
 LEAST_BLOCK = 16
+# Most rows of activations of a product that is bound by the bytes of its weight.
+_MOST_FEW = 8
+# Elements of a row that share a scale, if all elements of a row have the same one.
+_BLOCK_OF_CHANNELS = 128
 _BITS_OF = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 
 
@@ -119,9 +124,29 @@ def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     return with_products(model, _Dequantized(model).weight)
 
 
-def with_products(model: onnx.ModelProto, weight_of: WeightOf) -> onnx.ModelProto:
-    """Return the model with MatMul and Gemm as MatMulNBits if `weight_of` has their weight."""
-    packer = _Packer(model, weight_of)
+def with_packed_weights_of_few_rows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with products of few rows and dequantized weights as MatMulNBits.
+
+    These are products of floats, as of activations of 16 bits. A weight has one scale, or one for each output. Products
+    of more rows stay: they are bound by arithmetic, and products of floats have more kinds of kernels.
+    """
+    shapes = shapes_of(model.graph)
+
+    def has_few_rows(node: onnx.NodeProto) -> bool:
+        shape = shapes.get(node.input[0])
+        return shape is not None and 0 < math.prod(shape[:-1]) <= _MOST_FEW
+
+    return with_products(model, _Dequantized(model).weight_of_channels, has_few_rows)
+
+
+def with_products(
+    model: onnx.ModelProto, weight_of: WeightOf, is_taken: Callable[[onnx.NodeProto], bool] = lambda _: True
+) -> onnx.ModelProto:
+    """Return the model with MatMul and Gemm as MatMulNBits if they are taken and `weight_of` has their weight.
+
+    is_taken: whether a MatMul or Gemm may be one.
+    """
+    packer = _Packer(model, weight_of, is_taken)
     nodes = list(itertools.chain.from_iterable(map(packer.packed, model.graph.node)))
     if not packer.tensors:
         return model
@@ -138,8 +163,8 @@ def with_products(model: onnx.ModelProto, weight_of: WeightOf) -> onnx.ModelProt
 class _Packer:
     """The products of a model, one after the other, and the constants that they need."""
 
-    def __init__(self, model: onnx.ModelProto, weight_of: WeightOf) -> None:
-        self._graph, self._weight_of = model.graph, weight_of
+    def __init__(self, model: onnx.ModelProto, weight_of: WeightOf, is_taken: Callable[[onnx.NodeProto], bool]) -> None:
+        self._graph, self._weight_of, self._is_taken = model.graph, weight_of, is_taken
         self.tensors: list[onnx.TensorProto] = []
         # Name of a matrix, and whether its rows are outputs -> inputs 1 to 3 and attributes of its products.
         self._weights: dict[tuple[str, bool], tuple[list[str], dict[str, Any]] | None] = {}
@@ -149,7 +174,8 @@ class _Packer:
         attributes = _attributes(node)
         is_gemm = node.op_type == "Gemm" and not attributes.get("transA", 0)
         is_plain = node.domain in ("", "ai.onnx") and (is_gemm or node.op_type == "MatMul")
-        if not is_plain or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+        has_factors = attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0
+        if not is_plain or has_factors or not self._is_taken(node):
             yield node
             return
         key = node.input[1], bool(attributes.get("transB", 0))
@@ -192,7 +218,29 @@ class _Dequantized:
         self._made_by = {name: node for node in model.graph.node for name in node.output}
 
     def weight(self, name: str, is_rows: bool) -> Weight | None:
-        """Return the weight that a name holds. is_rows: whether its rows are outputs, not its columns."""
+        """Return the blocked weight that a name holds. is_rows: whether its rows are outputs, not its columns."""
+        source = self._source(name, is_rows)
+        if source is None or source.block < LEAST_BLOCK or source.block & (source.block - 1):
+            return None
+        return _weight_of(source) if source.axis == (1 if source.is_rows else 0) else None
+
+    def weight_of_channels(self, name: str, is_rows: bool) -> Weight | None:
+        """Return the weight that a name holds, if it has one scale, or one for each output."""
+        source = self._source(name, is_rows)
+        if source is None or source.block or any(array.ndim > 1 for array in source.arrays[1:]):
+            return None
+        if source.arrays[1].size > 1 and source.axis != (0 if source.is_rows else 1):
+            return None
+        outputs, k = source.arrays[0].shape if source.is_rows else source.arrays[0].shape[::-1]
+        blocks = -(-k // _BLOCK_OF_CHANNELS)
+        if any(array.size not in (1, outputs) for array in source.arrays[1:]):
+            return None
+        along = [np.broadcast_to(array.reshape(-1, 1), (outputs, blocks)) for array in source.arrays[1:]]
+        spread = [array if source.is_rows else array.T for array in along]
+        return _weight_of(replace(source, arrays=[source.arrays[0], *spread], block=_BLOCK_OF_CHANNELS))
+
+    def _source(self, name: str, is_rows: bool) -> _Source | None:
+        """Return what is dequantized to a matrix of 2, 4 or 8 bits, perhaps transposed behind that."""
         node = self._made_by.get(name)
         while (
             node is not None and node.op_type == "Transpose" and list(_attributes(node).get("perm", (1, 0))) == [1, 0]
@@ -201,23 +249,41 @@ class _Dequantized:
         if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
             return None
         attributes = _attributes(node)
-        block, axis = int(attributes.get("block_size", 0)), int(attributes.get("axis", 1)) % 2
         names = [input_name for input_name in node.input if input_name]
-        constants = [self._constants[input_name] for input_name in names if input_name in self._constants]
-        if block < LEAST_BLOCK or block & (block - 1) or len(constants) < len(names):
+        arrays = [numpy_helper.to_array(self._constants[name]) for name in names if name in self._constants]
+        if len(arrays) < len(names) or arrays[0].dtype.name not in _BITS_OF or arrays[0].ndim != 2:
             return None
-        codes, scales, *zeros = (numpy_helper.to_array(tensor) for tensor in constants)
-        if codes.dtype.name not in _BITS_OF or codes.ndim != 2 or axis != (1 if is_rows else 0):
+        if arrays[1].dtype.name not in ("float32", "float16") or attributes.get("output_dtype", 0):
             return None
-        if scales.dtype.name not in ("float32", "float16") or attributes.get("output_dtype", 0):
-            return None
-        bits, is_signed = _BITS_OF[codes.dtype.name], codes.dtype.name.startswith("int")
-        offset = 1 << bits - 1 if is_signed else 0
-        arrays = [codes, *zeros] if zeros else [codes, np.zeros(scales.shape, np.int8)]
-        unsigned = [(values.astype(np.int16) + offset).astype(np.uint8) for values in arrays]
-        rows = [values if is_rows else values.T for values in (unsigned[0], scales, unsigned[1])]
-        is_symmetric = is_signed and bool(np.all(rows[2] == offset))
-        return Weight(codes=rows[0], scales=rows[1], zeros=None if is_symmetric else rows[2], bits=bits, block=block)
+        block, axis = int(attributes.get("block_size", 0)), int(attributes.get("axis", 1)) % 2
+        return _Source(arrays=arrays, block=block, axis=axis, is_rows=is_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """The inputs of a DequantizeLinear: codes, scales and perhaps zero points.
+
+    block: 0 without blocks.
+    is_rows: whether rows of the codes are outputs, not their columns.
+    """
+
+    arrays: list[np.ndarray]
+    block: int
+    axis: int
+    is_rows: bool
+
+
+def _weight_of(source: _Source) -> Weight:
+    """Return the weight of codes whose scales and zero points are those of blocks."""
+    codes, scales, *zeros = source.arrays
+    bits, is_signed = _BITS_OF[codes.dtype.name], codes.dtype.name.startswith("int")
+    offset = 1 << bits - 1 if is_signed else 0
+    arrays = [codes, *zeros] if zeros else [codes, np.zeros(scales.shape, np.int8)]
+    unsigned = [(values.astype(np.int16) + offset).astype(np.uint8) for values in arrays]
+    rows = [values if source.is_rows else values.T for values in (unsigned[0], scales, unsigned[1])]
+    is_symmetric = is_signed and bool(np.all(rows[2] == offset))
+    zero_points = None if is_symmetric else rows[2]
+    return Weight(codes=rows[0], scales=rows[1], zeros=zero_points, bits=bits, block=source.block)
 
 
 def _bytes_of(codes: np.ndarray, bits: int, multiple: int) -> np.ndarray:

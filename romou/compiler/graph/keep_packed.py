@@ -56,7 +56,7 @@ COMPARISON = {f"relax.{name}" for name in ("less", "less_equal", "greater", "gre
 WHERE = "relax.where"
 # Operators of integers, and the types of these, that quantized models have between convolutions.
 _OF_INTEGERS = {f"relax.{name}" for name in ("add", "astype", "maximum", "minimum", "multiply", "subtract")}
-_INTEGERS = ("int8", "uint8", "int32")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 # Operators that may make an infinity or NaN of the zeros that pad the last texel.
 FULL_TEXELS = {f"relax.{name}" for name in ("log", "rsqrt", "power")}
 POOL = {f"relax.nn.{name}" for name in ("avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d")}
