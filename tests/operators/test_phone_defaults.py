@@ -16,6 +16,7 @@ from support.kernels.operators import conv, task_of
 from support.suite.exhaustive import in_turn
 
 ADRENO, MALI, H200 = (Target(f"opencl -device={name}") for name in ("adreno640", "mali_g76", "nvidia_h200"))
+ADRENO_690 = Target("opencl -device=adreno690")
 POINTWISE = conv(256, (14, 14), 256, (1, 1))
 STRIDED = conv(64, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2))
 WINDOW = conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1))
@@ -234,3 +235,16 @@ def test_products_of_mixed_sums_keep_their_tiles() -> None:
     """Unlike Winograd's, their operands have no texels: a tile of 2x2 takes 1.5 times as many instructions."""
     config = task_of(matmul((3,), 197, 197, 64, dtype="float16")).with_free_images().default_config(MALI)
     assert (config["accumulate"], config["tile_o"], config["tile_w"]) == ("mixed", 1, 4)
+
+
+def test_a_group_with_a_barrier_has_the_registers_of_all_its_work_items_on_adreno() -> None:
+    """In groups of 128, the compiler would spill what needs more than 128 registers."""
+    config = task_of(conv(48, (32, 32), 96, (1, 1))).with_free_images().default_config(ADRENO_690)
+    assert config["split_k"] > 1
+    assert config["wg_o"] * config["wg_w"] * config["split_k"] == 64
+
+
+def test_sums_are_not_split_into_pieces_that_spill_on_adreno() -> None:
+    """Two pieces of nine texels would be unrolled, one sum of 18 texels is not."""
+    config = task_of(conv(72, (28, 28), 40, (1, 1))).with_free_images().default_config(ADRENO_690)
+    assert config["split_k"] == 1

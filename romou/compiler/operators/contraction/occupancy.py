@@ -68,6 +68,11 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
         if work_items(contraction, config) >= min_work_items(limits, contraction, config):
             continue
         whole = config.replace(split_k=split, wg_w=wide, **({"wg_h": 1} if "wg_h" in config else {}))
+        # A single pixel has no other work-items.
+        is_row = contraction.extents[2] > 1
+        if is_row and _spills(contraction, whole, limits) and not _spills(contraction, config, limits):
+            continue
+        size = min(size, _most_waiting(contraction, whole, limits))
         groups = [
             group
             for group in candidates(space, whole, {"wg_w": range(1, SIDE + 1), "wg_o": space.knobs["wg_o"]})
@@ -75,6 +80,23 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
         ]
         config = largest(groups, contraction, warp, wide) or config
     return config
+
+
+def _spills(contraction: Contraction, config: Config, limits: Limits) -> bool:
+    """Return whether a tile needs too many registers, as the short loop of a piece may: a compiler unrolls it."""
+    model = limits.preset.registers
+    if model is None or limits.registers is None or limits.registers_of_all is None:
+        return False
+    return estimated_registers(contraction, config, model) > model.max_fill * limits.registers
+
+
+def _most_waiting(contraction: Contraction, config: Config, limits: Limits) -> int:
+    """Return the most work-items of a group with a barrier: their registers fit into the file at once."""
+    model = limits.preset.registers
+    if model is None or model.waiting is None:
+        return limits.max_work_group_size
+    most = model.max_fill * model.waiting / estimated_registers(contraction, config, model)
+    return max(int(most), warp_of(limits) // 2)
 
 
 def lost_images(space: Space, limits: Limits) -> bool:
