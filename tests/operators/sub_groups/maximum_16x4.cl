@@ -26,37 +26,39 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) SUB_GROUPS_OF_64 void m
   float other_share_ptr[1];
   int local_x = (convert_int(SUB_GROUP_ITEM));
   x0_red_share_ptr[0] = -INFINITY;
-  int at = (local_x & 15);
-  int at_1 = ((group_x * 4) + (local_x >> 4));
-  int at_2 = (at + (min((int)at_1, (int)9) * 509));
-  for (int turn = 0; turn < 32; ++turn) {
-    int at_turn = (turn * 16);
-    if ((at + at_turn) < 509) {
-      float operand = x0_red_share_ptr[0];
-      float operand_1 = x0_ptr[(at_2 + at_turn)];
-      x0_red_share_ptr[0] = select(operand_1, select(operand, operand_1, (convert_int((operand < operand_1)))), (convert_int((operand_1 == operand_1))));
-    }
+  int at = ((group_x * 4) + (local_x >> 4));
+  int at_1 = (local_x & 15);
+  int at_2 = ((min((int)at, (int)9) * 509) + at_1);
+  for (int full = 0; full < 31; ++full) {
+    float operand = x0_red_share_ptr[0];
+    float operand_1 = x0_ptr[(at_2 + (full * 16))];
+    x0_red_share_ptr[0] = select(operand_1, select(operand, operand_1, (convert_int((operand < operand_1)))), (convert_int((operand_1 == operand_1))));
+  }
+  if (at_1 < 13) {
+    float operand_2 = x0_red_share_ptr[0];
+    float operand_3 = x0_ptr[(at_2 + 496)];
+    x0_red_share_ptr[0] = select(operand_3, select(operand_2, operand_3, (convert_int((operand_2 < operand_3)))), (convert_int((operand_3 == operand_3))));
   }
   x0_red_share_ptr[0] = x0_red_share_ptr[0];
   float value = x0_red_share_ptr[0];
   other_share_ptr[0] = sub_group_shuffle_xor_of_64(value, 8);
-  float operand_2 = other_share_ptr[0];
-  x0_red_share_ptr[0] = select(operand_2, select(value, operand_2, (convert_int((value < operand_2)))), (convert_int((operand_2 == operand_2))));
+  float operand_4 = other_share_ptr[0];
+  x0_red_share_ptr[0] = select(operand_4, select(value, operand_4, (convert_int((value < operand_4)))), (convert_int((operand_4 == operand_4))));
   float value_1 = x0_red_share_ptr[0];
   other_share_ptr[0] = sub_group_shuffle_xor_of_64(value_1, 4);
-  float operand_3 = other_share_ptr[0];
-  x0_red_share_ptr[0] = select(operand_3, select(value_1, operand_3, (convert_int((value_1 < operand_3)))), (convert_int((operand_3 == operand_3))));
+  float operand_5 = other_share_ptr[0];
+  x0_red_share_ptr[0] = select(operand_5, select(value_1, operand_5, (convert_int((value_1 < operand_5)))), (convert_int((operand_5 == operand_5))));
   float value_2 = x0_red_share_ptr[0];
   other_share_ptr[0] = sub_group_shuffle_xor_of_64(value_2, 2);
-  float operand_4 = other_share_ptr[0];
-  x0_red_share_ptr[0] = select(operand_4, select(value_2, operand_4, (convert_int((value_2 < operand_4)))), (convert_int((operand_4 == operand_4))));
+  float operand_6 = other_share_ptr[0];
+  x0_red_share_ptr[0] = select(operand_6, select(value_2, operand_6, (convert_int((value_2 < operand_6)))), (convert_int((operand_6 == operand_6))));
   float value_3 = x0_red_share_ptr[0];
   other_share_ptr[0] = sub_group_shuffle_xor_of_64(value_3, 1);
-  float operand_5 = other_share_ptr[0];
-  x0_red_share_ptr[0] = select(operand_5, select(value_3, operand_5, (convert_int((value_3 < operand_5)))), (convert_int((operand_5 == operand_5))));
-  if (at < 1) {
+  float operand_7 = other_share_ptr[0];
+  x0_red_share_ptr[0] = select(operand_7, select(value_3, operand_7, (convert_int((value_3 < operand_7)))), (convert_int((operand_7 == operand_7))));
+  if (at_1 < 1) {
     if (((group_x * 2) + (local_x >> 5)) < 5) {
-      x0_red_ptr[at_1] = x0_red_share_ptr[0];
+      x0_red_ptr[at] = x0_red_share_ptr[0];
     }
   }
 }

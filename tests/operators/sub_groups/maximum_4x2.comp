@@ -1,7 +1,6 @@
 #version 450
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_EXT_control_flow_attributes : require
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(std430, binding = 0) restrict readonly buffer X0 { float x0[]; };
 layout(std430, binding = 1) restrict writeonly buffer X0_red { float x0_red[]; };
@@ -18,17 +17,15 @@ void main() {
   int threadIdx_x = item % 8;
   int local_x = threadIdx_x;
   x0_red_share = -uintBitsToFloat(0x7F800000u);
-  int at = local_x & 3;
-  int at_1 = local_x >> 2;
-  int at_2 = group_x * 1018 + at + at_1 * 509;
-  for (int turn_start = 0; turn_start < 128; turn_start += 64) {
-    [[unroll]] for (int turn_step = 0; turn_step < 64; turn_step++) {
-      int turn = turn_start + turn_step;
-      int at_turn = turn * 4;
-      if ((at + at_turn) < 509) {
-        x0_red_share = max_with_nan(x0_red_share, x0[at_2 + at_turn]);
-      }
-    }
+  int at = local_x >> 2;
+  int at_1 = local_x & 3;
+  int at_2 = group_x * 1018 + at * 509 + at_1;
+  for (int full = 0; full < 127; full++) {
+    x0_red_share = max_with_nan(x0_red_share, x0[at_2 + full * 4]);
+  }
+  bool inside = at_1 < 1;
+  if (inside) {
+    x0_red_share = max_with_nan(x0_red_share, x0[at_2 + 508]);
   }
   x0_red_share = x0_red_share;
   float value = x0_red_share;
@@ -37,7 +34,7 @@ void main() {
   float value_1 = x0_red_share;
   other_share = sub_group_shuffle_xor_of_8(value_1, 1);
   x0_red_share = max_with_nan(value_1, other_share);
-  if (at < 1) {
-    x0_red[group_x * 2 + at_1] = x0_red_share;
+  if (inside) {
+    x0_red[group_x * 2 + at] = x0_red_share;
   }
 }
