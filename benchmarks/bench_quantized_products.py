@@ -43,11 +43,12 @@ from tvm_patches.libraries import load_library
 from tvm_patches.quantized_matrix import QuantizedMatrix, QuantizedProduct
 
 # Rows of activations x k x n, bits and block.
+_SIDES = (4096, 4096), (4096, 11008), (11008, 4096), (2048, 8192)
 PRODUCTS = [
-    *((1, k, n, 4, 32) for k, n in ((4096, 4096), (4096, 11008), (11008, 4096), (2048, 8192))),
-    (1, 4096, 4096, 4, 128),
+    *((1, k, n, 4, block) for block in (32, 128) for k, n in _SIDES),
     (1, 4096, 4096, 8, 32),
-    *((m, 4096, 4096, 4, 32) for m in (4, 16, 64, 512)),
+    *((m, 4096, 4096, 4, 32) for m in (4, 16, 64)),
+    *((512, k, n, 4, 32) for k, n in _SIDES),
     (512, 4096, 4096, 4, 128),
 ]
 # Rows of activations of bytes x k x n. PyTorch takes more than 16 rows.
@@ -303,28 +304,25 @@ def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list
 
 
 def measured(
-    problem: AnyProduct | Copy, target: Target, count: int, seed: int, timing: Timing
+    problem: AnyProduct | Copy, builder: LocalBuilder, target: Target, count: int, seed: int, timing: Timing
 ) -> list[tuple[Config, float | str]]:
     """Return configs, the default one first, with microseconds or the reason why there are none."""
     task = problem.task
     configs = configs_of(task, target, count, seed)
-    how = MeasureOptions(build_timeout_s=60.0, build_workers=os.cpu_count() or 1)
     results = list[tuple[Config, float | str]]()
-    compile_for = None if target.kind == "cuda" else f"{target.kind}:0"
-    with contextlib.closing(LocalBuilder(target, how, compile_for=compile_for)) as builder:
-        for built in builder.build([Candidate(task=task, config=c, trial=t) for t, c in enumerate(configs)]):
-            if built.library is None:
-                results.append((built.candidate.config, str(built.error)))
-                continue
-            try:
-                kernel = load_library(Path(built.library))[built.entry]
-                error = error_of(problem, kernel)
-                value: float | str = f"wrong: error {error:.1e}"
-                if error < _LIMIT:
-                    value = microseconds(problem, kernel, target.backend, timing)
-            except (DeviceError, RuntimeError) as failure:
-                value = str(failure).splitlines()[0]
-            results.append((built.candidate.config, value))
+    for built in builder.build([Candidate(task=task, config=c, trial=t) for t, c in enumerate(configs)]):
+        if built.library is None:
+            results.append((built.candidate.config, str(built.error)))
+            continue
+        try:
+            kernel = load_library(Path(built.library))[built.entry]
+            error = error_of(problem, kernel)
+            value: float | str = f"wrong: error {error:.1e}"
+            if error < _LIMIT:
+                value = microseconds(problem, kernel, target.backend, timing)
+        except (DeviceError, RuntimeError) as failure:
+            value = str(failure).splitlines()[0]
+        results.append((built.candidate.config, value))
     return results
 
 
@@ -334,15 +332,15 @@ def timed_of(results: list[tuple[Config, float | str]]) -> list[tuple[float, Con
 
 
 def row_of(
-    problem: AnyProduct, target: Target, timing: Timing, rate: float, configs: int, seed: int
+    problem: AnyProduct, builder: LocalBuilder, target: Target, timing: Timing, rate: float, configs: int, seed: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Return the cells of a product behind its name, and its numbers as data."""
-    results = measured(problem, target, configs, seed, timing)
+    results = measured(problem, builder, target, configs, seed, timing)
     default, times = results[0][1], timed_of(results)
     peers = peer_us(problem, timing) if target.kind == "cuda" else {}
     best, config = times[0] if times else (float("nan"), results[0][0])
     device = problem.arguments[0][0].device
-    copies = timed_of(measured(Copy(problem.moved, device, timing), target, configs, seed, timing))
+    copies = timed_of(measured(Copy(problem.moved, device, timing), builder, target, configs, seed, timing))
     copy = copies[0][0] if copies else float("nan")
     nan = float("nan")
     cublas, best_peer = peers.get("cuBLAS fp16", nan), min(peers.values(), default=nan)
@@ -383,6 +381,7 @@ _COLUMNS = (
 @click.option("--launches", default=64, show_default=True, help="fewest launches of a timing")
 @click.option("--timings", default=9, show_default=True, help="timings, of which the median is printed")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="build processes; default: one for each core")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="file for all numbers")
 def main(
     target_text: str,
@@ -392,6 +391,7 @@ def main(
     launches: int,
     timings: int,
     seed: int,
+    workers: int | None,
     path: Path | None,
 ) -> None:
     """Print a line for each product: default and best config, the share of a copy's rate, PyTorch's times."""
@@ -410,17 +410,20 @@ def main(
         title=f"{name_of_device}, {target.kind}; {how}; a long copy moves {rate:.0f} GB/s",
     )
     numbers = dict[str, Any]()
-    for product in [*PRODUCTS, *BYTE_PRODUCTS]:
-        name = name_of(product)
-        if products and not any(name.startswith(each) for each in products):
-            continue
-        kind = ByteProduct if len(product) == 3 else Product
-        cells, numbers[name] = row_of(kind(product, device, timing), target, timing, rate, configs, seed)
-        table.add_row(name, *cells)
-        times, failures = numbers[name]["times"], numbers[name]["failures"]
-        out.print(f"{name}: {len(times)} configs timed, {len(failures)} failed {failures[:2]}")
-        if path is not None:
-            path.write_text(json.dumps({"copy_gbps": rate, "products": numbers}, indent=1), encoding="utf-8")
+    options = MeasureOptions(build_timeout_s=60.0, build_workers=workers or os.cpu_count() or 1)
+    compile_for = None if target.kind == "cuda" else f"{target.kind}:0"
+    with contextlib.closing(LocalBuilder(target, options, compile_for=compile_for)) as builder:
+        for product in [*PRODUCTS, *BYTE_PRODUCTS]:
+            name = name_of(product)
+            if products and not any(name.startswith(each) for each in products):
+                continue
+            kind = ByteProduct if len(product) == 3 else Product
+            cells, numbers[name] = row_of(kind(product, device, timing), builder, target, timing, rate, configs, seed)
+            table.add_row(name, *cells)
+            times, failures = numbers[name]["times"], numbers[name]["failures"]
+            out.print(f"{name}: {len(times)} configs timed, {len(failures)} failed {failures[:2]}")
+            if path is not None:
+                path.write_text(json.dumps({"copy_gbps": rate, "products": numbers}, indent=1), encoding="utf-8")
     out.print(table)
 
 

@@ -69,7 +69,6 @@ class Limits:
         None if it cannot.
     has_tensor_cores: whether kernels may have PTX, in which warps multiply matrices together (CUDA and NVIDIA's OpenCL,
         compute capability 8.0 and newer).
-    stages_fp16: whether contractions and attention on tensor cores may stage fp16 in local memory (CUDA).
     has_warp_groups: whether four warps multiply matrices together, one of which is in local memory (CUDA, compute
         capability 9.0: wgmma).
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
@@ -106,7 +105,6 @@ class Limits:
     gains_by_autobroadcast: bool = False
     asked_local_memory_bytes: int | None = None
     has_tensor_cores: bool = False
-    stages_fp16: bool = False
     has_warp_groups: bool = False
     allows_tf32: bool = False
     has_cooperative_matrices: bool = False

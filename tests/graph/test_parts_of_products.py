@@ -39,3 +39,20 @@ COMBINATIONS = [(order, sizes) for order in ("bnthd", "bnhtd", "tbhnd") for size
 def test_any_order_and_size_is_right(order: str, sizes: dict[str, int]) -> None:
     """With t before d, a part is a range of the axis along which vectors are read."""
     layers(attention_of_parts(order, "gather", **sizes), "opencl -device=adreno640" if "depth" in sizes else "opencl")
+
+
+SCALED = """<ir_version: 10, opset_import: ["": 17]> scaled (float[2,5,7,8] q, float[2,5,7,8] k) => (float[2,5,7,7] y)
+<float[{axes}] s = {{0.375}}, float root = {{-1.5}}>
+{{ turned = Transpose<perm=[0,1,3,2]>(k) a = Mul(q, s) b = Div(turned, root) y = MatMul(a, b) }}"""
+
+
+@pytest.mark.parametrize("axes", few(["1", "1,1,1,1"], 0))
+def test_a_scale_with_axes_needs_no_kernel(axes: str) -> None:
+    """PyTorch's exporter scales queries and keys by constants of the shape (1,)."""
+    assert len(layers(onnx.parser.parse_model(SCALED.format(axes=axes)), "opencl")) == 1
+
+
+def test_a_scale_with_more_axes_than_its_operand_adds_them() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> scaled (float[5,8] q, float[8,7] k) => (float[1,5,7] y)
+    <float[1,1,1] s = {0.375}> { a = Mul(q, s) y = MatMul(a, k) }"""
+    layers(onnx.parser.parse_model(text), "opencl")

@@ -1,5 +1,5 @@
-"""Recorded command buffers on OpenCL equal plain runs bit for bit, for two alternating models and for loaded ones.
-Devices without them have plain runs.
+"""Recorded runs on OpenCL equal plain runs bit for bit, for two alternating models and for loaded ones. They are
+command buffers, or lists of launches where the driver has none.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> 
     with pytest.raises(RuntimeError, match="a run that copies tensors cannot be recorded"):
         backend("opencl").record(opencl_device, None, lambda: tensor.numpy())
     with pytest.raises(RuntimeError, match="this thread records a run on opencl:0 .* already"):
-        backend("opencl").record(opencl_device, None, lambda: begin(0))
-    recording = begin(0)
+        backend("opencl").record(opencl_device, None, lambda: begin(0, True))
+    recording = begin(0, True)
     with pytest.raises(RuntimeError, match="a run is replayed whose recording has not ended"):
         recording["launch"]()
     del recording
@@ -196,7 +196,6 @@ def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> 
 
 
 FLAWS = {
-    "no extension": "the driver of opencl:0 .* has neither cl_khr_command_buffer nor cl_qcom_recordable_queues",
     "no functions": "the driver of opencl:0 .* names cl_khr_command_buffer and lacks clCreateCommandBufferKHR",
     "refused": r"clCommandNDRangeKernelKHR failed: CL_OUT_OF_RESOURCES \(-5\); kernel .*",
     "idle": "an OpenCL command buffer of [0-9]+ launches was captured, but its outputs are not those of the run",
@@ -217,20 +216,16 @@ for flaw in sys.argv[2:]:
 
 
 def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: romou.TunedModel) -> None:
-    """A library in front of the system's has the flaws: the extension or its functions are missing, recording fails, or
+    """A library in front of the system's has the flaws: the extension's functions are missing, recording fails, or
     captured runs compute nothing.
     """
     model = with_capture(prime, False)
     saved = model.save(tmp_path / "m.romou")
-    printed = ""
-    # A process reads the device's extensions only once.
-    for flaws in (["no extension"], [flaw for flaw in FLAWS if flaw != "no extension"]):
-        environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": flaws[0]}
-        done = forked.run("-c", _SCRIPT, saved, *flaws, env=environment)
-        assert done.returncode == 0, done.stderr
-        printed += done.stdout
+    environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library())}
+    done = forked.run("-c", _SCRIPT, saved, *FLAWS, env=environment)
+    assert done.returncode == 0, done.stderr
     for flaw, reason in FLAWS.items():
-        assert re.search(f"^{flaw}: kernel by kernel: {reason}$", printed, re.MULTILINE), printed
+        assert re.search(f"^{flaw}: kernel by kernel: {reason}$", done.stdout, re.MULTILINE), done.stdout
         for seed in range(3):
             right = model.run(random_inputs(model.inputs, seed=seed))[0]
             assert np.load(saved / f"{flaw}{seed}.npy").tobytes() == right.tobytes(), (flaw, seed)
@@ -254,21 +249,29 @@ model.release()
 """
 
 
-def test_qualcomms_recordable_queues(tmp_path: Path, prime: romou.TunedModel) -> None:
-    """On a driver with recordable queues instead of command buffers, the run is recorded once on a separate queue, and
-    its outputs equal the plain run's.
+@pytest.mark.parametrize(
+    ("driver", "what", "per_run"),
+    [("recordable queues", "an OpenCL command buffer of ", False), ("no extension", "an OpenCL launch list of ", True)],
+)
+def test_without_command_buffers(
+    driver: str, what: str, per_run: bool, tmp_path: Path, prime: romou.TunedModel
+) -> None:
+    """With Qualcomm's recordable queues the run is recorded on a separate queue. With neither extension it is a list,
+    and each run launches its kernels. The outputs equal the plain run's.
     """
     model = with_capture(prime, False)
-    environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "recordable queues"}
+    environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": driver}
     done = forked.run("-c", _RECORDED, model.save(tmp_path / "m.romou"), env=environment)
     assert done.returncode == 0, done.stderr
     *runs, launching, is_timed = done.stdout.splitlines()
-    assert launching.startswith("an OpenCL command buffer of "), launching
+    assert launching.startswith(what), launching
     right = [
         hashlib.sha256(b"".join(o.tobytes() for o in model.run(random_inputs(model.inputs, seed=seed)))).hexdigest()
         for seed in range(3)
     ]
     assert [run.split()[0] for run in runs] == right
-    # The first run is plain, the second one records, the third one launches no kernel.
-    assert int(runs[0].split()[1]) > 0 == int(runs[2].split()[1])
+    # The first run is plain, the second one records.
+    launches = [int(run.split()[1]) for run in runs]
+    assert launches[0] > 0
+    assert launches[2] == (launches[0] if per_run else 0)
     assert is_timed == "True"

@@ -83,7 +83,7 @@ struct Work {
     copy_from_host(reinterpret_cast<const char*>(zeros.data()), Place{memory.get()}, zeros.size());
   }
   std::shared_ptr<CommandBuffer> recorded(int launches = 2) {
-    auto recording = CommandBuffer::begin(device());
+    auto recording = CommandBuffer::begin(device(), true);
     for (int i = 0; i < launches; ++i) launch(kernel, memory.get());
     recording->finish();
     return recording;
@@ -128,15 +128,15 @@ void waiting_holds_no_queue() {
 /// A recording may end on another thread; the one that recorded goes on without it.
 void dropped_elsewhere() {
   Work work;
-  auto recording = CommandBuffer::begin(device());
+  auto recording = CommandBuffer::begin(device(), true);
   launch(work.kernel, work.memory.get());
   EXPECT(CommandBuffer::current() == recording);
-  EXPECT(has(error_of([] { CommandBuffer::begin(device()); }), "records a run on"));
+  EXPECT(has(error_of([] { CommandBuffer::begin(device(), true); }), "records a run on"));
   std::thread([&] { recording.reset(); }).join();
   EXPECT(CommandBuffer::current() == nullptr);
   launch(work.kernel, work.memory.get());
   EXPECT(work.first_byte() == 1);
-  recording = CommandBuffer::begin(device());
+  recording = CommandBuffer::begin(device(), true);
   launch(work.kernel, work.memory.get());
   std::thread([&] { recording->finish(); }).join();
   EXPECT(CommandBuffer::current() == nullptr);

@@ -111,10 +111,17 @@ def test_errors_are_survived(addresses: Path, library: Path, check: str) -> None
     assert (done.returncode, done.stdout) == (0, f"{check}\n"), done.stderr
 
 
-def test_errors_of_recordable_queues_are_survived(addresses: Path, library: Path) -> None:
-    """Failing calls leave nothing behind if Qualcomm's extension replaces command buffers."""
-    checks = ["failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails"]
-    done = run(addresses, library, *checks, FAKE_EXTENSION="cl_qcom_recordable_queues")
+# A list of launches has no event to wait for.
+@pytest.mark.parametrize(
+    ("extension", "of_events"),
+    [("cl_qcom_recordable_queues", ["failed_waits", "waiting_holds_no_queue"]), ("none", [])],
+)
+def test_errors_without_command_buffers_are_survived(
+    addresses: Path, library: Path, extension: str, of_events: list[str]
+) -> None:
+    """Failing calls leave nothing behind if Qualcomm's extension or a list of launches replaces command buffers."""
+    checks = [*of_events, "dropped_elsewhere", "every_call_fails"]
+    done = run(addresses, library, *checks, FAKE_EXTENSION=extension)
     assert (done.returncode, done.stdout.split()) == (0, checks), done.stderr
 
 

@@ -257,7 +257,6 @@ def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> N
 def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVIDIA's OpenCL takes PTX, too. Operands are in memory, or staged."""
     monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
-    monkeypatch.setattr(opencl, "STAGES_FP16", True)
     task, target = task_of(work), Target("opencl -device=nvidia_h200")
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task, arrays)
@@ -271,14 +270,6 @@ def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -
         assert all("aligned(64)" in array for array in staged)
         error = error_of(run_on_cpu(task, config, arrays, target), expected)
         assert error < (1e-3 if work.dtype == "float16" else 1e-6), config
-
-
-@pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[0]], ids=["float16", "float32"])
-def test_fp16_is_not_staged_in_opencl(work: Conv2d, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
-    task, target = task_of(work), Target("opencl -device=nvidia_h200")
-    staged = {config["local"] > 0 for config in task.starts(target) if config["multiply_add"] in (MMA, TF32X3)}
-    assert staged == ({False} if work is PLAIN else {False, True})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 //
 // The Python object for a recorded run. Its functions:
 //
+//     what() -> text                      what launches are recorded in, for a person
 //     finish() -> number of launches      end the recording
 //     launch()                            enqueue it without waiting
 //     time_ns() -> ns                     enqueue it, wait, time by the device's clock
@@ -11,6 +12,7 @@
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
+#include <tvm/ffi/string.h>
 
 #include <atomic>
 #include <memory>
@@ -37,7 +39,7 @@ class RecordedHere {
   }
 };
 
-/// `Run` has `finish()`, `enqueue()` and `time_ns()`.
+/// `Run` has `what()`, `finish()`, `enqueue()` and `time_ns()`.
 template <typename Run>
 class RecordedRun final : public tvm::ffi::ModuleObj {
  public:
@@ -48,6 +50,7 @@ class RecordedRun final : public tvm::ffi::ModuleObj {
   tvm::ffi::Optional<tvm::ffi::Function> GetFunction(const tvm::ffi::String& name) final {
     using tvm::ffi::Function;
     auto self = tvm::ffi::GetRef<tvm::ffi::Module>(this);
+    if (name == "what") return Function::FromTyped([self, this] { return tvm::ffi::String(run_->what()); });
     if (name == "finish") return Function::FromTyped([self, this] { return run_->finish(); });
     if (name == "launch") return Function::FromTyped([self, this] { run_->enqueue(); });
     if (name == "time_ns") return Function::FromTyped([self, this] { return run_->time_ns(); });

@@ -12,14 +12,14 @@
 
 namespace romou::opencl {
 
-std::shared_ptr<CommandBuffer> CommandBuffer::begin(Device& device) {
+std::shared_ptr<CommandBuffer> CommandBuffer::begin(Device& device, bool by_driver) {
   if (const auto other = current()) TVM_FFI_THROW(RuntimeError) << "this thread records a run on " << other->device_.label() << " already";
-  auto made = std::make_shared<CommandBuffer>(device);
+  auto made = std::make_shared<CommandBuffer>(device, by_driver);
   RecordedHere<CommandBuffer>::set(made);
   return made;
 }
 
-CommandBuffer::CommandBuffer(Device& device) : device_(device), recorder_(Recorder::create(device)) {}
+CommandBuffer::CommandBuffer(Device& device, bool by_driver) : device_(device), recorder_(Recorder::create(device, by_driver)) {}
 
 CommandBuffer::~CommandBuffer() {
   if (!last_ || is_exiting()) return;
@@ -101,9 +101,9 @@ int64_t CommandBuffer::time_ns() {
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef().def("romou.opencl.record", [](int device) {
+  tvm::ffi::reflection::GlobalDef().def("romou.opencl.record", [](int device, bool by_driver) {
     return tvm::ffi::Module(
-        tvm::ffi::make_object<RecordedRun<CommandBuffer>>("opencl_command_buffer", CommandBuffer::begin(DeviceTable::global().at(device))));
+        tvm::ffi::make_object<RecordedRun<CommandBuffer>>("opencl_command_buffer", CommandBuffer::begin(DeviceTable::global().at(device), by_driver)));
   });
 }
 

@@ -26,13 +26,13 @@ namespace romou::opencl {
 /// several threads run one after another, and dropping the recording ends it, on any thread.
 class CommandBuffer {
  public:
-  /// Begin to record on this thread. Raises RuntimeError if the device has no command buffers, or the thread records already.
-  static std::shared_ptr<CommandBuffer> begin(Device& device);
+  /// Begin to record on this thread, by the driver if it can and `by_driver`. Raises RuntimeError if the thread records already.
+  static std::shared_ptr<CommandBuffer> begin(Device& device, bool by_driver);
   /// Return the command buffer that this thread records, or null.
   static std::shared_ptr<CommandBuffer> current() { return RecordedHere<CommandBuffer>::current(); }
 
   /// Use `begin`.
-  explicit CommandBuffer(Device& device);
+  CommandBuffer(Device& device, bool by_driver);
   ~CommandBuffer();
   CommandBuffer(const CommandBuffer&) = delete;
   CommandBuffer& operator=(const CommandBuffer&) = delete;
@@ -44,6 +44,7 @@ class CommandBuffer {
   void add(Device& device, const Kernel& kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
   void keep(Memory* memory);
   bool is_recording() const { return is_recording_; }
+  const char* what() const { return recorder_->what(); }
   /// End the recording and return the number of launches. Raises RuntimeError if there are none.
   int64_t finish();
   /// Enqueue the command buffer on the active queue.

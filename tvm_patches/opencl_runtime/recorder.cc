@@ -3,11 +3,13 @@
 
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 #include <vector>
 
 #include "loader.h"
+#include "statistics.h"
 
 namespace romou::opencl {
 namespace {
@@ -96,6 +98,7 @@ class CommandBuffers final : public Recorder {
     for (const auto& handle : handles_) device_.check(cl_.clFinalizeCommandBufferKHR(handle.get()), "clFinalizeCommandBufferKHR");
   }
 
+  const char* what() const final { return "an OpenCL command buffer"; }
   const char* call() const final { return "clEnqueueCommandBufferKHR"; }
 
   cl_event enqueue(cl_command_queue queue) final {
@@ -130,6 +133,7 @@ class Recording final : public Recorder {
 
   void finish() final { device_.check(cl_.clEndRecordingQCOM(handle_.get()), "clEndRecordingQCOM"); }
 
+  const char* what() const final { return "an OpenCL command buffer"; }
   const char* call() const final { return "clEnqueueRecordingQCOM"; }
 
   cl_event enqueue(cl_command_queue queue) final {
@@ -146,6 +150,44 @@ class Recording final : public Recorder {
   std::unique_ptr<RecordingHandle, Releaser<RecordingHandle>> handle_;
 };
 
+/// The launches themselves, enqueued one after another. It needs no extension, and saves what a virtual machine does between two launches.
+class LaunchList final : public Recorder {
+ public:
+  explicit LaunchList(Device& device) : device_(device) {}
+
+  void add(cl_kernel kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local) final {
+    Launch launch{kernel, name, dimensions, {}, {}};
+    std::copy_n(global, dimensions, launch.global);
+    std::copy_n(local, dimensions, launch.local);
+    launches_.push_back(std::move(launch));
+  }
+
+  void finish() final {}
+
+  const char* what() const final { return "an OpenCL launch list"; }
+  const char* call() const final { return "clEnqueueNDRangeKernel"; }
+
+  cl_event enqueue(cl_command_queue queue) final {
+    for (const Launch& launch : launches_) {
+      device_.check(api().clEnqueueNDRangeKernel(queue, launch.kernel, launch.dimensions, nullptr, launch.global, launch.local, 0, nullptr, nullptr), call(),
+                    launch.name);
+    }
+    statistics().launches += static_cast<int64_t>(launches_.size());
+    return nullptr;
+  }
+
+ private:
+  struct Launch {
+    cl_kernel kernel;
+    std::string name;
+    cl_uint dimensions;
+    size_t global[3], local[3];
+  };
+
+  Device& device_;
+  std::vector<Launch> launches_;
+};
+
 bool has_extension(const Device& device, const std::string& name) {
   std::istringstream words(device.facts().extensions);
   for (std::string found; words >> found;) {
@@ -156,11 +198,10 @@ bool has_extension(const Device& device, const std::string& name) {
 
 }  // namespace
 
-std::unique_ptr<Recorder> Recorder::create(Device& device) {
-  if (has_extension(device, kKhronos)) return std::make_unique<CommandBuffers>(device);
-  if (has_extension(device, kQualcomm)) return std::make_unique<Recording>(device);
-  TVM_FFI_THROW(RuntimeError) << "the driver of " << device.label() << " has neither " << kKhronos << " nor " << kQualcomm;
-  TVM_FFI_UNREACHABLE();
+std::unique_ptr<Recorder> Recorder::create(Device& device, bool by_driver) {
+  if (by_driver && has_extension(device, kKhronos)) return std::make_unique<CommandBuffers>(device);
+  if (by_driver && has_extension(device, kQualcomm)) return std::make_unique<Recording>(device);
+  return std::make_unique<LaunchList>(device);
 }
 
 }  // namespace romou::opencl

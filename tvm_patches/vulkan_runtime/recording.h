@@ -30,6 +30,7 @@ class Recording {
   explicit Recording(Device& device);
 
   bool is_recording() const { return is_recording_; }
+  const char* what() const { return "a Vulkan command buffer"; }
   void dispatch(Device& device, const std::shared_ptr<const Kernel>& kernel, std::span<Memory* const> bindings, std::span<const char> push_constants,
                 const std::array<uint32_t, 3>& groups);
   /// End the recording and return the number of launches. Raises RuntimeError if there are none.

@@ -341,7 +341,7 @@ class Backend:
             is_usable=problem is None,
             has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
             has_fp16=problem is None and "fp16" not in lacks and answers.get("fp16") is None,
-            has_recorded_runs=problem is None and self.can_record(facts) and not rules_for(facts).captures_no_runs,
+            has_recorded_runs=problem is None and self.can_record(facts),
             problem=problem,
             hint=self._repair(facts) if problem else None,
             notes=tuple(notes) if problem is None else (),

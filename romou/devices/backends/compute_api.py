@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
-from romou.devices.backends.command_buffer import CommandBuffer
+from romou.devices.backends.recorded_run import RecordedRun
 from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.devices.hardware import HardwareSpec, load_device
-from romou.devices.hardware.quirks import quirks_of
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -29,12 +28,10 @@ _NO_LIMIT = 2**31 - 1
 class ComputeApi(Backend):
     """A kind with devices of several drivers, in the order of `tvm.device(kind, i)`.
 
-    command_buffer   the kind's name for recorded launches, for a person
     driver_hint      how to get a driver
     missing          packages or files that a machine without a device may lack, for a person
     """
 
-    command_buffer: str
     driver_hint: str
     missing: str
     has_images = True
@@ -151,13 +148,17 @@ class ComputeApi(Backend):
 
         tvm.get_global_func(self.function("drop_constants"))(executable)
 
-    def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
-        import tvm_ffi
+    def can_record(self, facts: Mapping[str, Any]) -> bool:
+        return True
 
-        for quirk in quirks_of(self.facts(device.index)):
-            if quirk.rules.get("captures_no_runs"):
-                raise DeviceError(quirk.describe(), quirk=quirk.name)
-        return CommandBuffer(self.command_buffer, device.index, run, tvm_ffi.get_global_func(self.function("record")))
+    def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
+        return RecordedRun(self.begin_recording(device.index), run)
+
+    def begin_recording(self, index: int) -> Any:
+        """Record what this thread launches from now on. Return the runtime's object."""
+        import tvm
+
+        return tvm.get_global_func(self.function("record"))(index)
 
     def reference_kernel(self, session: Any, index: int, facts: Mapping[str, Any]) -> ReferenceKernel:
         module = session.get_function(self.function("source_kernel"))(index, self.clock_kernel(), "clock_check")

@@ -19,7 +19,7 @@ class DeviceReport:
 
     problem: None for a usable device.
     has_images, has_fp16: its abilities.
-    has_recorded_runs: whether it has command buffers or CUDA graphs.
+    has_recorded_runs: whether runs are recorded: command buffers, launch lists, CUDA graphs.
     origin: the origin of its driver. None if unknown.
     """
 

@@ -36,7 +36,7 @@ class DriverRules:
     compiles_as_one               kernels whose programs are not cached are compiled as one program
     compiles_apart                programs outside the cache are first compiled in a child process
     keeps_no_programs             compiled programs are not cached, so the driver is never given a binary
-    captures_no_runs              runs are launched kernel by kernel
+    lists_launches                Romou records a run as a list of launches, the driver does not
     build_options                 what the compiler is told besides, separated by spaces
     profiling_queue_above_bytes   if a buffer has at least this size, all commands go to a queue with profiling
     """
@@ -47,7 +47,7 @@ class DriverRules:
     compiles_as_one: bool = False
     compiles_apart: bool = False
     keeps_no_programs: bool = False
-    captures_no_runs: bool = False
+    lists_launches: bool = False
     build_options: str = ""
     profiling_queue_above_bytes: int | None = None
 

@@ -93,8 +93,8 @@ class TunedModel:
     host_code
         Host functions before code generation. None: those in the folder that the model was saved in.
     capture
-        Whether to capture a run once and launch it as a whole afterwards (an OpenCL command buffer, a CUDA graph).
-        None: if that is not slower. Runs behind a connection are not captured.
+        Whether to capture a run once and launch it as a whole afterwards (an OpenCL command buffer or launch list, a
+        CUDA graph). None: if that is not slower. Runs behind a connection are not captured.
     settled
         Inputs whose values are checked in each run, because the model's declared shapes determine them.
     entry

@@ -215,9 +215,6 @@ def space_of(
         space.add_constraint(
             lambda config: {
                 "whole warps on tensor cores, even splits elsewhere": tensor_core.is_allowed(config, flat),
-                "fp16 in local memory for tensor cores": limits.stages_fp16
-                | (tensor_core.takes_fp16(config) == False)  # noqa: E712
-                | (config["local"] == 0),
                 "one spelling on tensor cores": (tensor_core.is_mma(config) == False)  # noqa: E712
                 | (config["autobroadcast"] == limits.has_vector_arithmetic),
             }

@@ -153,7 +153,7 @@ class AttentionTemplate(Template):
         sub_groups = limits.sub_groups
         has_shuffles = sub_groups is not None and sub_groups.has_shuffles
         sizes = [1, sub_groups.size] if sub_groups is not None and has_shuffles else [1]
-        can_use_mma = limits.has_tensor_cores and limits.stages_fp16 and self.element_bytes == _FP16_BYTES
+        can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES
         tensor_cores = [NO_TENSOR_CORES, *([MMA] if can_use_mma else [])]
         space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores})
 

@@ -425,17 +425,21 @@ def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
     if op_name(call) not in ("relax.multiply", "relax.divide"):
         return None
     left, right = call.args
-    if (factor := _scalar(right)) is not None:
+    if (factor := _scalar(right, left)) is not None:
         return left, factor if op_name(call) == "relax.multiply" else 1 / factor
-    factor = _scalar(left) if op_name(call) == "relax.multiply" else None
+    factor = _scalar(left, right) if op_name(call) == "relax.multiply" else None
     return None if factor is None else (right, factor)
 
 
-def _scalar(expr: relax.Expr) -> float | None:
-    """Return the value of a finite, non-zero scalar constant, or None for any other expression."""
-    if not is_constant(expr) or static_shape(expr) != ():
+def _scalar(expr: relax.Expr, other: relax.Expr) -> float | None:
+    """Return the value of a finite, non-zero constant of one element, or None for any other expression.
+
+    Exporters give it axes. It may not have more than the other operand, which would get them.
+    """
+    shape = static_shape(expr) if is_constant(expr) else None
+    if shape is None or any(extent != 1 for extent in shape) or len(shape) > other.ty.ndim:
         return None
-    value = float(expr.value.numpy())
+    value = float(expr.value.numpy().item())
     return value if value and np.isfinite(value) else None
 
 

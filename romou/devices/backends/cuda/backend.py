@@ -152,7 +152,6 @@ class Cuda(Backend):
             "has_vector_arithmetic": False,
             "dot_products": "mixed" if number >= _DOT_PRODUCTS_FROM else None,
             "has_tensor_cores": has_tensor_cores,
-            "stages_fp16": has_tensor_cores,
             "asked_local_memory_bytes": _ASKED_KIB.get(number, _LEAST_ASKED_KIB) << 10 if has_tensor_cores else None,
             "has_warp_groups": architecture == _WARP_GROUPS_IN,
             "allows_tf32": has_tensor_cores and "tf32" in options,

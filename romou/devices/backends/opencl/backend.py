@@ -37,6 +37,7 @@ from romou.devices.backends.opencl.extensions import (
 )
 from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec, load_device
+from romou.devices.hardware.quirks import rules_for
 from tvm_patches import pypi_driver
 
 if TYPE_CHECKING:
@@ -55,9 +56,6 @@ _USUAL_SUB_GROUP = 16
 
 # OpenCL C's widest vectors.
 _LANES = 16
-# On an NVIDIA H100, a convolution that staged fp16 for tensor cores accessed memory outside of its buffers. Its arrays
-# in local memory were not aligned, which may be the cause. True once such kernels and attention are right there.
-STAGES_FP16 = False
 
 _CLOCK_KERNEL = """
 __kernel void clock_check(__global float *out, int iterations) {
@@ -93,7 +91,6 @@ class OpenCL(ComputeApi):
     }
     buffer_limit = "max_function_args"
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
-    command_buffer = "an OpenCL command buffer"
     driver_hint = _NO_PLATFORM
     missing = "no ICD loader was found, or no platform offers a device"
     is_optional = False
@@ -147,7 +144,6 @@ class OpenCL(ComputeApi):
             "dot_products": spec.dot_products,
             "has_dot_fallback": True,
             "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
-            "stages_fp16": STAGES_FP16,
             "sub_groups": self.sub_groups(spec),
         }
 
@@ -233,8 +229,11 @@ class OpenCL(ComputeApi):
         """See `Backend.compiles_in_parallel`. False for phones, because parallel compilation was no faster there."""
         return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
 
-    def can_record(self, facts: Mapping[str, Any]) -> bool:
-        return not {"cl_khr_command_buffer", "cl_qcom_recordable_queues"}.isdisjoint(facts["extensions"].split())
+    def begin_recording(self, index: int) -> Any:
+        import tvm
+
+        by_driver = not rules_for(self.facts(index)).lists_launches
+        return tvm.get_global_func(self.function("record"))(index, by_driver)
 
     def clock_kernel(self) -> str:
         return _CLOCK_KERNEL

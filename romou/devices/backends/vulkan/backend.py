@@ -77,7 +77,6 @@ class Vulkan(ComputeApi):
         "texture_depth_limit": 256,
     }
     device_variable = "ROMOU_VULKAN_DEVICE=NAME"
-    command_buffer = "a Vulkan command buffer"
     driver_hint = _NO_DRIVER
     missing = "no loader was found, or no driver offers a device"
 
@@ -192,9 +191,6 @@ class Vulkan(ComputeApi):
 
     def clock_kernel(self) -> bytes:
         return glslang.kept_shader(_CLOCK_KERNEL)
-
-    def can_record(self, facts: Mapping[str, Any]) -> bool:
-        return True
 
     def hold_clocks(self, index: int) -> None:
         facts = self.list_devices()[index]
