@@ -33,6 +33,7 @@ from romou.compiler.frontend.host_groups import CARRIED, SHORT
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
+from romou.compiler.frontend.merged_products import merge_products
 from romou.compiler.frontend.microsoft import with_microsoft_domain
 from romou.compiler.frontend.onnx_graph import check, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
@@ -90,6 +91,7 @@ def import_onnx(
     folded = scale_factors(
         widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT
     )
+    folded = merge_products(folded)
     if asked.kind != AS_GIVEN:
         unconverted = folded
         asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))
