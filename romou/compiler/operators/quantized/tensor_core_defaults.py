@@ -2,6 +2,7 @@
 
 Fitted to times of 16 to 61 configs of each of 12 products on an NVIDIA H100 through CUDA: int4 in blocks of 32 and 128,
 1 to 2048 rows of activations, matrices of 2048 to 11008 numbers a side, weights rotated beyond the second-level cache.
+Through OpenCL, whose groups have 48 KiB of local memory, 66 configs of each of three products of one row.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from tvm_patches.quantized_matrix import QuantizedProduct
 
 _Tile: TypeAlias = tuple[str, int, int, int, int, int]
 _KNOBS = ("tensor_cores", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")
-# Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores.
+# Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores, of those that local
+# memory holds whole, if there are some.
 _TILES: tuple[tuple[int, list[_Tile]], ...] = (
-    (8, [(MMA, 16, 4, 2, 2, 512)]),
+    (8, [(MMA, 16, 4, 2, 2, 512), (MMA, 8, 4, 2, 2, 512)]),
     (16, [(MMA, 16, 4, 2, 4, 256)]),
     (32, [(MMA, 32, 2, 2, 8, 256)]),
 )
@@ -63,7 +65,9 @@ def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> 
         return None
     large = [*_tiles_that_fill(work, space, limits.cores), *_LARGE_TILES[WGMMA if WGMMA in choices else MMA]]
     tiles = next((tiles for most, tiles in _TILES if work.m <= most), large)
-    usable = [config for tile in tiles if (config := _config(space, dict(zip(_KNOBS, tile, strict=True)))) is not None]
+    found = [(tile, _config(space, dict(zip(_KNOBS, tile, strict=True)))) for tile in tiles]
+    usable = [config for _, config in found if config is not None]
+    usable = [config for tile, config in found if config is not None and config["staged_data"] == tile[-1]] or usable
 
     def groups(config: Config) -> int:
         return int(Tiles(work, config).groups)
