@@ -18,8 +18,8 @@ from tvm_patches.quantized_matrix import QuantizedProduct
 
 _Tile: TypeAlias = tuple[str, int, int, int, int, int]
 _KNOBS = ("tensor_cores", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")
-# Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores, of those that local
-# memory holds whole, if there are some.
+# Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores, of those that
+# local memory holds whole, if there are some.
 _TILES: tuple[tuple[int, list[_Tile]], ...] = (
     (8, [(MMA, 16, 4, 2, 2, 512), (MMA, 8, 4, 2, 2, 512)]),
     (16, [(MMA, 16, 4, 2, 4, 256)]),
