@@ -1,5 +1,5 @@
-"""Recorded runs on OpenCL equal plain runs bit for bit, for two alternating models and for loaded ones. They are
-command buffers, or lists of launches where the driver has none.
+"""Captured runs on OpenCL equal plain runs bit for bit, for two alternating models and for loaded ones. They are
+command buffers, or launch lists where the driver has none.
 """
 
 from __future__ import annotations

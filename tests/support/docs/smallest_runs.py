@@ -89,7 +89,7 @@ RUNS: dict[str, tuple[str, str]] = {
         r"phones.ubj.gz: \d+ bytes, out of 1 layers",
     ),
     "bench_quantized_products": (
-        "--products 1x2048x8192 --configs 0 --rotate 1 --launches 1 --timings 1",
+        "--products '1x2048x8192 int4 b32' --configs 0 --rotate 1 --launches 1 --timings 1",
         r"1x2048x8192 int4 b32 │ +[\d.]+ │ +[\d.]+ │ +\d+% │",
     ),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),

@@ -18,10 +18,9 @@ from tvm_patches.quantized_matrix import QuantizedProduct
 
 _Tile: TypeAlias = tuple[str, int, int, int, int, int]
 _KNOBS = ("tensor_cores", "group_rows", "group_parts", "item_rows", "item_data", "staged_data")
-# Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores, of those that
-# local memory holds whole, if there are some.
+# Rows of activations up to which these tiles are taken. The first tile is taken that fills the cores.
 _TILES: tuple[tuple[int, list[_Tile]], ...] = (
-    (8, [(MMA, 16, 4, 2, 2, 512), (MMA, 8, 4, 2, 2, 512)]),
+    (8, [(MMA, 16, 4, 2, 2, 512)]),
     (16, [(MMA, 16, 4, 2, 4, 256)]),
     (32, [(MMA, 32, 2, 2, 8, 256)]),
 )
@@ -29,6 +28,8 @@ _LARGE_TILES: dict[str, list[_Tile]] = {
     WGMMA: [(WGMMA, 32, 1, 4, 32, 64), (WGMMA, 32, 1, 2, 16, 128), (WGMMA, 32, 1, 2, 8, 128)],
     MMA: [(MMA, 32, 1, 4, 16, 64), (MMA, 32, 2, 2, 8, 256)],
 }
+# Taken instead of a tile whose stages local memory does not hold, if it holds these.
+_NARROWER: dict[_Tile, _Tile] = {(MMA, 16, 4, 2, 2, 512): (MMA, 8, 4, 2, 2, 512)}
 _LEAST_STAGED = 32
 # Powers of two are in every space. Other widths than those have to fill the device better by this factor, with tiles of
 # 128 rows of the weight.
@@ -65,9 +66,7 @@ def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> 
         return None
     large = [*_tiles_that_fill(work, space, limits.cores), *_LARGE_TILES[WGMMA if WGMMA in choices else MMA]]
     tiles = next((tiles for most, tiles in _TILES if work.m <= most), large)
-    found = [(tile, _config(space, dict(zip(_KNOBS, tile, strict=True)))) for tile in tiles]
-    usable = [config for _, config in found if config is not None]
-    usable = [config for tile, config in found if config is not None and config["staged_data"] == tile[-1]] or usable
+    usable = [config for tile in tiles if (config := _config(space, tile)) is not None]
 
     def groups(config: Config) -> int:
         return int(Tiles(work, config).groups)
@@ -88,12 +87,19 @@ def _tiles_that_fill(work: QuantizedProduct, space: Space, cores: int) -> list[_
     return [(WGMMA, 64, 1, 2, best, 64)]
 
 
-def _config(space: Space, tile: dict[str, str | int]) -> Config | None:
+def _config(space: Space, tile: _Tile) -> Config | None:
     """Return a tile as a config that stages as much of it as is valid."""
-    config = space.default(**{**tile, "staged_data": 0, "item_chunks": 1, "unpack": SHIFT, "zero_point": OF_WEIGHT})
-    staged = int(tile["staged_data"])
-    while staged >= _LEAST_STAGED:
-        if space.is_valid(config := config.replace(staged_data=staged)):
-            return config
-        staged //= 2
-    return None
+    whole, narrower = (_staged(space, each, each[-1]) for each in (tile, _NARROWER.get(tile, tile)))
+    if whole is None and narrower is not None:
+        return narrower
+    choices = (tile[-1] >> halvings for halvings in range(tile[-1].bit_length()))
+    configs = (_staged(space, tile, staged) for staged in choices if staged >= _LEAST_STAGED)
+    return next((config for config in configs if config is not None), None)
+
+
+def _staged(space: Space, tile: _Tile, staged: int) -> Config | None:
+    """Return a tile as a config that stages so many numbers, or None if it is not valid."""
+    knobs: dict[str, str | int] = dict(zip(_KNOBS, tile, strict=True))
+    plain = space.default(**{**knobs, "staged_data": 0, "item_chunks": 1, "unpack": SHIFT, "zero_point": OF_WEIGHT})
+    config = plain.replace(staged_data=staged)
+    return config if space.is_valid(config) else None
