@@ -348,6 +348,8 @@ class Builder:
 
 # Operators of integers that compute in floats and cut off.
 _CUT_OFF = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Resize")
+# Sums of products. One of negative zeros alone is negative only if it does not begin at zero.
+_OF_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # Reductions of integers in double precision, which holds no odd ones above 2**53: their order decides the last bits.
 _IN_DOUBLES = ("ReduceMean", "ReduceL2", "ReduceLogSumExp")
 
@@ -394,7 +396,7 @@ def reference(
         if node.op_type == "Gelu":
             return [_moved_by_cancellation(arrays[0], given[0], epsilon, noise(given[0].shape))]
         if arrays[0].dtype.kind == "f":
-            return arrays
+            return [_with_other_zeros(arrays[0], noise(arrays[0].shape))] if node.op_type in _OF_PRODUCTS else arrays
         if node.op_type in _IN_DOUBLES and np.abs(given[0].astype("float64")).max(initial=0.0) > 2.0**53:
             return [_moved_last_bits(arrays[0], given[0], noise(arrays[0].shape))]
         if node.op_type not in _CUT_OFF:
@@ -445,6 +447,11 @@ def _moved_by_cancellation(array: np.ndarray, given: np.ndarray, epsilon: float,
     own = max(epsilon, 4 * float(np.finfo(given.dtype).eps))
     with np.errstate(all="ignore"):
         return np.asarray(array + own / 2 * given * noise, array.dtype)
+
+
+def _with_other_zeros(array: np.ndarray, noise: Any) -> np.ndarray:
+    """Return an array whose zeros have the signs of `noise`."""
+    return np.where(array == 0, np.copysign(array, noise).astype(array.dtype), array)
 
 
 def _moved_last_bits(array: np.ndarray, given: np.ndarray, noise: Any) -> np.ndarray:
