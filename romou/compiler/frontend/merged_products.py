@@ -18,15 +18,15 @@ from onnx import helper, numpy_helper
 
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.onnx_graph import (
+    MOVES,
     add_constant,
-    captured,
     drop_unread_weights,
     free_name,
+    only_readers,
     replace_nodes,
     shapes_of,
 )
 
-_MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 # A head has two axes behind the rows: the heads, and the numbers of one.
 _HEAD_AXES = 2
 
@@ -110,11 +110,7 @@ class _Reader:
         self._nodes = list(graph.node)
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._shapes = shapes_of(graph)
-        self._kept = {value.name for value in graph.output} | {name for node in graph.node for name in captured(node)}
-        self._readers: dict[str, list[int]] = {}
-        for position, node in enumerate(self._nodes):
-            for name in node.input:
-                self._readers.setdefault(name, []).append(position)
+        self._reader_of = only_readers(graph)
 
     def part_at(self, position: int) -> _Part | None:
         """Return the part whose product is the node at a position, or None."""
@@ -124,7 +120,7 @@ class _Reader:
             return None
         weight, bias = factors
         chain = [position]
-        while (reader := self._only_reader(self._nodes[chain[-1]].output[0])) is not None:
+        while (reader := self._reader_of.get(self._nodes[chain[-1]].output[0])) is not None:
             node = self._nodes[reader]
             chain.append(reader)
             if node.op_type == "Reshape":
@@ -140,7 +136,7 @@ class _Reader:
                 return None
         reshape = self._nodes[chain[-1]]
         shape = self._shapes.get(reshape.output[0])
-        if reshape.op_type != "Reshape" or shape is None or not all(isinstance(n, int) and n > 0 for n in shape):
+        if reshape.op_type != "Reshape" or shape is None or not all(shape):
             return None
         if len(shape) <= _HEAD_AXES or shape[-2] * shape[-1] != weight.shape[1]:
             return None
@@ -175,17 +171,13 @@ class _Reader:
         constants = [self._weights[name] for name in node.input if name in self._weights]
         return numpy_helper.to_array(constants[0]) if len(constants) == 1 and len(node.input) > 1 else None
 
-    def _only_reader(self, name: str) -> int | None:
-        readers = self._readers.get(name, ())
-        return readers[0] if len(readers) == 1 and name not in self._kept else None
-
     def _is_read_by_attention(self, node: onnx.NodeProto) -> bool:
         """Return whether a product of two computed tensors alone reads a node's output, moved or scaled."""
-        while (reader := self._only_reader(node.output[0])) is not None:
+        while (reader := self._reader_of.get(node.output[0])) is not None:
             node = self._nodes[reader]
             if node.op_type == "MatMul":
                 return not any(name in self._weights for name in node.input) and node.input[0] != node.input[1]
             constant = self._constant_of(node) if node.op_type in ("Mul", "Div") else None
-            if node.op_type not in _MOVES and (constant is None or constant.size != 1):
+            if node.op_type not in MOVES and (constant is None or constant.size != 1):
                 return False
         return False

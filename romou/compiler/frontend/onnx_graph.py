@@ -14,6 +14,8 @@ from romou.base.errors import ModelError
 
 # Tensor name -> shape, only for static shapes.
 Shapes = dict[str, tuple[int, ...]]
+# Operators that change no value.
+MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def type_name(element: int) -> str:
@@ -134,6 +136,19 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
             for inner in graph.node:
                 yield from inner.input
                 yield from captured(inner)
+
+
+def only_readers(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the position of the node that alone reads a value, once, by the value's name.
+
+    Outputs of the graph and what subgraphs read have none.
+    """
+    kept = {value.name for value in graph.output} | {name for node in graph.node for name in captured(node)}
+    readers: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.node):
+        for name in node.input:
+            readers.setdefault(name, []).append(position)
+    return {name: found[0] for name, found in readers.items() if len(found) == 1 and name not in kept}
 
 
 def drop_unread_weights(graph: onnx.GraphProto) -> None:

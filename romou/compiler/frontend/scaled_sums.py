@@ -14,10 +14,11 @@ from onnx import helper, numpy_helper
 
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.onnx_graph import (
+    MOVES,
     add_constant,
-    captured,
     drop_unread_weights,
     free_name,
+    only_readers,
     replace_nodes,
     shapes_of,
     types_of,
@@ -25,7 +26,6 @@ from romou.compiler.frontend.onnx_graph import (
 
 # A smaller scale would make a factor of unit size subnormal: fp16's normal numbers end at 6e-5.
 _SMALLEST = 1e-3
-_MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 
 
@@ -50,14 +50,8 @@ class _Moved:
         self._shapes = shapes_of(model.graph)
         self._types = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
         self._element = element
-        self._kept = {value.name for value in model.graph.output} | {
-            name for node in model.graph.node for name in captured(node)
-        }
         self._maker = {name: i for i, node in enumerate(self._nodes) for name in node.output}
-        self._readers: dict[str, list[int]] = {}
-        for i, node in enumerate(self._nodes):
-            for name in node.input:
-                self._readers.setdefault(name, []).append(i)
+        self._reader_of = only_readers(model.graph)
         self._dropped: set[int] = set()
         self._before: dict[int, list[onnx.NodeProto]] = {}
         for i, node in enumerate(model.graph.node):
@@ -79,9 +73,6 @@ class _Moved:
         drop_unread_weights(graph)
         return infer(self._graph)
 
-    def _is_read_once(self, name: str) -> bool:
-        return name not in self._kept and len(self._readers.get(name, ())) == 1
-
     def _move(self, position: int) -> None:
         """Move a scale from behind a product into a factor, or from a factor to before its transposes."""
         node = self._nodes[position]
@@ -90,18 +81,18 @@ class _Moved:
             return
         name, scale = operands
         product = self._maker.get(name)
-        if product is not None and self._nodes[product].op_type in _PRODUCTS and self._is_read_once(name):
+        if product is not None and self._nodes[product].op_type in _PRODUCTS and name in self._reader_of:
             if self._scale_product(product, scale):
                 self._dropped.add(position)
                 self._nodes[product].output[0] = node.output[0]
         elif (
             self._is_factor(node.output[0])
             and product is not None
-            and self._nodes[product].op_type in _MOVES
-            and self._is_read_once(name)
+            and self._nodes[product].op_type in MOVES
+            and name in self._reader_of
         ):
             # Scale the factor before it is transposed.
-            (reader,) = self._readers[node.output[0]]
+            reader = self._reader_of[node.output[0]]
             self._dropped.add(position)
             self._nodes[reader].input[:] = [
                 name if input_name == node.output[0] else input_name for input_name in self._nodes[reader].input
@@ -110,9 +101,9 @@ class _Moved:
 
     def _is_factor(self, name: str) -> bool:
         """Return whether only one product reads a tensor, directly or transposed."""
-        while self._is_read_once(name):
-            reader = self._nodes[self._readers[name][0]]
-            if reader.op_type not in _MOVES:
+        while name in self._reader_of:
+            reader = self._nodes[self._reader_of[name]]
+            if reader.op_type not in MOVES:
                 return reader.op_type == "MatMul" and reader.input[0] != reader.input[1]
             name = reader.output[0]
         return False
@@ -152,8 +143,8 @@ class _Moved:
         name = self._nodes[position].input[index]
         while (
             (maker := self._maker.get(name)) is not None
-            and self._nodes[maker].op_type in _MOVES
-            and self._is_read_once(name)
+            and self._nodes[maker].op_type in MOVES
+            and name in self._reader_of
         ):
             position, index = maker, 0
             name = self._nodes[position].input[0]
