@@ -29,13 +29,15 @@ from romou.tools.report.table import table_of_numbers
 from tvm_patches.quantized_matrix import QuantizedProduct
 
 COMPARED = ("a630", "a740", "g76", "g610")
-# Name -> rows of activations, bits and block of a weight of 4096 x 4096.
+# Name -> rows of activations, bits and block of a weight of 4096 x 4096. NF4 has a table of numbers.
 PRODUCTS = {
     "int4, block 32, 1 row": (1, 4, 32),
     "int4, block 128, 1 row": (1, 4, 128),
     "int8, block 32, 1 row": (1, 8, 32),
     "int4, block 32, 4 rows": (4, 4, 32),
     "int4, block 32, 64 rows": (64, 4, 32),
+    "nf4, block 64, 1 row": (1, 4, 64),
+    "nf4, block 64, 64 rows": (64, 4, 64),
 }
 _SIDE = 4096
 # Name -> rows of 8-bit activations, and how bytes are multiplied.
@@ -81,7 +83,8 @@ def counted(gpu: str, name: str) -> Result | str:
         config = task.template.default_config(limits)
     else:
         rows, bits, block = PRODUCTS[name]
-        task, needed = task_of(_quantized_product(rows, bits, block)), rows * _SIDE * _SIDE
+        func = _quantized_product(rows, bits, block, has_table=name.startswith("nf4"))
+        task, needed = task_of(func), rows * _SIDE * _SIDE
         config = task.default_config(target)
     kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
     return best_of([kernels], gpu, needed, timeout_s=200.0)
@@ -106,17 +109,18 @@ def _integer_product(rows: int, *, is_signed: bool) -> tirx.PrimFunc:
     return te.create_prim_func([*operands, work.define(*operands)])
 
 
-def _quantized_product(rows: int, bits: int, block: int) -> tirx.PrimFunc:
-    work = QuantizedProduct(m=rows, k=_SIDE, n=_SIDE, bits=bits, block=block, dtype="float16")
-    data, words, scales = (
+def _quantized_product(rows: int, bits: int, block: int, *, has_table: bool) -> tirx.PrimFunc:
+    work = QuantizedProduct(m=rows, k=_SIDE, n=_SIDE, bits=bits, block=block, dtype="float16", has_table=has_table)
+    operands = [
         te.placeholder(shape, dtype, name)
         for name, shape, dtype in (
             ("data", (rows, _SIDE), work.dtype),
             ("words", (work.chunks, _SIDE, 4), "uint32"),
             ("scales", (work.blocks, _SIDE), work.dtype),
+            *([("table", (1 << bits,), "float32")] if has_table else []),
         )
-    )
-    return te.create_prim_func([data, words, scales, work.define(data, words, scales)])
+    ]
+    return te.create_prim_func([*operands, work.define(*operands)])
 
 
 @click.command()

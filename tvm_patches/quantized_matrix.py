@@ -4,6 +4,7 @@
     ->  words: uint32 (chunks, n, 4)             a chunk of a row is four words, 128 bits
         scales: float (blocks, n)
         zeros: uint8 or float (blocks, n)        None: 2^(bits - 1) everywhere
+        table: float32 (2^bits,)                 the numbers that codes stand for; None: integers less their zero points
 
 In a chunk, code p of word j belongs to element 4 * p + j. So code p of all four words is a vector of four neighbours,
 which meets one vector of activations. Rows are the inner axis: neighbouring work-items compute neighbouring rows.
@@ -34,17 +35,25 @@ class QuantizedMatrix:
     words: np.ndarray
     scales: np.ndarray
     zeros: np.ndarray | None
+    table: np.ndarray | None = None
 
     @classmethod
     def pack(
-        cls, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, *, bits: int, block: int
+        cls,
+        codes: np.ndarray,
+        scales: np.ndarray,
+        zeros: np.ndarray | None = None,
+        table: np.ndarray | None = None,
+        *,
+        bits: int,
+        block: int,
     ) -> QuantizedMatrix:
-        """Return the packed form of codes (n, k), scales (n, blocks) and zero points (n, blocks).
+        """Return the packed form of codes (n, k), scales (n, blocks) and zero points (n, blocks) or a table.
 
         Raises
         ------
         ValueError
-            The number of bits is unknown, or the scales or zero points do not fit.
+            The number of bits is unknown, or the scales, zero points or the table do not fit.
         """
         n, k = codes.shape
         if bits not in BITS:
@@ -53,6 +62,8 @@ class QuantizedMatrix:
         for name, values in (("scales", scales), ("zero points", zeros)):
             if values is not None and values.shape != (n, blocks):
                 raise ValueError(f"{name} of shape {values.shape} for {n} rows of {blocks} blocks")
+        if table is not None and (zeros is not None or table.shape != (1 << bits,)):
+            raise ValueError(f"a table of {table.size} numbers for codes of {bits} bits, or zero points beside it")
         per_word, chunk = _WORD_BITS // bits, _WORD_BITS // bits * _WORDS
         chunks = -(-k // chunk)
         full = np.zeros((n, chunks * chunk), np.uint8)
@@ -68,18 +79,28 @@ class QuantizedMatrix:
             words=np.ascontiguousarray(words.transpose(1, 0, 2)),
             scales=np.ascontiguousarray(scales.T),
             zeros=None if zeros is None else np.ascontiguousarray(zeros.T),
+            table=None if table is None else table.astype(np.float32),
         )
 
     @property
     def arrays(self) -> list[np.ndarray]:
         """The tensors that a kernel reads."""
-        return [self.words, self.scales, *([] if self.zeros is None else [self.zeros])]
+        return [self.words, self.scales, *(array for array in (self.zeros, self.table) if array is not None)]
 
     def product(self, m: int, dtype: str) -> QuantizedProduct:
         """Return the numbers of a product with `m` rows of activations."""
         zero = "none" if self.zeros is None else str(self.zeros.dtype)
         n = self.words.shape[1]
-        return QuantizedProduct(m=m, k=self.k, n=n, bits=self.bits, block=self.block, zero=zero, dtype=dtype)
+        return QuantizedProduct(
+            m=m,
+            k=self.k,
+            n=n,
+            bits=self.bits,
+            block=self.block,
+            zero=zero,
+            dtype=dtype,
+            has_table=self.table is not None,
+        )
 
 
 def unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -94,6 +115,7 @@ class QuantizedProduct:
 
     zero: type of the zero points, "none" if all are 2^(bits - 1).
     dtype: type of the activations and of the result in memory.
+    has_table: whether codes stand for the numbers of a table, which is an operand.
     """
 
     m: int
@@ -103,6 +125,7 @@ class QuantizedProduct:
     block: int
     zero: str = "none"
     dtype: str = "float32"
+    has_table: bool = False
 
     @property
     def per_word(self) -> int:
@@ -138,22 +161,32 @@ class QuantizedProduct:
 
     def to_json(self) -> str:
         """Return text from which `from_json` makes an equal object."""
-        return json.dumps(dataclasses.asdict(self))
+        numbers = dataclasses.asdict(self)
+        # Products without tables keep the text, and so the task keys, that records have.
+        return json.dumps(numbers if self.has_table else {k: v for k, v in numbers.items() if k != "has_table"})
 
     @classmethod
     def from_json(cls, text: str) -> QuantizedProduct:
         """Inverse of `to_json`."""
         return cls(**json.loads(text))
 
-    def define(self, data: te.Tensor, words: te.Tensor, scales: te.Tensor, zeros: te.Tensor | None = None) -> te.Tensor:
-        """Return the plain definition: out[i, j] = sum over k of data[i, k] * (q[j, k] - zero[j, k]) * scale[j, k]."""
+    def define(self, data: te.Tensor, words: te.Tensor, scales: te.Tensor, other: te.Tensor | None = None) -> te.Tensor:
+        """Return the plain definition: out[i, j] = sum over k of data[i, k] * (q[j, k] - zero[j, k]) * scale[j, k].
+
+        With a table, out[i, j] = sum over k of data[i, k] * table[q[j, k]] * scale[j, k].
+
+        other: the zero points, or the table.
+        """
         k, wide = te.reduce_axis((0, self.k), "k"), "float32"
 
         def weight(j: tirx.Var) -> tirx.Expr:
             place, block = k % self.chunk, k // self.block
             word = words[k // self.chunk, j, place % _WORDS]
             code = (word >> (place // _WORDS * self.bits).astype("uint32")) & tirx.const((1 << self.bits) - 1, "uint32")
-            zero = tirx.const(float(self.common_zero), wide) if zeros is None else zeros[block, j].astype(wide)
+            if self.has_table:
+                assert other is not None, "the table is an operand"
+                return other[code.astype("int32")] * scales[block, j].astype(wide)
+            zero = tirx.const(float(self.common_zero), wide) if other is None else other[block, j].astype(wide)
             return (code.astype(wide) - zero) * scales[block, j].astype(wide)
 
         total = te.compute(

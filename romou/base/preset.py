@@ -212,6 +212,7 @@ class Quantized:
 
     unpack, few_unpack, tile_unpack: how a code becomes a number, a choice of the knob `unpack`. They are for one row of
         activations, few and more.
+    table: where the numbers are looked up that codes stand for, a choice of `unpack`, too.
     rows, chunks: rows of the weight of a work-item, and chunks of each that it loads at a time, for one row.
     few_rows, few_data: rows of the weight and of the activations of a work-item, for few rows.
     pair_rows, few_pair_rows, tile_pair_rows: rows of the weight of a work-item if codes become pairs of fp16 numbers.
@@ -225,6 +226,7 @@ class Quantized:
     unpack: Literal["shift", "mask", "bytes", "exponent"]
     few_unpack: Literal["shift", "mask", "bytes", "exponent"]
     tile_unpack: Literal["shift", "mask", "bytes", "exponent"]
+    table: Literal["table", "local"]
     rows: int
     chunks: int
     few_rows: int

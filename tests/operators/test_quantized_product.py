@@ -33,6 +33,9 @@ CASES = [
     QuantizedCase(m=2, k=256, n=48, block=16, dtype="float16", zero="float"),
     QuantizedCase(m=64, k=96, n=17, bits=8, zero="uint8"),
     QuantizedCase(m=1, k=2050, n=9, bits=8, block=256, dtype="float16"),
+    QuantizedCase(m=3, k=204, n=37, block=4, zero="table"),
+    QuantizedCase(m=64, k=128, n=21, block=64, zero="table", dtype="float16"),
+    QuantizedCase(m=1, k=203, n=9, bits=2, zero="table"),
 ]
 DRAWN = [0, 1, 2]
 
@@ -44,7 +47,7 @@ def check(target: Target, case: QuantizedCase, config: Config | None = None, see
     assert_agrees(target, task, config or task.default_config(target), arrays, drawn.result, limit)
 
 
-@each_kind("case", CASES, opencl=(0, 2, 5), cuda=(5,), vulkan=(5,))
+@each_kind("case", CASES, opencl=(0, 2, 5, 8), cuda=(5, 9), vulkan=(5, 9))
 def test_default_configs(target: Target, case: QuantizedCase) -> None:
     check(target, case)
 

@@ -15,15 +15,6 @@ from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter, shape_o
 
 op = relax.op
 
-# Numbers that the codes of MatMulBnb4 stand for, of bitsandbytes: (quant_type, code).
-_FP4 = (0.0, 0.0052083333, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
-_NF4 = (
-    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
-    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
-    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
-)
-_CODES = np.array([(*_FP4, *(-number for number in _FP4)), _NF4], np.float32)
-
 
 @converter("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
 def gelu(node: Node) -> relax.Expr:
@@ -233,19 +224,3 @@ def gather_block_quantized(node: Node) -> relax.Expr:
 
     zeros = [node.input(3)] if node.has(3) else []
     return node.compute(gathered, node.input(0), indices, node.input(2), *zeros)
-
-
-@converter("MatMulBnb4", domain=MICROSOFT)
-def matmul_bnb4(node: Node) -> relax.Expr:
-    """Multiply by a matrix (N, K) of four-bit floats, which becomes one of floats at compile time.
-
-    A byte holds two codes, the first one in its high bits. Blocks lie along the flattened matrix.
-    """
-    packed, largest = node.constant(1), node.constant(2)
-    if packed is None or largest is None:
-        raise ValueError("its weight is computed at run time")
-    n, k, block = (int(node.attributes[name]) for name in ("N", "K", "block_size"))
-    codes = np.stack([packed.reshape(-1) >> 4, packed.reshape(-1) & 15], axis=-1).reshape(-1)[: n * k]
-    scales = np.repeat(largest.reshape(-1).astype(np.float32), block)[: n * k]
-    weight = (_CODES[int(node.attributes["quant_type"])][codes] * scales).reshape(n, k)
-    return op.matmul(node.input(0), relax.const(np.ascontiguousarray(weight.T).astype(node.dtype()), node.dtype()))

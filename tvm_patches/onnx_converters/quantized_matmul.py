@@ -12,6 +12,16 @@ from tvm_patches.quantized_matrix import QuantizedMatrix, unpacked
 
 # Pattern kind of TVM for functions into which element-wise consumers are fused.
 _OUT_ELEMWISE_FUSABLE = 4
+# Numbers that the codes of MatMulBnb4 stand for, of bitsandbytes: (quant_type, code).
+_FP4 = (0.0, 0.0052083333, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+_TABLES = np.array([(*_FP4, *(-number for number in _FP4)), _NF4], np.float32)
+# Fewest codes of a block that kernels have: a vector.
+_LEAST_BLOCK = 4
 
 
 @converter("MatMulNBits", domain=MICROSOFT)
@@ -20,6 +30,36 @@ def matmul_n_bits(node: Node) -> relax.Expr:
     matrix, shape = _matrix_of(node), node.shape()
     if shape[-1] != matrix.k:
         raise ValueError(f"a row of activations has {shape[-1]} elements, but K={matrix.k}")
+    result = _product(node, matrix)
+    return relax.op.add(result, node.input(5)) if node.has(5) else result
+
+
+@converter("MatMulBnb4", domain=MICROSOFT)
+def matmul_bnb4(node: Node) -> relax.Expr:
+    """Return A x B^T for B of shape (N, K), whose codes are four-bit floats of bitsandbytes.
+
+    A byte holds two codes, the first one in its high bits. Blocks lie along the flattened matrix. If they do not end
+    with the rows, kernels have shorter blocks that do.
+    """
+    packed, largest = node.constant(1), node.constant(2)
+    if packed is None or largest is None:
+        raise ValueError("its weight is computed at run time")
+    n, k, block = (int(node.attributes[name]) for name in ("N", "K", "block_size"))
+    table = _TABLES[int(node.attributes["quant_type"])]
+    codes = np.stack([packed.reshape(-1) >> 4, packed.reshape(-1) & 15], axis=-1).reshape(-1)[: n * k].reshape(n, k)
+    # The largest power of two that divides both.
+    shorter = math.gcd(k, block) & -math.gcd(k, block)
+    if shorter < _LEAST_BLOCK:
+        scales = np.repeat(largest.reshape(-1).astype(np.float32), block)[: n * k].reshape(n, k)
+        weight = np.ascontiguousarray((table[codes] * scales).T)
+        return relax.op.matmul(node.input(0), relax.const(weight.astype(node.dtype()), node.dtype()))
+    scales = np.repeat(largest.reshape(-1), block // shorter)[: n * k // shorter].reshape(n, -1)
+    return _product(node, QuantizedMatrix.pack(codes, scales, table=table, bits=4, block=shorter))
+
+
+def _product(node: Node, matrix: QuantizedMatrix) -> relax.Expr:
+    """Return the product of the node's first input with the matrix."""
+    shape = node.shape()
     rows = node.input(0) if len(shape) == 2 else node.emit(relax.op.reshape(node.input(0), (-1, shape[-1])))
     work = matrix.product(math.prod(shape[:-1]), node.dtype())
     result = node.builder.emit_te(
@@ -29,9 +69,7 @@ def matmul_n_bits(node: Node) -> relax.Expr:
         primfunc_name_hint="quantized_product",
         primfunc_attrs={"op_pattern": _OUT_ELEMWISE_FUSABLE},
     )
-    if len(shape) != 2:
-        result = node.emit(relax.op.reshape(result, (*shape[:-1], work.n)))
-    return relax.op.add(result, node.input(5)) if node.has(5) else result
+    return result if len(shape) == 2 else node.emit(relax.op.reshape(result, (*shape[:-1], work.n)))
 
 
 def _matrix_of(node: Node) -> QuantizedMatrix:

@@ -15,7 +15,7 @@ from tvm_patches.quantized_matrix import QuantizedMatrix
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """The numbers of a product. zeros: None for 2^(bits - 1). bias: None for none."""
+    """The numbers of a product. zeros: None for 2^(bits - 1). bias, table: None for none."""
 
     data: np.ndarray
     codes: np.ndarray
@@ -23,6 +23,7 @@ class Drawn:
     zeros: np.ndarray | None
     bias: np.ndarray | None
     case: QuantizedCase
+    table: np.ndarray | None = None
 
     @property
     def result(self) -> np.ndarray:
@@ -32,7 +33,8 @@ class Drawn:
         scales, points = (
             np.repeat(a.astype(np.float64), case.block, axis=1)[:, : case.k] for a in (self.scales, zeros)
         )
-        result: np.ndarray = self.data.astype(np.float64) @ ((self.codes.astype(np.float64) - points) * scales).T
+        numbers = self.codes - points if self.table is None else self.table[self.codes].astype(np.float64)
+        result: np.ndarray = self.data.astype(np.float64) @ (numbers * scales).T
         return result if self.bias is None else result + self.bias.astype(np.float64)
 
 
@@ -40,7 +42,7 @@ class Drawn:
 class QuantizedCase:
     """A MatMulNBits.
 
-    zero: "none", "uint8" or "float" zero points.
+    zero: "none", "uint8" or "float" zero points, or "table" for codes that stand for random numbers.
     """
 
     m: int
@@ -59,6 +61,7 @@ class QuantizedCase:
         scales = rng.uniform(0.5, 1.5, (self.n, blocks)) * rng.choice([-1, 1], (self.n, blocks)) / (1 << self.bits)
         zeros = {
             "none": lambda: None,
+            "table": lambda: None,
             "uint8": lambda: rng.integers(0, 1 << self.bits, (self.n, blocks)).astype(np.uint8),
             "float": lambda: rng.uniform(0, 1 << self.bits, (self.n, blocks)).astype(self.dtype),
         }[self.zero]()
@@ -69,11 +72,14 @@ class QuantizedCase:
             zeros=zeros,
             bias=rng.standard_normal(self.n).astype(self.dtype) if self.has_bias else None,
             case=self,
+            table=rng.standard_normal(1 << self.bits).astype(np.float32) if self.zero == "table" else None,
         )
 
     def matrix(self, drawn: Drawn) -> QuantizedMatrix:
         """Return the weight as kernels read it."""
-        return QuantizedMatrix.pack(drawn.codes, drawn.scales, drawn.zeros, bits=self.bits, block=self.block)
+        return QuantizedMatrix.pack(
+            drawn.codes, drawn.scales, drawn.zeros, drawn.table, bits=self.bits, block=self.block
+        )
 
     def model(self, seed: int = 0, **attributes: int) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
         """Return the model, an input and the result in double precision."""

@@ -1,6 +1,7 @@
 """Product with a constant matrix of 2, 4 or 8 bits, which stays packed in memory.
 
-data (m, k)      words uint32 (chunks, n, 4)      scales (blocks, n)      zeros (blocks, n) or none      output (m, n)
+data (m, k)      words uint32 (chunks, n, 4)      scales (blocks, n)      zeros (blocks, n), a table (2^bits,) or none
+output (m, n)
 
 `tvm_patches/quantized_matrix.py` shows the packing. A single row of activations is bound by the bytes of the weight, so
 each weight is unpacked once. Of more rows, a work-item multiplies several with each unpacked weight.
@@ -29,6 +30,7 @@ from romou.compiler.operators.quantized.kernel import (
     OF_WEIGHT,
     PAIRS,
     SHIFT,
+    TABLES,
     Operands,
     QuantizedKernel,
     Tiles,
@@ -78,11 +80,11 @@ KNOBS = (
     ),
     Knob(
         name="unpack",
-        choices=(SHIFT, MASK, BYTES, EXPONENT, PAIRS),
+        choices=(SHIFT, MASK, BYTES, EXPONENT, PAIRS, *TABLES),
         default=SHIFT,
         help="how a code becomes a number: shifted, masked with the activations scaled, as part of a byte, in the "
         "mantissa of a number with an exponent, or in pairs of fp16 numbers, whose products are added up in fp16 for "
-        "a part of a block",
+        "a part of a block; of NF4 and FP4: looked up in the table of numbers, or in a copy of it in local memory",
     ),
     Knob(
         name="zero_point",
@@ -117,12 +119,14 @@ class QuantizedTemplate(PackedTemplate):
         """The buffers of the product, of the simplified function."""
         sources, total, epilogue = self._buffers()
         # In the order of the definition: data * (codes - zeros) * scales.
-        data, words, *zeros, scales = sources
+        data, words, *other, scales = sources
+        table, zeros = (other, []) if self.workload.has_table else ([], other)
         return Operands(
             data=data,
             words=words,
             scales=scales,
             zeros=zeros[0] if zeros else None,
+            table=table[0] if table else None,
             product=total,
             epilogue=epilogue,
         )
@@ -130,8 +134,8 @@ class QuantizedTemplate(PackedTemplate):
     @property
     def name(self) -> str:
         work = self.workload
-        zero = "" if work.zero == "none" else f"_{work.zero}"
-        return f"{self.family}_{work.m}x{work.k}_{work.n}_int{work.bits}_b{work.block}{zero}"
+        zero, codes = "" if work.zero == "none" else f"_{work.zero}", "table" if work.has_table else "int"
+        return f"{self.family}_{work.m}x{work.k}_{work.n}_{codes}{work.bits}_b{work.block}{zero}"
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -170,7 +174,9 @@ class QuantizedTemplate(PackedTemplate):
             "item_data": sorted({*data, *of_mma}),
             "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
-            "unpack": [SHIFT, MASK, BYTES, EXPONENT, *([PAIRS] if self._has_pairs(limits) else [])],
+            "unpack": list(TABLES)
+            if work.has_table
+            else [SHIFT, MASK, BYTES, EXPONENT, *([PAIRS] if self._has_pairs(limits) else [])],
         }
         space = Space.of(self.knobs, limits, choices)
 
@@ -204,14 +210,16 @@ class QuantizedTemplate(PackedTemplate):
         """Return whether codes can become pairs of fp16 numbers, which are in one block, less their zero point."""
         work = self.workload
         fits = work.dtype == "float16" and work.zero in ("none", "uint8") and work.block >= work.chunk
+        fits = fits and not work.has_table
         return fits and limits.has_fp16_arithmetic and limits.has_vector_arithmetic
 
     @property
     def _fits_tensor_cores(self) -> bool:
-        """Return whether activations are fp16, and all operands can be copied by 16 bytes."""
+        """Return whether activations are fp16, all operands can be copied by 16 bytes, and codes are integers."""
         work = self.workload
         multiple = {"none": 8, "uint8": 16}.get(work.zero)
-        return work.dtype == "float16" and work.k % 8 == 0 and multiple is not None and work.n % multiple == 0
+        is_copied = work.k % 8 == 0 and multiple is not None and work.n % multiple == 0
+        return work.dtype == "float16" and is_copied and not work.has_table
 
     def _fills_fragments(self, config: Columns) -> Any:
         """Return whether a config, or which of many, has whole fragments of tensor cores and one spelling of codes."""
@@ -266,11 +274,12 @@ class QuantizedTemplate(PackedTemplate):
             item_rows=(has_pairs and pair_rows) or rows,
             item_chunks=numbers.chunks if is_one else 1,
             staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,
-            unpack=PAIRS if has_pairs else unpack,
+            unpack=numbers.table if self.workload.has_table else PAIRS if has_pairs else unpack,
         )
         # Sums of activations pay if a group shares them, or if there is one row of them, or if there are none.
         is_full = limits.registers is not None and self.registers(config) + ADDRESSES > limits.registers
-        has_sums = not (config["unpack"] == EXPONENT and self.workload.zero == "none")
+        is_centred = config["unpack"] == EXPONENT and self.workload.zero == "none"
+        has_sums = not (is_centred or self.workload.has_table)
         if config["unpack"] not in (MASK, PAIRS) and (is_full or (has_sums and not (is_one or is_staged))):
             config = config.replace(zero_point=OF_WEIGHT)
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]

@@ -19,6 +19,11 @@ Codes become floats in one of these ways, for code p of a word:
     exponent  as_float(word & 15 << 4 * p | exponent of x) - x with x = 2^(23 - 4 * p), whose mantissa counts codes in
               ones: nothing is converted, and a zero point that all weights have is subtracted with x
     pairs     the same in fp16, two codes at a time (`pairs_kernel.py`)
+
+Codes that stand for the numbers of a table are looked up in one of these ways:
+
+    table     in the buffer that holds the table
+    local     in a copy of it in local memory
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from romou.compiler.operators.quantized.outputs import if_inside, stored
 from romou.compiler.operators.tensor_cores import NO_TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.scheduling.kernel_writer import KernelWriter
-from romou.compiler.scheduling.statements import guarded, launch, loop
+from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
 from tvm_patches.quantized_matrix import QuantizedProduct
 
@@ -45,6 +50,8 @@ _WIDE, _BYTES = "float32", 4
 _MANTISSA, _EXPONENT_OF_ONE, _INTO_MANTISSA = 23, 127, {2: 12, 4: 12, 8: 16}
 # Choices of the knob `unpack`.
 SHIFT, MASK, BYTES, EXPONENT, PAIRS = "shift", "mask", "bytes", "exponent", "pairs"
+TABLE, LOCAL = "table", "local"
+TABLES = (TABLE, LOCAL)
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
@@ -65,6 +72,7 @@ class Tiles:
     steps: steps of a row. A last one that is not whole counts if activations are staged, with zeros beyond the end.
     iterations: steps of a work-item.
     is_paired: whether activations are staged as pairs of fp16 numbers.
+    is_table_local: whether local memory holds a table of the numbers that codes stand for.
     outputs: sums of a work-item.
     """
 
@@ -77,7 +85,8 @@ class Tiles:
         self.item_rows, self.item_data = config["item_rows"], config["item_data"]
         self.rows, self.columns = self.across * self.item_rows, self.item_data * sharing
         self.threads, self.staged = self.across * self.parts * sharing, config["staged_data"]
-        self.is_paired = np.asarray(config.get("unpack", SHIFT)) == PAIRS
+        unpack = np.asarray(config.get("unpack", SHIFT))
+        self.is_paired, self.is_table_local = unpack == PAIRS, unpack == LOCAL
         self.codes = np.where(self.is_mma, self.staged // self.parts, work.chunk * config["item_chunks"])
         # In a space with tensor cores, formulas see configs that no constraint has excluded yet.
         self.codes = np.maximum(self.codes, 1)
@@ -132,7 +141,8 @@ class Tiles:
         fp16 = 2 * self.item_data * self.staged
         staged = np.where(self.is_paired, fp16, 2 * fp16 + _BYTES * self.item_data * (self.staged // self.segment))
         sums = _BYTES * (np.asarray(self.parts) > 1) * self.threads * self.outputs
-        return np.where(self.is_mma, np.maximum(16 * self.buffers * self.stage_units, sums), staged + sums)
+        table = (_BYTES << self.work.bits) * self.is_table_local
+        return np.where(self.is_mma, np.maximum(16 * self.buffers * self.stage_units, sums), staged + sums + table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +159,7 @@ class Operands:
     zeros: tirx.Buffer | None
     product: tirx.Buffer
     epilogue: s_tir.SBlock | None
+    table: tirx.Buffer | None = None
 
 
 class QuantizedKernel(KernelWriter):
@@ -175,7 +186,10 @@ class QuantizedKernel(KernelWriter):
         )
         self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
-        self.is_centred = config["unpack"] == EXPONENT and operands.zeros is None
+        # A table has no zero point.
+        self.is_centred = work.has_table or (config["unpack"] == EXPONENT and operands.zeros is None)
+        # Where numbers are looked up. None: codes are integers.
+        self.table = operands.table
         super().__init__()
         self._declare()
 
@@ -196,6 +210,8 @@ class QuantizedKernel(KernelWriter):
         self.block_scales = self._buffer("block_scales", self.rows)
         self.block_zeros = self._buffer("block_zeros", self.rows) if self._has_row_zeros else None
         self.totals = self._buffer("totals", outputs)
+        if self.config["unpack"] == LOCAL:
+            self.table = self._buffer("table_of_codes", 1 << self.work.bits, scope="shared")
         if self.staged_size:
             self.segments = self.staged_size // self.segment
             self.staged = self._buffer("staged", self.data * self.staged_size, scope="shared")
@@ -206,6 +222,7 @@ class QuantizedKernel(KernelWriter):
         """Return the kernel."""
         tiles, parts = self.tiles, int(self.tiles.parts)
         statements = [self._put(self.totals, at, tirx.const(0.0, _WIDE)) for at in range(self.rows * self.data)]
+        statements += self._load_table()
         statements += self._sum_up()
         statements += self._outputs()
         threads = {
@@ -225,6 +242,16 @@ class QuantizedKernel(KernelWriter):
         if self._has_fp16:
             body = tirx.AttrStmt(tirx.const(0, "int32"), FP16_ARITHMETIC, tirx.const(1, "int32"), body)
         return launch(self.func, threads, body, self.buffers)["main"]
+
+    def _load_table(self) -> list[tirx.Stmt]:
+        """Copy the table to local memory, if it is looked up there."""
+        if self.config["unpack"] != LOCAL:
+            return []
+        table, count = self.table, 1 << self.work.bits
+        turn, threads = tirx.Var("turn", "int32"), int(self.tiles.threads)
+        number = turn * threads + self.part * int(self.tiles.across) + self.x
+        copy = self._put(table, number, self._at(self.operands.table, number))
+        return [loop(turn, -(-count // threads), guarded(number < count if count % threads else None, copy)), barrier()]
 
     def _sum_up(self) -> list[tirx.Stmt]:
         """Add up the work-item's steps: those of each stage, or all of them and what is left of the rows."""
@@ -455,7 +482,8 @@ class QuantizedKernel(KernelWriter):
                 value = value if self.block_zeros is None else value + self._at(self.block_zeros, row)
             return self._put(self.codes, lane, value)
 
-        return self._in_lanes(unpack)
+        # Each lane looks up another place.
+        return self._in_lanes(unpack, kind="unrolled" if self.work.has_table else "vectorized")
 
     def _number(self, word: tirx.Expr, position: int) -> tirx.Expr:
         """Return code `position` of a word as a float: times its place value if it is masked, centred if it can be."""
@@ -484,7 +512,8 @@ class QuantizedKernel(KernelWriter):
         else:
             code = word >> constant(bit) if position else word
             code = code if is_last else code & constant(mask)
-        return code.astype("int32").astype(_WIDE)
+        number = code.astype("int32")
+        return number.astype(_WIDE) if self.table is None else self._at(self.table, number)
 
     def _multiply(self, row: int, *, is_first: bool) -> list[tirx.Stmt]:
         """Add the products of the activations with four codes of a row."""
