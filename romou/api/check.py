@@ -81,6 +81,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
         host_share=summary.host_flop_share,
         layers=layers,
         by_tvm=summary.by_tvm,
+        floats=summary.floats,
         memory=memory,
         largest=largest,
         largest_allowed=target.limits.max_buffer_bytes,

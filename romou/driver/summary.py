@@ -18,7 +18,7 @@ from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.devices.targets import Target
 from romou.driver.site import TimingSite
-from romou.runtime.module import CallRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
+from romou.runtime.module import CallRow, FloatRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
 from romou.runtime.module.profile import named_calls
 from romou.runtime.module.summary import stand_in_text
 from romou.tuner.pruning.estimate import can_estimate
@@ -40,7 +40,8 @@ def unmeasured(
 def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
     """Return the summary's fields on nodes, and the totals of the model.
 
-    The nodes are on the host, with other kernels than planned, or with TVM's schedules.
+    The nodes are on the host, with other kernels than planned, with TVM's schedules, or have floats in place of a
+    quantized weight.
     """
     folded = compilation.imported.folded
     flops = flops_by_node(folded)
@@ -71,6 +72,10 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
         "moved": tuple(
             MovedRow(nodes=names(move.nodes), to=move.rung.name.lower(), reason=move.reason)
             for move in compilation.fallbacks.current_moves
+        ),
+        "floats": tuple(
+            FloatRow(node=weight.node, packed_bytes=weight.packed_bytes, float_bytes=weight.float_bytes)
+            for weight in compilation.imported.float_weights
         ),
         "nodes": len(folded.graph.node),
         "flops": sum(flops.values()),

@@ -47,14 +47,23 @@ def matmul_bnb4(node: Node) -> relax.Expr:
     n, k, block = (int(node.attributes[name]) for name in ("N", "K", "block_size"))
     table = _TABLES[int(node.attributes["quant_type"])]
     codes = np.stack([packed.reshape(-1) >> 4, packed.reshape(-1) & 15], axis=-1).reshape(-1)[: n * k].reshape(n, k)
-    # The largest power of two that divides both.
-    shorter = math.gcd(k, block) & -math.gcd(k, block)
-    if shorter < _LEAST_BLOCK:
+    shorter = block_of_rows(k, block)
+    if shorter is None:
         scales = np.repeat(largest.reshape(-1).astype(np.float32), block)[: n * k].reshape(n, k)
         weight = np.ascontiguousarray((table[codes] * scales).T)
         return relax.op.matmul(node.input(0), relax.const(weight.astype(node.dtype()), node.dtype()))
     scales = np.repeat(largest.reshape(-1), block // shorter)[: n * k // shorter].reshape(n, -1)
     return _product(node, QuantizedMatrix.pack(codes, scales, table=table, bits=4, block=shorter))
+
+
+def block_of_rows(k: int, block: int) -> int | None:
+    """Return the longest block of rows of `k` codes that divides blocks of the flattened matrix.
+
+    None if kernels have no block that short.
+    """
+    divisor = math.gcd(k, block)
+    power_of_two = divisor & -divisor
+    return power_of_two if power_of_two >= _LEAST_BLOCK else None
 
 
 def _product(node: Node, matrix: QuantizedMatrix) -> relax.Expr:

@@ -10,6 +10,7 @@ import tvm
 
 from romou.base.inputs import random_inputs
 from romou.compiler.frontend.declared import Settled
+from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.frontend.host_groups import split
 from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.precision import Precision
@@ -32,6 +33,7 @@ class ImportedModel:
     precision: the requested precision. For "mixed", `kept` holds the nodes that stay fp32.
     unconverted: `folded` before its conversion to fp16, or None if it was not converted.
     settled: inputs that declared shapes determine.
+    float_weights: quantized weights that became floats.
     suffix: end of the names of its kernels, which differ from those of another shape's.
     """
 
@@ -46,6 +48,7 @@ class ImportedModel:
     unconverted: onnx.ModelProto | None = None
     settled: tuple[Settled, ...] = ()
     short_outputs: Mapping[str, str] = field(default_factory=dict)
+    float_weights: tuple[FloatWeight, ...] = ()
     suffix: str = ""
 
     def cpu_ms(self) -> float | None:

@@ -27,6 +27,7 @@ from romou.compiler.frontend.declared import Settled, settle_declared
 from romou.compiler.frontend.dequantized import with_integer_products, with_quantized_constants
 from romou.compiler.frontend.expand import expand_functions, inline_functions
 from romou.compiler.frontend.explicit_windows import explicit_windows
+from romou.compiler.frontend.float_weights import float_weights
 from romou.compiler.frontend.fold import fold
 from romou.compiler.frontend.fp16 import Fp16Plan, to_fp16, with_fp16_borders, without_batch_norms
 from romou.compiler.frontend.host_groups import CARRIED, SHORT
@@ -86,7 +87,8 @@ def import_onnx(
     packed = with_packed_weights(with_quantized_constants(with_standard_operators(proto)))
     # fp16 has no sums of that size.
     products = with_integer_products(packed) if asked.kind == AS_GIVEN else packed
-    simple, settled = simplify(with_packed_weights_of_few_rows(products))
+    products = with_packed_weights_of_few_rows(products)
+    simple, settled = simplify(products)
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
     folded = scale_factors(
         widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT
@@ -109,6 +111,7 @@ def import_onnx(
         unconverted=unconverted,
         settled=settled,
         short_outputs=_short_outputs(proto),
+        float_weights=float_weights(products, folded, asked),
     )
     try:
         return imported_with(imported, on_host)

@@ -92,6 +92,19 @@ class MovedRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FloatRow:
+    """A quantized weight that became floats at compile time, because no kernel reads it packed.
+
+    node: name of the node that dequantizes it.
+    packed_bytes, float_bytes: bytes of its codes in the model, and of its floats.
+    """
+
+    node: str
+    packed_bytes: int
+    float_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ShapeRow:
     """The results of one shape of several.
 
@@ -171,6 +184,7 @@ class Summary:
         together.
     padding: how inputs of other shapes are run, or "" if they are refused.
     run_time: the dimensions with a size at run time, in a sentence, or "".
+    floats: quantized weights that became floats at compile time.
     """
 
     target: str
@@ -200,6 +214,7 @@ class Summary:
     shapes: tuple[ShapeRow, ...] = ()
     padding: str = ""
     run_time: str = ""
+    floats: tuple[FloatRow, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -330,6 +345,7 @@ class Summary:
                 "host": host,
                 "moved": moved,
                 "calls": calls,
+                "floats": tuple(FloatRow(**row) for row in data.get("floats", ())),
                 "shapes": tuple(map(ShapeRow.from_dict, data.get("shapes", ()))),
                 "by_tvm": tuple(data.get("by_tvm", ())),
                 "fp32_layers": tuple(data.get("fp32_layers", ())),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
+    from romou.runtime.module.summary import FloatRow
 
 # Recorded time of AutoTVM's best kernel over the estimate, quartiles of tasks (docs/validation.md): of convolutions on
 # the GPUs with recordings and on any Adreno, and of depthwise convolutions.
@@ -108,6 +109,7 @@ class CheckReport:
     problems: reasons for exit code 1.
     remarks: what is not known, or not counted.
     tensors: name of a node -> its first output, for `node_data`.
+    floats: quantized weights that become floats at compile time.
     cpu_ms: time of the model by onnxruntime on this machine's CPU, None if onnxruntime cannot run it.
     """
 
@@ -128,6 +130,7 @@ class CheckReport:
     seconds: float = field(default=0.0, compare=False)
     tensors: Mapping[str, str] = field(default_factory=dict, repr=False)
     cpu_ms: float | None = field(default=None, compare=False)
+    floats: tuple[FloatRow, ...] = ()
 
     @property
     def ms(self) -> float | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from romou.base.errors import UsageError
 from romou.base.version import __version__
 from romou.runtime.module.profile import nodes_text
-from romou.tools.report.table import memory_text, mib, number, table_of_numbers
+from romou.tools.report.table import float_lines, memory_text, mib, number, table_of_numbers
 
 if TYPE_CHECKING:
     from romou.tools.inspection.check import CheckedLayer, CheckReport
@@ -54,7 +54,7 @@ def check_lines(report: CheckReport) -> Iterator[tuple[str, list[str]]]:
     lines += [f"on the host: {node.name}: {node.reason}. {node.hint}".rstrip() for node in report.host]
     if report.by_tvm:
         lines.append(f"by a schedule of TVM's, without an estimate: {', '.join(report.by_tvm)}")
-    yield "Nodes", lines
+    yield "Nodes", [*lines, *float_lines(report.floats)]
     lines = ["no estimate" if report.ms is None else f"{report.ms:.3f} ms in all, by the estimate"]
     if report.between_ms is not None:
         low, high = report.between_ms

@@ -17,7 +17,7 @@ from romou.runtime.module.profile import nodes_text
 if TYPE_CHECKING:
     from romou.runtime.module import MemoryUse
     from romou.runtime.module.profile import Profile
-    from romou.runtime.module.summary import LayerRow, Summary
+    from romou.runtime.module.summary import FloatRow, LayerRow, Summary
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -210,7 +210,7 @@ _INSTEAD = {
 
 
 def device_lines(summary: Summary) -> list[str]:
-    """Return lines on exceptional nodes: shares on the host, nodes that moved and why, and TVM's schedules.
+    """Return lines on exceptional nodes: on the host, moved and why, by TVM's schedules, dequantized to floats.
 
     Empty if there are none.
     """
@@ -232,7 +232,21 @@ def device_lines(summary: Summary) -> list[str]:
     ]
     if summary.by_tvm:
         lines.append(f"By a schedule of TVM's: {', '.join(summary.by_tvm)}.")
-    return lines
+    return [*lines, *float_lines(summary.floats)]
+
+
+def float_lines(rows: Sequence[FloatRow]) -> list[str]:
+    """Return lines on quantized weights that became floats: the bytes of all together, and of each."""
+    if not rows:
+        return []
+    floats, packed = (mib(sum(sizes)) for sizes in zip(*((r.float_bytes, r.packed_bytes) for r in rows), strict=True))
+    return [
+        f"Dequantized at compile time: weights of {len(rows)} nodes take {floats} MiB as floats, {packed} MiB packed.",
+        *(
+            f"dequantized: {row.node}: {mib(row.float_bytes)} MiB as floats, {mib(row.packed_bytes)} MiB packed"
+            for row in rows
+        ),
+    ]
 
 
 def shapes_table(summary: Summary) -> Table:
