@@ -1,17 +1,19 @@
 """Measures tokens a second of a language model's decoder, and which share of the memory's bandwidth they use.
 
-python benchmarks/bench_decoder.py [--model FILE.onnx | --full] [--target TARGET] [--precision P ...] [--prompt N]
-                                   [--tokens N] [--chunk N] [--length N] [--trials N]
+python benchmarks/bench_decoder.py [--model FILE.onnx | --full] [--weights W ...] [--target TARGET] [--precision P ...]
+                                   [--prompt N] [--tokens N] [--chunk N] [--length N] [--trials N]
 default: the bundled decoder, weights of 4 bits and of fp32, on opencl -device=host
+in a minute or two: --full --layers 4 --words 8192 --precision float16
 
 A token reads the weight of each product once, so the bandwidth limits its rate. `GB/s` are these bytes times the rate,
 `share` is their part of the bytes a second that a copy reads and writes. --full makes a decoder of half a billion
-weights, with seeded numbers.
+weights, with seeded numbers. A line with the seconds of its steps follows each measurement, before the table.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 
 import click
@@ -23,6 +25,9 @@ from rich.table import Table
 import romou
 from romou.models.decoder import FULL, DecoderShape, decoder
 
+# Name of a kind of weights -> bits of a decoder.
+_WEIGHTS = {"4 bits": 4, "fp32": 32}
+_COLUMNS = ("weights", "precision", "tokens/s", "prompt tokens/s", "GB/s", "share")
 _PRODUCTS = {"Gemm": (1,), "MatMul": (1,), "MatMulNBits": (1, 2, 3)}
 
 
@@ -49,10 +54,34 @@ def copy_rate(target: str, mib: int) -> float:
     return 8 * elements / (1e-3 * min(compiled.times(repeat=5)))
 
 
+class Watch:
+    """The seconds of the steps before a measurement."""
+
+    def __init__(self) -> None:
+        self._steps: list[str] = []
+        self._start = time.perf_counter()
+
+    def mark(self, step: str) -> None:
+        """End a step."""
+        now = time.perf_counter()
+        self._steps.append(f"{step} in {now - self._start:.1f} s")
+        self._start = now
+
+    @property
+    def text(self) -> str:
+        """The steps since the last text."""
+        steps, self._steps = self._steps, []
+        return ", ".join(steps)
+
+
 @click.command()
 @click.option("--model", default=None, help="A decoder as onnxruntime-genai exports it.")
 @click.option("--full", is_flag=True, help="A decoder of half a billion weights.")
 @click.option("--layers", default=None, type=int, help="Layers of it, where not all fit in memory as floats.")
+@click.option("--words", default=None, type=int, help="Rows of its embedding, most of its weights with few layers.")
+@click.option(
+    "--weights", multiple=True, type=click.Choice(list(_WEIGHTS)), default=list(_WEIGHTS), help="Kinds of weights."
+)
 @click.option("--target", default="opencl -device=host", show_default=True)
 @click.option("--precision", "precisions", multiple=True, default=["float32"], show_default=True)
 @click.option("--prompt", default=64, show_default=True, help="Tokens of the prompt.")
@@ -65,6 +94,8 @@ def main(
     model: str | None,
     full: bool,
     layers: int | None,
+    words: int | None,
+    weights: Sequence[str],
     target: str,
     precisions: Sequence[str],
     prompt: int,
@@ -76,27 +107,32 @@ def main(
 ) -> None:
     """Run the command line above."""
     shape = FULL if full else DecoderShape()
-    shape = shape if layers is None else dataclasses.replace(shape, layers=layers)
-    several = {"4 bits": decoder(shape), "fp32": decoder(dataclasses.replace(shape, bits=32))}
-    if model is not None:
-        several = {model: onnx.load(model)}
+    sizes = {name: size for name, size in (("layers", layers), ("words", words)) if size is not None}
+    shape = dataclasses.replace(shape, **sizes)
     limit = copy_rate(target, copy_mib)
     table = Table(title=f"{target}: a copy moves {limit / 1e9:.1f} GB/s")
-    for name in ("weights", "precision", "tokens/s", "prompt tokens/s", "GB/s", "share"):
-        table.add_column(name, justify="left" if name in ("weights", "precision") else "right")
-    for name, proto in several.items():
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _COLUMNS[:2] else "right")
+    for name in [model] if model is not None else weights:
+        # A decoder of fp32 weights takes as long as a compilation, so it is made when its turn comes.
+        watch = Watch()
+        proto = onnx.load(model) if model is not None else decoder(dataclasses.replace(shape, bits=_WEIGHTS[name]))
+        watch.mark("made")
         for precision in precisions:
             made = romou.Decoder(
                 proto, target=target, precision=precision, chunk=chunk, length=length, trials=trials, verify=False
             )
+            watch.mark("compiled")
             ids = np.random.default_rng(0).integers(0, 1000 if model else shape.words, prompt).tolist()
             # Runs are captured in the second one.
             made.generate(ids, min(tokens, 4))
             result = made.generate(ids, tokens)
+            watch.mark("ran")
             rate = result.rate or float("nan")
             bytes_a_second = rate * weight_bytes(proto, precision)
             cells = (f"{rate:.1f}", f"{result.prompt_rate:.1f}", f"{bytes_a_second / 1e9:.2f}")
             table.add_row(name, precision, *cells, f"{bytes_a_second / limit:.1%}")
+            print(f"{name}, {precision}: {cells[0]} tokens/s, {cells[1]} of the prompt; {watch.text}", flush=True)
     Console().print(table)
 
 
