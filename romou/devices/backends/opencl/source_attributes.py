@@ -26,7 +26,7 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 
 The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.kernel_attributes`).
 
-Conversions of fp16 in memory (`fp16_accesses.py`).
+Conversions of fp16 in memory (`fp16_accesses.py`), and rounding to whole numbers (`rounding.py`).
 
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 
@@ -48,7 +48,14 @@ from typing import Any
 
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
-from romou.devices.backends.opencl import dot_products, fp16_accesses, ptx_functions, sub_groups, word_accesses
+from romou.devices.backends.opencl import (
+    dot_products,
+    fp16_accesses,
+    ptx_functions,
+    rounding,
+    sub_groups,
+    word_accesses,
+)
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
@@ -197,6 +204,7 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
             sub_groups.definitions,
             dot_products.definitions,
             fp16_accesses.definitions,
+            rounding.definitions,
             word_accesses.definitions,
             ptx_functions.definitions,
         )
@@ -221,7 +229,7 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
-    body = fp16_accesses.renamed(_aligned(body))
+    body = rounding.renamed(fp16_accesses.renamed(_aligned(body)))
     size = ""
     if (sub_group := sub_groups.size_of(body)) is not None:
         body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
