@@ -59,6 +59,16 @@ std::string platform_text(cl_platform_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetPlatformInfo(id, what, bytes, out, need); });
 }
 
+/// Return whether this processor has VNNI for vectors of 128 to 512 bits, and the driver's compiler takes assembly: PoCL's does, Intel's does not.
+bool takes_vnni(const DeviceFacts& facts) {
+#if defined(__x86_64__)
+  const bool is_pocl = (facts.type & CL_DEVICE_TYPE_CPU) && facts.platform == "Portable Computing Language";
+  return is_pocl && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
 DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   DeviceFacts facts;
   facts.platform = platform_text(platform.id, CL_PLATFORM_NAME);
@@ -84,6 +94,7 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   facts.image_pitch_align_texels = query<cl_uint>(id, CL_DEVICE_IMAGE_PITCH_ALIGNMENT);
   facts.timer_resolution_ns = query<size_t>(id, CL_DEVICE_PROFILING_TIMER_RESOLUTION);
   facts.divides_exactly = query<cl_bitfield>(id, CL_DEVICE_SINGLE_FP_CONFIG) & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT;
+  facts.has_vnni = takes_vnni(facts);
   facts.has_unified_memory = query<cl_bool>(id, CL_DEVICE_HOST_UNIFIED_MEMORY) == CL_TRUE;
   facts.has_images = query<cl_bool>(id, CL_DEVICE_IMAGE_SUPPORT) == CL_TRUE;
   if (facts.has_images) {

@@ -41,6 +41,7 @@ struct DeviceFacts {
   cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, compute_capability = 0, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
   bool has_images = false, has_unified_memory = false;
   bool divides_exactly = false;  ///< whether fp32 division is correctly rounded in programs built for it
+  bool has_vnni = false;         ///< whether programs may have AVX-512's products of bytes as inline assembly (VNNI)
   size_t image_max_width = 0, image_max_height = 0, image_max_layers = 0;
   size_t timer_resolution_ns = 0;
 };

@@ -27,6 +27,8 @@ std::string build_options(const Device& device, const std::string& source) {
   if (device.facts().divides_exactly && source.find("/* correctly rounded */") != std::string::npos) {
     options += " -cl-fp32-correctly-rounded-divide-sqrt";
   }
+  // romou/devices/backends/opencl/dot_products.py asks for it.
+  if (device.facts().has_vnni && source.find("ROMOU_VNNI") != std::string::npos) options += " -DROMOU_VNNI";
   return options;
 }
 

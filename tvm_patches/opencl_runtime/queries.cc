@@ -59,6 +59,7 @@ String devices() {
     object.Set("makes_windows", api().clCreateSubBuffer != nullptr);
     object.Set("max_alloc_bytes", number(facts.max_alloc_bytes));
     object.Set("has_unified_memory", facts.has_unified_memory);
+    object.Set("has_vnni", facts.has_vnni);
     object.Set("has_images", facts.has_images);
     object.Set("max_image_width", number(facts.image_max_width));
     object.Set("max_image_height", number(facts.image_max_height));

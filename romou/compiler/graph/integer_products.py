@@ -158,7 +158,12 @@ class _Rewriter(MainRewriter):
             correction = (correction - value.astype(np.int64).item() * matrix.sums.astype(np.int64)).astype(np.int32)
         operands = [self._words[key], relax.const(matrix.words), relax.const(correction)]
         if not is_fixed:
-            points = self.bb.emit(relax.op.reshape(self.plain_expr(zero), (1 if kind == "one" else work.m,)))
+            # The bytes that it widens, if it does, so that no kernel does only that.
+            widened = self._bytes_of(zero)
+            points = self.plain_expr(zero if widened is None or widened.zero is not None else widened.data)
+            shape = () if kind == "one" else (work.m,)
+            if shape_of(zero) != shape:
+                points = self.bb.emit(relax.op.reshape(points, shape))
             operands += [relax.const(matrix.sums), points]
         return self.bb.emit_te(
             work.define,

@@ -261,17 +261,19 @@ def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
     return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 
 
-# Functions of four bytes with four bytes, which each language's folder defines.
-DOT_CALL = re.compile(r"\bdot_of_bytes_(ss|us)\b")
+# Functions of four bytes with four bytes, which each language's folder defines. Those of vectors are OpenCL's.
+DOT_CALL = re.compile(r"\bdot_of_bytes_(ss|us)(?:_(\d+))?\b")
 
 
 def dot_of_bytes(data: tirx.Expr, weight: tirx.Expr, total: tirx.Expr, *, is_signed: bool) -> tirx.Expr:
     """Return `total`, an int32, plus the dot product of the four bytes of two uint32. It wraps around.
 
     data: its bytes are signed, or unsigned.
-    weight: its bytes are signed.
+    weight: its bytes are signed. `weight` and `total` may be vectors. All lanes meet `data`.
     """
-    return tirx.call_pure_extern("int32", f"dot_of_bytes_{'ss' if is_signed else 'us'}", data, weight, total)
+    lanes = int(tvm.DataType(str(weight.ty)).lanes)
+    name = f"dot_of_bytes_{'ss' if is_signed else 'us'}" + (f"_{lanes}" if lanes > 1 else "")
+    return tirx.call_pure_extern(vector_type("int32", lanes), name, data, weight, total)
 
 
 # Accesses of bytes, four to a word of 32 bits, which OpenCL's folder defines.

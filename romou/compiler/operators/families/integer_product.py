@@ -85,6 +85,8 @@ _LEAST_ACROSS = 8
 # Lanes of a vector on a CPU, and vectors of columns of a work-item. On a Xeon with AVX-512, 8 lanes and 4 vectors take
 # PoCL 3.1 and Intel's OpenCL 1.3 times as long.
 _CPU_LANES, _CPU_VECTORS = 16, 2
+# Rows and vectors of columns of a work-item with dot products of vectors: 16 sums in registers, for 8 loads a word.
+_CPU_DOT_ROWS, _CPU_DOT_VECTORS = 4, 4
 
 
 class IntegerTemplate(PackedTemplate):
@@ -169,8 +171,12 @@ class IntegerTemplate(PackedTemplate):
         lanes = min(_CPU_LANES, limits.vector_lanes) if limits.is_cpu else LANES
         multiply = DOT if limits.dot_products is not None else FLOAT
         convert = OF_STEP if limits.is_cpu and multiply == FLOAT else OF_WORD
-        columns = _CPU_VECTORS * lanes if limits.is_cpu else lanes
-        config = space.default(lanes=lanes, item_columns=columns, multiply=multiply, convert=convert)
+        vectors = 1 if not limits.is_cpu else _CPU_VECTORS if multiply == FLOAT else _CPU_DOT_VECTORS
+        config = space.default(lanes=lanes, item_columns=vectors * lanes, multiply=multiply, convert=convert)
+        if limits.is_cpu and multiply == DOT:
+            most = min(self.workload.m, _CPU_DOT_ROWS)
+            rows = max(rows for rows in map(int, space.knobs["item_data"]) if rows <= most)
+            return space.nearest_valid(config.replace(item_data=rows, group_columns=1))
         for rows in sorted((int(rows) for rows in space.knobs["item_data"]), reverse=True):
             config = config.replace(item_data=rows)
             if limits.is_cpu or limits.registers is None or self.registers(config) + ADDRESSES <= limits.registers:
@@ -193,7 +199,12 @@ class IntegerTemplate(PackedTemplate):
         function = vector_tiles.multiply_add if vector_tiles is not None and limits.has_vector_arithmetic else "plain"
         multiply_add = None if function == "plain" else function
         func = IntegerKernel(
-            self._simplified, self.workload, self.operands, config, multiply_add=multiply_add
+            self._simplified,
+            self.workload,
+            self.operands,
+            config,
+            multiply_add=multiply_add,
+            has_dots_of_vectors=limits.is_cpu and limits.has_dot_fallback,
         ).function()
         return tvm.IRModule({"main": advance_pointers(func) if limits.is_mobile else func})
 

@@ -12,7 +12,8 @@ A work-item sums up `item_data` rows of activations times `item_columns` columns
 
 Products are computed in one of these ways. Both are exact.
 
-    dot       sums = dot_of_bytes(row's word, column's word, sums), the device's instruction or four integer products
+    dot       sums = dot_of_bytes(row's word, column's word, sums), the device's instruction or four integer products.
+              On CPUs a row's word meets a vector of columns
     float     sums += float(byte of the row) * float(byte of the column), in vectors of columns. Before fp32 could round
               (`IntegerProduct.exact_words`), sums are added to integers. A group may convert the rows of activations of
               such a stage at once, into local memory, which its work-items share
@@ -104,6 +105,7 @@ class IntegerKernel(KernelWriter):
     """The writer of one config's kernel.
 
     multiply_add: the function that adds products of floats, or None for a product and a sum.
+    has_dots_of_vectors: whether the language's integer dot products take vectors of columns.
     """
 
     def __init__(
@@ -114,10 +116,12 @@ class IntegerKernel(KernelWriter):
         config: Config,
         *,
         multiply_add: str | None = None,
+        has_dots_of_vectors: bool = False,
     ) -> None:
         self.func, self.work, self.operands = func, work, operands
         self.tiles = tiles = Tiles(work, config)
         self._multiply_add = multiply_add
+        self.has_dots_of_vectors = has_dots_of_vectors
         self.rows, self.columns, self.lanes = (int(config[name]) for name in ("item_data", "item_columns", "lanes"))
         self.group, self.row_group, self.x, self.part, self.stage, self.iteration = (
             tirx.Var(name, "int32") for name in ("group", "row_group", "x", "part", "stage", "iteration")
@@ -247,12 +251,17 @@ class IntegerKernel(KernelWriter):
         )
 
     def _add_dots(self, word: int) -> list[tirx.Stmt]:
-        statements = []
+        lanes, statements = self.lanes if self.has_dots_of_vectors else 1, []
+
+        def lanes_from(first: int) -> tirx.Expr:
+            index = self._index(first)
+            return tirx.Ramp(index, self._index(1), lanes) if lanes > 1 else index
+
         for row in range(self.rows):
             data = self._at(self.data, row * VECTOR + word)
-            for column in range(self.columns):
-                at = row * self.columns + column
-                weight, total = self._at(self.words, column), self._at(self.sums, at)
+            for column in range(0, self.columns, lanes):
+                at = lanes_from(row * self.columns + column)
+                weight, total = self._at(self.words, lanes_from(column)), self._at(self.sums, at)
                 statements.append(
                     self._put(self.sums, at, dot_of_bytes(data, weight, total, is_signed=self.work.is_signed))
                 )

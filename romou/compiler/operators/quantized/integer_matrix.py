@@ -145,7 +145,7 @@ class IntegerProduct:
         data: the words of activations (m, words).
         weight: the packed weight (words, columns).
         corrections: int32 (n,), see `IntegerMatrix.correction`.
-        sums, zero: sums of the weight's columns, and 8-bit zero points of shape (1,) or (m,), or neither.
+        sums, zero: sums of the weight's columns, and zero points of shape (), (1,) or (m,), or neither.
         """
         k = te.reduce_axis((0, self.words), "k")
 
@@ -162,7 +162,8 @@ class IntegerProduct:
             value = total[i, j] + corrections[j]
             if zero is None or sums is None:
                 return value
-            return value - zero[i if self.zero == "rows" else 0].astype("int32") * sums[j]
+            point = zero(*([i] if self.zero == "rows" else [0] * len(zero.shape)))
+            return value - point.astype("int32") * sums[j]
 
         return te.compute(total.shape, corrected, name="corrected")
 

@@ -246,11 +246,11 @@ def _has_fp16(facts: Mapping[str, Any]) -> bool:
 def _dot_products(facts: Mapping[str, Any]) -> str | None:
     """Return the bytes that dot products multiply with signed bytes.
 
-    None for CPUs: Intel's runtime emulates Khronos' extension, at a tenth of the speed of floats. That extension alone
-    is not enough: kernels are OpenCL C 1.2, for which some compilers do not declare its functions.
+    CPUs have them by VNNI. Intel's runtime emulates Khronos' extension, at a tenth of the speed of floats. That
+    extension alone is not enough: kernels are OpenCL C 1.2, for which some compilers do not declare its functions.
     """
     if facts["type"] == "cpu":
-        return None
+        return "mixed" if facts.get("has_vnni") else None
     if has_any(facts, ARM_DOT):
         return "signed"
     return "mixed" if has_any(facts, QUALCOMM_DOT) else None

@@ -23,23 +23,43 @@ _FUNCTIONS = {
         (QUALCOMM_DOT, QUALCOMM_DOT, "qcom_dot8_acc(b, a, c)"),
     ),
 }
-_BYTES = {"s": "((int)((x) << (24 - 8 * (i))) >> 24)", "u": "((int)((x) >> (8 * (i)) & 255u))"}
+_BYTES = {"s": "(as_int{n}(({x}) << {up}) >> 24)", "u": "as_int{n}(({x}) >> {down} & 255u)"}
+# Where the runtime defines this, the processor multiplies a word's unsigned bytes with the signed bytes of a vector of
+# words in one instruction, for which PoCL's compiler has no function.
+_VNNI = "defined(ROMOU_VNNI) && defined(__AVX512VL__)"
 
 
 def definitions(texts: Sequence[str]) -> str:
     """Return the text in front of kernels that call dot products. "" if none does."""
-    return "".join(_definition(signs) for signs in sorted({call for text in texts for call in DOT_CALL.findall(text)}))
+    calls = sorted({call for text in texts for call in DOT_CALL.findall(text)})
+    return "".join(_of_vectors(signs, lanes) if lanes else _of_words(signs) for signs, lanes in calls)
 
 
-def _definition(signs: str) -> str:
-    lines = []
+def _of_words(signs: str) -> str:
+    head, lines = f"int dot_of_bytes_{signs}(uint a, uint b, int c)", []
     for number, (extension, macro, expression) in enumerate(_FUNCTIONS[signs]):
         lines += [
             f"#{'elif' if number else 'if'} defined({macro})",
             *([f"#pragma OPENCL EXTENSION {extension} : enable"] if extension != KHRONOS_DOT else []),
-            f"int dot_of_bytes_{signs}(uint a, uint b, int c) {{ return {expression}; }}",
+            f"{head} {{ return {expression}; }}",
         ]
-    first, second = (_BYTES[sign].replace("(x)", f"({name})") for sign, name in zip(signs, "ab", strict=True))
-    products = " + ".join(f"{first} * {second}".replace("(i)", str(at)) for at in range(4))
-    lines += ["#else", f"int dot_of_bytes_{signs}(uint a, uint b, int c) {{ return c + {products}; }}", "#endif"]
+    lines += ["#else", f"{head} {{ return {_products(signs, '')}; }}", "#endif"]
     return "\n".join(lines) + "\n"
+
+
+def _of_vectors(signs: str, lanes: str) -> str:
+    head = f"int{lanes} dot_of_bytes_{signs}_{lanes}(uint a, uint{lanes} b, int{lanes} c)"
+    plain = f"{head} {{ return {_products(signs, lanes)}; }}\n"
+    if signs != "us":
+        return plain
+    assembly = f'__asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"((uint{lanes})a), "v"(b)); return c;'
+    return f"#if {_VNNI}\n{head} {{ {assembly} }}\n#else\n{plain}#endif\n"
+
+
+def _products(signs: str, lanes: str) -> str:
+    """Return c and the products of the bytes of a word `a` with those of `b`, words of `lanes` lanes."""
+
+    def byte(sign: str, word: str, lanes: str, number: int) -> str:
+        return _BYTES[sign].format(x=word, n=lanes, up=24 - 8 * number, down=8 * number)
+
+    return " + ".join(["c", *(f"{byte(signs[0], 'a', '', at)} * {byte(signs[1], 'b', lanes, at)}" for at in range(4))])
