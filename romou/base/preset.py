@@ -26,6 +26,7 @@ class Registers:
     most_strided_taps: most taps of a depthwise window at a stride, if four of its outputs fit into the registers. None
         for no limit.
     waiting: 32-bit registers of a work group that waits at barriers. None for no such limit.
+    read_ahead: most registers for the sums, pointers and vectors of an iteration that reads odd rows in vectors.
     max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
         register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
     max_needed_fp16: the same for kernels in fp16 if the register file is dedicated, else for kernels with fp16 sums.
@@ -45,6 +46,7 @@ class Registers:
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None
     waiting: int | None = None
+    read_ahead: int = 1
     max_needed: int | None = None
     max_needed_fp16: int | None = None
     max_needed_between_transforms: int | None = None

@@ -79,6 +79,7 @@ from romou.compiler.passes.image_addressing import address_images, name_stored_t
 from romou.compiler.passes.kernel_attributes import keep_attributes
 from romou.compiler.passes.nan import keep_nan
 from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers
+from romou.compiler.passes.odd_sums import read_odd_sums
 from romou.compiler.passes.own_memory import name_own_memory
 from romou.compiler.passes.positive_division import divide_positive
 from romou.compiler.passes.shared_loads import share_loads
@@ -249,6 +250,7 @@ DEVICE = listed(
     # Behind UnrollLoop: these loops stay
     stage(unroll_by_compiler, "the device's compiler unrolls long loops"),
     stage(unroll_without_pragmas, "OpenCL C has no pragma for the device's compiler"),
+    stage(read_odd_sums, "an iteration of an odd sum reads vectors, not single numbers"),
     stage(advance_pointers, "a pointer that advances replaces an address in each iteration"),
     stage(shorten_functions, "compilers need long for long straight-line code"),
     # No estimate counts the comparison: beside a load, a maximum costs nothing

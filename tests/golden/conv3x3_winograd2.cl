@@ -161,13 +161,16 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
   int at_6 = (at_3 + min((int)(at_2 + 2), (int)48));
   int at_7 = (at_3 + min((int)(at_2 + 3), (int)48));
   int at_8 = (((group_y * 4) + local_y) + (at * 64));
+  const __global float4* transformed_at = transformed_ptr + at_4;
+  const __global float4* transformed_at_1 = transformed_ptr + at_5;
+  const __global float4* transformed_at_2 = transformed_ptr + at_6;
+  const __global float4* transformed_at_3 = transformed_ptr + at_7;
   const __global float4* weight_at = weight_ptr + at_8;
   for (int ic = 0; ic < 8; ++ic) {
-    int at_ic = (ic * 49);
-    patch_local_ptr[0] = transformed_ptr[(at_4 + at_ic)];
-    patch_local_ptr[1] = transformed_ptr[(at_5 + at_ic)];
-    patch_local_ptr[2] = transformed_ptr[(at_6 + at_ic)];
-    patch_local_ptr[3] = transformed_ptr[(at_7 + at_ic)];
+    patch_local_ptr[0] = transformed_at[0];
+    patch_local_ptr[1] = transformed_at_1[0];
+    patch_local_ptr[2] = transformed_at_2[0];
+    patch_local_ptr[3] = transformed_at_3[0];
     float4 value = weight_at[0];
     acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
@@ -188,6 +191,10 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
     acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
     acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+    transformed_at += 49;
+    transformed_at_1 += 49;
+    transformed_at_2 += 49;
+    transformed_at_3 += 49;
     weight_at += 1024;
   }
   int at_9 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));

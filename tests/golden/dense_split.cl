@@ -26,8 +26,9 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
   int at_1 = ((group_y * 4) + local_y);
   int at_2 = min((int)at_1, (int)24);
   int at_3 = (local_z * 64);
+  const __global float4* data_at = data_ptr + at;
   for (int k = 0; k < 16; ++k) {
-    patch_local_ptr[0] = data_ptr[(at + k)];
+    patch_local_ptr[0] = data_at[0];
     int at_k = (at_3 + (k * 4));
     float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, at_k, 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), v_, part_shared_local_ptr[0]);
@@ -37,6 +38,7 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), v__2, part_shared_local_ptr[0]);
     float4 v__3 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_k + 3), 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), v__3, part_shared_local_ptr[0]);
+    data_at += 1;
   }
   vstore4(part_shared_local_ptr[0], 0, part_shared_ptr + ((local_y + (local_z * 4)) * 4));
   acc_local_ptr[0] = 0.000000e+00f;

@@ -111,7 +111,7 @@ def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> Kern
     if not any(" += " in kernel.source for kernel in kernels):
         return usage
     # Registers are counted in the kernel with advancing pointers, but addresses can only be read if they are indices.
-    kernels = inspect_function(scheduled, target, without=["advance_pointers"])
+    kernels = inspect_function(scheduled, target, without=["read_odd_sums", "advance_pointers"])
     indexed = read_usage([kernel.lowered for kernel in kernels], task.template, config)
     return dataclasses.replace(
         indexed,

@@ -306,7 +306,8 @@ class ContractionTemplate(Template):
         # If fp16 is only stored, it is converted by functions that take an offset, not a pointer.
         reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
         has_pointers = limits.is_mobile and reads_buffers and reads_numbers
-        return tvm.IRModule({"main": advance_pointers(scheduled) if has_pointers else scheduled})
+        read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
+        return tvm.IRModule({"main": advance_pointers(scheduled, read_ahead) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
         """Return the function scheduled by `config`. Its parameters are already in the config's images.

@@ -5,11 +5,13 @@ each load, ten instructions under Mesa's compiler for Adreno 630. From a pointer
 constant.
 
                                                     p = &data[base]
-    for k in 128:                                   q = &weight[other]
+                                                    q = &weight[other]
+    for k in 128:                                   r = &data[third]
       at = base + k                                 for k in 128:
-      at_1 = other + k * 512                          … p[0]   p[128]   q[0]   q[1] …
+      at_1 = other + k * 512                          … p[0]   p[128]   q[0]   q[1]   r[0] …
       … data[at]   data[at + 128]            ->       p += 1
       … weight[at_1]   weight[at_1 + 1]               q += 512
+      … data[third + k]                               r += 1
 
 Loops are marked (`primitives.advance_pointers`), and the innermost marked loops get pointers. After the last iteration
 they point beyond the tensor, but nothing is read there. An address that is itself loaded from memory stays in the loop,
@@ -18,14 +20,14 @@ because a store or a barrier may change it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad
-from tvm_ffi.structural import structural_map, structural_mutate
+from tvm_ffi.structural import structural_equal, structural_map, structural_mutate
 
 from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import is_pure
@@ -59,8 +61,9 @@ def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
 
 @dataclass(frozen=True)
 class _Pointer:
-    """The pointer that replaces a buffer: `variable` starts at `start`, advances by `step`. `buffer` begins at it."""
+    """A pointer into `source` that starts at the element `start` and advances by `step`. `buffer` begins at it."""
 
+    source: tirx.Buffer
     variable: tirx.Var
     buffer: tirx.Buffer
     start: tirx.Expr
@@ -70,49 +73,55 @@ class _Pointer:
     def of(cls, source: tirx.Buffer, start: tirx.Expr, step: int) -> _Pointer:
         name, dtype, scope = f"{source.name}_at", str(source.dtype), str(source.scope())
         variable = tirx.Var(name, PointerType(PrimType(dtype), scope))
-        return cls(variable, tirx.decl_buffer(source.shape, dtype, name, data=variable, scope=scope), start, step)
+        buffer = tirx.decl_buffer(source.shape, dtype, name, data=variable, scope=scope)
+        return cls(source, variable, buffer, start, step)
+
+    def reads(self, source: tirx.Buffer, start: tirx.Expr, step: int) -> bool:
+        """Return whether the pointer follows the same elements."""
+        return self.source.same_as(source) and self.step == step and structural_equal(self.start, start)
 
 
 def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect) -> tirx.Stmt:
     if nodes_in(loop.body, tirx.For) or loop.kind != tirx.ForKind.SERIAL:
         return loop
-    analyzer, body = tvm.sym.Analyzer(), list(statements_of(loop.body))
-    declared = {stmt.var for stmt in nodes_in(loop.body, tirx.Bind)}
-    # Addresses that the loop declares: variable -> (value in the first iteration, step).
-    steps: dict[tirx.Var, tuple[tirx.Expr, int]] = {}
+    body = list(statements_of(loop.body))
+    # What the loop declares, over variables from outside and the loop's.
+    values: dict[tirx.Var, tirx.Expr] = {}
     for stmt in body:
-        if (
-            not isinstance(stmt, tirx.Bind)
-            or str(stmt.var.ty) != "int32"
-            or any(node in declared for node in nodes_in(stmt.value, tirx.Var))
-        ):
-            continue
-        if nodes_in(stmt.value, TensorLoad) or not all(map(is_pure, nodes_in(stmt.value, tvm.ir.Call))):
-            continue
-        step = analyzer.simplify(_at(stmt.value, loop.loop_var, loop.loop_var + 1) - stmt.value)
-        if isinstance(step, tirx.IntImm):
-            steps[stmt.var] = analyzer.simplify(_at(stmt.value, loop.loop_var, loop.min)), int(step)
-    pointers: dict[tuple[tirx.Var, tirx.Var], _Pointer] = {}
+        if isinstance(stmt, tirx.Bind):
+            values[stmt.var] = _inlined(stmt.value, values)
+    pointers: list[_Pointer] = []
 
     def load(access: TensorLoad) -> tirx.Expr:
         source, parts = access.source, _parts(access.indices)
-        if parts is None or parts[0] not in steps or str(source.scope()) != "global" or source in written:
+        if parts is None or str(source.scope()) != "global" or source in written:
             return access
-        variable, constant = parts
-        pointer = pointers.setdefault((source, variable), _Pointer.of(source, *steps[variable]))
-        return tirx.BufferLoad(pointer.buffer, [tirx.const(constant, "int32")])
+        address, lanes = parts
+        # Without the loop's variable, an address is the same in each iteration.
+        is_kept = isinstance(address, tirx.Var) and address not in values
+        advance = (
+            None if is_kept or _is_constant(address, loop, values) else _advance_of(_inlined(address, values), loop)
+        )
+        if advance is None:
+            return access
+        start, constant, step = advance
+        pointer = next((p for p in pointers if p.reads(source, start, step)), None)
+        if pointer is None:
+            pointer = _Pointer.of(source, start, step)
+            pointers.append(pointer)
+        at = tirx.const(constant, "int32")
+        return tirx.BufferLoad(pointer.buffer, [at if lanes == 1 else tirx.Ramp(at, tirx.const(1, "int32"), lanes)])
 
-    mapped = [structural_map(stmt, (TensorLoad, load)) for stmt in body]
-    kept = [
-        stmt
-        for stmt in mapped
-        if not (isinstance(stmt, tirx.Bind) and stmt.var in steps and not _uses(mapped, stmt.var))
-    ]
+    kept = [structural_map(stmt, (TensorLoad, load)) for stmt in body]
+    for stmt in reversed(body):
+        if isinstance(stmt, tirx.Bind) and not _uses(kept, stmt.var):
+            kept = [other for other in kept if not (isinstance(other, tirx.Bind) and other.var.same_as(stmt.var))]
     before: list[tirx.Stmt] = []
-    for (source, _), pointer in pointers.items():
-        before.append(tirx.Bind(pointer.variable, dialect.pointer_to(pointer.variable.ty, source, pointer.start)))
+    for pointer in pointers:
+        start = dialect.pointer_to(pointer.variable.ty, pointer.source, pointer.start)
+        before.append(tirx.Bind(pointer.variable, start))
         before.append(tirx.DeclBuffer(pointer.buffer, data=pointer.variable))
-    after = [dialect.advance(pointer.variable, pointer.step) for pointer in pointers.values() if pointer.step]
+    after = [dialect.advance(pointer.variable, pointer.step) for pointer in pointers if pointer.step]
     new = tirx.For(
         loop.loop_var,
         loop.min,
@@ -130,13 +139,39 @@ def _at(expr: tirx.Expr, variable: tirx.Var, value: tirx.Expr) -> tirx.Expr:
     return structural_map(expr, (tirx.Var, lambda var: value if var.same_as(variable) else var))
 
 
-def _parts(indices: Sequence[tirx.Expr]) -> tuple[tirx.Var, int] | None:
-    """Return the variable and the constant of an index that is their sum."""
+def _inlined(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
+    return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
+
+
+def _is_constant(address: tirx.Expr, loop: tirx.For, values: Mapping[tirx.Var, tirx.Expr]) -> bool:
+    """Return whether neither the loop's variable nor anything that the loop declares is in an address."""
+    return not any(var.same_as(loop.loop_var) or var in values for var in nodes_in(address, tirx.Var))
+
+
+def _advance_of(address: tirx.Expr, loop: tirx.For) -> tuple[tirx.Expr, int, int] | None:
+    """Return an address in the first iteration as a sum with a constant, and its step.
+
+    None if the step varies or memory holds a part of the address.
+    """
+    if nodes_in(address, TensorLoad) or not all(map(is_pure, nodes_in(address, tvm.ir.Call))):
+        return None
+    analyzer = tvm.sym.Analyzer()
+    step = analyzer.simplify(_at(address, loop.loop_var, loop.loop_var + 1) - address)
+    if not isinstance(step, tirx.IntImm):
+        return None
+    start = analyzer.simplify(_at(address, loop.loop_var, loop.min))
+    if isinstance(start, tirx.Add) and isinstance(start.b, tirx.IntImm):
+        return start.a, int(start.b), int(step)
+    return start, 0, int(step)
+
+
+def _parts(indices: Sequence[tirx.Expr]) -> tuple[tirx.Expr, int] | None:
+    """Return the first address of an access to neighbours, and their number."""
     match list(indices):
-        case [tirx.Var() as variable]:
-            return variable, 0
-        case [tirx.Add(a=tirx.Var() as variable, b=tirx.IntImm() as constant)]:
-            return variable, int(constant)
+        case [tirx.Ramp(base=base, stride=tirx.IntImm(value=1), lanes=lanes)]:
+            return base, int(lanes)
+        case [index] if str(index.ty) == "int32":
+            return index, 1
     return None
 
 

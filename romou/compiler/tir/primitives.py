@@ -230,8 +230,11 @@ def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None
     sch.annotate(loop, UNROLL_BY_COMPILER, 1)
 
 
-def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Mark the innermost serial loops of a scheduled function for pointers that advance with them."""
+def advance_pointers(func: tirx.PrimFunc, read_ahead: int = 1) -> tirx.PrimFunc:
+    """Mark the innermost serial loops of a scheduled function for pointers that advance with them.
+
+    read_ahead: registers of an iteration that reads odd rows in vectors (`passes/odd_sums.py`). 1 for no vectors.
+    """
 
     def marked(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.SERIAL or int(loop.extent) < _LEAST_ADVANCED:
@@ -243,7 +246,7 @@ def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
             loop.kind,
             loop.body,
             loop.thread_binding,
-            {**loop.annotations, ADVANCE_POINTERS: 1},
+            {**loop.annotations, ADVANCE_POINTERS: read_ahead},
             loop.step,
         )
 

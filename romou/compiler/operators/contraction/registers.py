@@ -7,7 +7,7 @@ import math
 from romou.base.preset import Registers
 from romou.base.space import Config
 from romou.compiler.operators.contraction.form import Contraction
-from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Operations of a load with its address, and of an iteration, if a product of two numbers is one. Compilers count them
 # before they unroll a loop.
@@ -61,11 +61,12 @@ def _loads_of_block(contraction: Contraction, tile: Config, model: Registers) ->
 
 def rolled_registers(contraction: Contraction, tile: Config) -> int:
     """Return the registers of a long sum without a window. Its loop stays rolled and loads one weight at a time."""
-    *_, width = contraction.extents
-    tile_w = tile["tile_w"]
-    # If a row ends inside a tile, each pixel has an index.
-    indices = tile_w * (width % tile_w > 0)
-    return int(LANES * (tile["tile_o"] * tile_w + tile_w + 1) + 2 + indices)
+    o, _, width = contraction.extents
+    tile_o, tile_w = int(tile["tile_o"]), int(tile["tile_w"])
+    # If a row ends inside a tile, each pixel has an index, or in a buffer a pointer of 64 bits.
+    indices = tile_w * (width % tile_w > 0) * (2 if tile["data"] == MemoryKind.BUFFER else 1)
+    indices += 2 * tile_o * (o % tile_o > 0 and tile["weight"] == MemoryKind.BUFFER)
+    return int(LANES * (tile_o * tile_w + tile_w + 1) + 2 + indices)
 
 
 def window_row(contraction: Contraction, tile_w: int) -> int:

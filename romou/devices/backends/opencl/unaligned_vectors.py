@@ -1,4 +1,4 @@
-"""Accesses of vectors that start at any element of a buffer.
+"""Accesses of vectors that start at any element of a buffer of numbers.
 
 TVM's code generator splits a vector into scalars unless it can prove the vector's alignment, which a pointer to
 vectors requires. In a matrix with rows of 299 numbers, the alignment changes from row to row.
@@ -19,7 +19,7 @@ _NUMBERS = {"float32": "float", "uint16": "ushort"}
 
 
 def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Turn unaligned vector accesses of a lowered device function into calls. Only the code generator may follow.
+    """Turn vector accesses of buffers of numbers into calls. Only the code generator may follow.
 
     v = data[at : at + 4]      ->      v = load_unaligned_float4(&data[at])
     out[at : at + 4] = v       ->      store_unaligned_float4(v, &out[at])
@@ -27,10 +27,12 @@ def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
     For fp32 and the bits of fp16 in global memory. Functions that convert fp16 need no alignment
     (`passes/fp16_storage.py`).
     """
-    analyzer = tvm.sym.Analyzer()
 
     def start(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Expr | None:
-        """Return a pointer to the first of adjacent numbers that may be unaligned. None for any other access."""
+        """Return a pointer to the first of adjacent numbers. None for any other access.
+
+        Aligned ones of a buffer that is no array of vectors would be vload4 and vstore4, which Mesa's compilers split.
+        """
         index = indices[-1]
         if (
             len(indices) > 1
@@ -39,10 +41,8 @@ def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
             or str(buffer.scope()) != "global"
         ):
             return None
-        modular_set, lanes = analyzer.modular_set(index.base), int(index.lanes)
-        is_aligned = int(modular_set.coeff) % lanes == int(modular_set.base) % lanes == 0
         is_row = isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
-        return tirx.address_of(tirx.BufferLoad(buffer, [index.base])) if is_row and not is_aligned else None
+        return tirx.address_of(tirx.BufferLoad(buffer, [index.base])) if is_row else None
 
     def load(access: TensorLoad) -> tirx.Expr:
         at = start(access.source, access.indices)
