@@ -13,7 +13,7 @@ from tvm.relax import op
 
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
-from support.kernels.operators import error_of, random_arrays, reference, relax_tasks, run
+from support.kernels.operators import assert_agrees, error_of, random_arrays, reference, relax_tasks, run
 
 HOST = Target("opencl -device=host")
 # Shapes, the function, and whether its index needs divisions. Groups of 64 do not divide the sides.
@@ -40,3 +40,45 @@ def test_positions_alike_in_all_buffers_are_not_divided(name: str, opencl_device
     body = source[source.index("{", source.index("__kernel")) :]
     stores = "".join(line for line in body.splitlines() if not line.lstrip().startswith("if"))
     assert has_divisions or not re.search(r"/|%|>>", stores), body
+
+
+# Shapes and the function: one row, a row for each channel, rows that a broadcast keeps apart, values without vectors.
+ODD_ROWS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
+    "one row": ([(3, 7, 11), (3, 7, 11)], op.add),
+    "prime": ([(1009,)], op.square),
+    "short rows": ([(16, 2, 7)], op.square),
+    "short rows without vectors": ([(16, 2, 7), (16, 2, 7)], lambda a, b: op.power(op.abs(a), b)),
+    "short rows behind a channel": ([(1, 3, 5, 5), (3, 1, 1)], op.multiply),
+    "a row of three": ([(5, 3)], op.square),
+    "two whole vectors": ([(2, 2, 2)], op.square),
+    "scores and mask": ([(2, 3, 13, 13), (1, 1, 13, 13)], op.add),
+    "gate": ([(2, 5, 7, 9), (2, 5, 1, 1)], op.multiply),
+    "row": ([(4, 5, 7), (7,)], op.add),
+    "slice": ([(1, 9, 7, 11)], lambda a: op.square(op.strided_slice(a, [1, 3], [2, 1], [7, 10]))),
+    "concat": ([(5, 7), (5, 13)], lambda a, b: op.concat([a, b], axis=1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("device", ["adreno660", "mali_g76"])
+@pytest.mark.parametrize("name", ODD_ROWS)
+def test_odd_rows_are_vectors_and_single_numbers_on_phones(name: str, device: str, dtype: str) -> None:
+    shapes, function = ODD_ROWS[name]
+    target = Target(f"opencl -device={device}")
+    (task,) = relax_tasks(function, *shapes, dtype=dtype)
+    config = task.default_config(target)
+    assert config["vector_width"] == 4
+    arrays = random_arrays(task, np.random.default_rng(7))
+    rng = np.random.default_rng(8)
+    for each in (config, *task.space(target).sample(rng, 4)):
+        assert_agrees(target, task, each, arrays, reference(task, arrays), 1e-6 if dtype == "float32" else 2e-3)
+
+
+def test_all_axes_of_odd_rows_are_one_row() -> None:
+    """Nothing divides, and single numbers are behind the last vector alone."""
+    target = Target("opencl -device=adreno660")
+    (task,) = relax_tasks(op.add, (3, 77, 77), (3, 77, 77))
+    source = build_task(task, task.default_config(target), target).imports[0].inspect_source()
+    body = source[source.index("__kernel") :]
+    assert body.count("load_unaligned_float4(") == 2
+    assert not re.search(r"%|/|<<", body), body

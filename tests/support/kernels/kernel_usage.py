@@ -75,7 +75,13 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         unshared_buffer_bytes=unshared_bytes(False),
         unshared_image_bytes=unshared_bytes(True),
         access_width=min(
-            (load.lanes for load in group.loads if template.sums_products or load.tensor == names["data"]), default=1
+            (
+                load.lanes
+                for load in group.loads
+                # The first work-item reads no single number behind the whole vectors of a row.
+                if template.sums_products or (load.tensor == names["data"] and load.places_of_one[0].size)
+            ),
+            default=1,
         ),
         output_bytes=outputs * template.element_bytes,
         iterations=kernel.iterations,

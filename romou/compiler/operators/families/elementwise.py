@@ -17,6 +17,11 @@ In an operator without a graph around it, the knobs `data` and `output` put inpu
 
 If the vector's width does not divide its axis, the last vector ends at the end of the axis and overlaps the one before
 it. Elements in the overlap are stored once. Channels of images with odd rows are thus packed and unpacked in vectors.
+
+Without a transpose, axes that all buffers have in the same order are one row on phones, and the elements behind its
+last whole vector have a work-item each:
+
+    out[c, y, x] = f(a[c, y, x], b[c])      (5, 77, 77)      ->      1482 vectors and one element of each c
 """
 
 from __future__ import annotations
@@ -87,6 +92,8 @@ class Elementwise(StreamingTemplate):
         # CUDA stores vectors through pointers to vectors, which are aligned.
         may_overlap = self._across is not None and limits.has_vector_arithmetic
         widths = self._widths(self.shape[-1], may_overlap=may_overlap)
+        if limits.is_mobile and self._may_have_singles and LANES not in widths:
+            widths = [LANES, *widths]
         choices: dict[str, Sequence[Choice]] = {
             "vector_width": widths,
             "work_group": self._groups(limits),
@@ -108,7 +115,9 @@ class Elementwise(StreamingTemplate):
                 | (elements < 2 * outputs),
                 "work-items of several vectors less than twice the output": (config["items"] == 1)
                 | (elements * config["items"] < 2 * outputs),
-                "whole vectors in a row": (columns % config["vector_width"] == 0) | (config["across"] > 1),
+                "whole vectors in a row": (columns % config["vector_width"] == 0)
+                | (config["across"] > 1)
+                | ((config["vector_width"] == LANES) & (limits.is_mobile and self._may_have_singles)),
             }
 
         space.add_constraint(conditions)
@@ -145,7 +154,9 @@ class Elementwise(StreamingTemplate):
         widths = [int(width) for width in space.knobs["vector_width"]]
         may_overlap = self.element_bytes > 2 or (not self.images and only_moves(self._block.body.value))
         # A texel is one vector for any row length.
-        whole = [width for width in widths if may_overlap or self.shape[-1] % width == 0] or widths
+        # Single numbers behind whole vectors take no more instructions than a row of them.
+        has_any_length = may_overlap or self._across is None
+        whole = [width for width in widths if has_any_length or self.shape[-1] % width == 0] or widths
         across = LANES if limits.preset.streaming.has_square_tiles else 1
         return self._admitted(space, across=across, vector_width=max(whole), autobroadcast=False)
 
@@ -222,6 +233,40 @@ class Elementwise(StreamingTemplate):
                 return axis
         return None
 
+    @cached_property
+    def _row_axes(self) -> int:
+        """The number of last axes that are one row: each buffer has all of them in order, or none."""
+        variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
+        count = 1
+        while count < len(variables):
+            before, behind = variables[-count - 1], variables[-count]
+            if not _are_neighbours(before, behind, self.shape[-count], value):
+                break
+            count += 1
+        return count
+
+    @property
+    def _row(self) -> int:
+        """Elements of a row of `_row_axes`."""
+        return math.prod(self.shape[-self._row_axes :])
+
+    @property
+    def _may_have_singles(self) -> bool:
+        """True if a vector need not end where the last axis ends: elements behind the last whole vector are single.
+
+        The output is no slice of a buffer then, because slices have texels.
+        """
+        is_odd = self.shape[-1] % LANES > 0 and self._row > LANES
+        return is_odd and self._across is None and not self.images and not self._has_truth_values
+
+    def _has_singles(self, width: Any, across: Any) -> Any:
+        return (across == 1) & (self.shape[-1] % width > 0)
+
+    def _vectors(self, width: Any, across: Any) -> Any:
+        """Return the number of vectors of the output, with single elements. Tiles of `across` vectors count as one."""
+        singles = self.elements // self._row * (self._row // width + self._row % width)
+        return np.where(self._has_singles(width, across), singles, math.prod(self._grid(width, across)))
+
     @property
     def works_in_rows(self) -> bool:
         return self._across is None and len(self.shape) > 1 and self.shape[-1] % LANES == 0
@@ -248,6 +293,12 @@ class Elementwise(StreamingTemplate):
 
     def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
         width, across = knobs["vector_width"], knobs["across"]
+        if self._has_singles(width, across):
+            rows, elements = self._elements_of(vectors[vectors < self._vectors(width, across)], width)
+            split = len(self.shape) - self._row_axes
+            flat = [*np.unravel_index(rows, self.shape[:split])] if split else []
+            row = [*flat, *np.unravel_index(elements, self.shape[split:])]
+            return lambda _block: [axis[:, None] for axis in row]
         grid = self._grid(width, across)
         indices = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
         indices[-1] = np.minimum(indices[-1] * width, self.shape[-1] - width) + np.arange(width)
@@ -256,6 +307,13 @@ class Elementwise(StreamingTemplate):
             indices[self._across] = first + np.arange(across)[:, None]
         return lambda _block: indices
 
+    def _elements_of(self, vectors: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row, and the elements in the row, of each vector. A single element is there `width` times."""
+        whole, single = divmod(self._row, width)
+        rows, number = (axis[:, None] for axis in np.divmod(vectors, whole + single))
+        elements = np.where(number < whole, number * width + np.arange(width), whole * width + number - whole)
+        return np.broadcast_to(rows, elements.shape), elements
+
     def access_width(self, width: int, across: int = 1) -> int:
         """Return the lanes of the narrowest load of "data"."""
         return super().access_width(width) if across == 1 else across
@@ -263,6 +321,10 @@ class Elementwise(StreamingTemplate):
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
         """Return the output elements that the first group stores, without overlaps and padding."""
         width, across = knobs["vector_width"], knobs["across"]
+        if self._has_singles(width, across):
+            count = min(knobs["work_group"] * knobs["items"], int(self._vectors(width, across)))
+            rows, elements = self._elements_of(np.arange(count), width)
+            return len(np.unique(rows * self._row + elements))
         grid = self._grid(width, across)
         indices = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
         steps = {len(grid) - 1: width} | ({} if across == 1 or self._across is None else {self._across: across})
@@ -271,7 +333,7 @@ class Elementwise(StreamingTemplate):
         return int(np.prod(new, axis=0).sum())
 
     def work_groups(self, columns: Columns) -> Any:
-        vectors = math.prod(self._grid(columns["vector_width"], columns["across"]))
+        vectors = self._vectors(columns["vector_width"], columns["across"])
         return -(-vectors // (columns["work_group"] * columns["items"]))
 
     @property
@@ -288,15 +350,17 @@ class Elementwise(StreamingTemplate):
         axes = [axis.var for axis in self._block.iter_vars[:-1]]
         group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
         grid = self._grid(width, across)
-        texels = math.prod(grid)
+        texels = int(self._vectors(width, across))
         texel = (group * items + item) * size + thread
-        indices = unravel(texel, grid if across > 1 or self.image_scopes(config, limits) else self._joined(grid, width))
-        if across == 1:
+        if self._has_singles(width, across):
+            body, buffers = self._vectors_and_singles(texel, width)
+        elif across == 1:
+            indices = unravel(texel, grid if self.image_scopes(config, limits) else self._joined(grid, width))
             position = [*axes, vectors.index] if self._block.body.indices else []
             body, buffers = vectors.store(self._block.body.buffer, position, bounded(value))
             body = substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True)))
         else:
-            body, buffers = self._square(indices, width, across)
+            body, buffers = self._square(unravel(texel, grid), width, across)
         body = broadcast_scalars(body) if config.get("autobroadcast") else body
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
@@ -305,6 +369,25 @@ class Elementwise(StreamingTemplate):
         for name, scope in self.image_scopes(config, limits).items():
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})
+
+    def _vectors_and_singles(self, item: tirx.Expr, width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Return statements of a work-item that stores a whole vector of a row or one element behind them all."""
+        block, value = self._block, bounded(self._block.body.value)
+        variables = [axis.var for axis in block.iter_vars]
+        split, (whole, single) = len(variables) - self._row_axes, divmod(self._row, width)
+        *leading, number = unravel(item, [*self.shape[:split], whole + single])
+        outer = dict(zip(variables[:split], leading, strict=True))
+        # An index beyond the last axis is one in the row.
+        row_axes = {var: self._row if var.same_as(variables[-1]) else e for var, e in axes_of(block).items()}
+        outer |= dict.fromkeys(variables[split:-1], tirx.const(0, item.ty))
+        parts, buffers = [], []
+        for lanes, at in ((width, number), (1, number + (whole * width - whole))):
+            vectors = Vectors(row_axes, variables[-1], lanes)
+            part, registers = vectors.store(block.body.buffer, [*variables[:-1], vectors.index], value)
+            parts.append(substitute(part, {**outer, vectors.vector: at}))
+            buffers += registers
+        vector, element = parts
+        return (tirx.IfThenElse(number < whole, vector, element) if single else vector), buffers
 
     def _joined(self, grid: Sequence[int], width: int) -> list[int]:
         """Return the vectors along each axis, neighbouring axes joined if each buffer has both or neither in order.
