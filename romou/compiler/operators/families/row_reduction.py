@@ -113,6 +113,8 @@ class RowReduction(StreamingTemplate):
             "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
         }
         space = Space.of(self.knobs, limits, choices)
+        # On phones, a tree of partial results takes more instructions than the single numbers of an odd row.
+        singles = _MOST_KEPT if limits.is_mobile else MOST_UNROLLED
 
         def conditions(config: Columns) -> dict[str, Any]:
             width = config["vector_width"]
@@ -125,7 +127,7 @@ class RowReduction(StreamingTemplate):
                 | (config["threads"] < 2 * elements),
                 # Registers have no addresses, so the loop over kept elements is unrolled.
                 "few elements kept in registers": (config["keep"] != "registers")
-                | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)),
+                | ((share * width <= _MOST_KEPT) & (share <= np.where(width == 1, singles, MOST_UNROLLED))),
                 "a tree of enough work-items": (config.get("combine", SERIAL) != TREE)
                 | (config["threads"] >= LEAST_OF_TREE),
                 "whole sub-groups": self._fits_sub_groups(config, limits),

@@ -167,8 +167,9 @@ class RowKernel(KernelWriter):
         whole = substitute(body, values)
         body = guarded(None if is_whole else element < self.elements, whole)
         if sums is None or count == 1:
-            if is_whole or self.share <= MOST_UNROLLED:
-                return loop(self.iteration, self.share, body, "unrolled" if self.share <= MOST_UNROLLED else "serial")
+            is_unrolled = self.share <= MOST_UNROLLED or self.config["keep"] == "registers"
+            if is_whole or is_unrolled:
+                return loop(self.iteration, self.share, body, "unrolled" if is_unrolled else "serial")
             # Only the last iteration is guarded.
             iteration = tirx.Var("full", self.iteration.ty)
             full = loop(iteration, self.share - 1, substitute(whole, {self.iteration: iteration}))
