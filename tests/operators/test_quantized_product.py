@@ -38,6 +38,8 @@ CASES = [
     QuantizedCase(m=1, k=203, n=9, bits=2, zero="table"),
 ]
 DRAWN = [0, 1, 2]
+# A small tile of a kernel whose codes are unpacked for each row.
+PLAIN = {"group_rows": 4, "group_parts": 2, "item_rows": 2, "item_data": 1, "item_chunks": 1, "zero_point": "block"}
 
 
 def check(target: Target, case: QuantizedCase, config: Config | None = None, seed: int = 0) -> None:
@@ -96,7 +98,7 @@ def test_unpacking_is_exact(unpack: str, staged: int, opencl_device: tvm.runtime
         task, drawn = quantized_task(case), case.draw(bits)
         data = np.random.default_rng(bits).integers(-8, 9, (1, case.k)).astype(np.float32)
         whole = type(drawn)(**{**vars(drawn), "data": data, "scales": np.sign(drawn.scales)})
-        config = task.default_config(target).replace(unpack=unpack, staged_data=staged, group_parts=2, item_chunks=1)
+        config = task.default_config(target).replace(**PLAIN, unpack=unpack, staged_data=staged)
         assert task.space(target).is_valid(config)
         arrays = [data, *case.matrix(whole).arrays, poison((1, case.n), "float32")]
         assert_agrees(target, task, config, arrays, whole.result, 1e-12)
@@ -114,7 +116,9 @@ def test_an_epilogue_is_part_of_the_kernel(dtype: str, parts: int, opencl_device
     task, drawn, rng = quantized_task(case, has_epilogue=True), case.draw(), np.random.default_rng(1)
     bias, other = (rng.standard_normal(shape).astype(dtype) for shape in ((case.n,), (case.m, case.n)))
     expected = np.maximum(drawn.result + bias.astype(np.float64), 0) * other.astype(np.float64)
-    config = task.default_config(target).replace(group_parts=parts)
+    config = task.default_config(target)
+    config = config.replace(**{**PLAIN, "group_parts": parts, "unpack": "shift"}) if parts > 1 else config
+    assert task.space(target).is_valid(config)
     arrays = [drawn.data, *case.matrix(drawn).arrays, bias, other, poison(expected.shape, dtype)]
     assert_agrees(target, task, config, arrays, expected, 1e-5 if dtype == "float32" else 2e-3)
 

@@ -31,6 +31,7 @@ from romou.compiler.operators.quantized.kernel import (
     PAIRS,
     SHIFT,
     TABLES,
+    VECTORS,
     Operands,
     QuantizedKernel,
     Tiles,
@@ -42,6 +43,7 @@ from romou.compiler.operators.quantized.rows import MOST_FEW
 from romou.compiler.operators.quantized.template import PackedTemplate
 from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
 from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKernel
+from romou.compiler.operators.quantized.vector_kernel import ROWS, VectorKernel
 from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
 from romou.compiler.tir.primitives import LANES, advance_pointers
 from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
@@ -60,7 +62,7 @@ KNOBS = (
     GROUP_PARTS,
     Knob(
         name="item_rows",
-        choices=(1, 2, 4, 8),
+        choices=(1, 2, 4, 8, ROWS),
         default=4,
         help="rows of the weight of a work-item",
         scales_outputs=True,
@@ -80,11 +82,12 @@ KNOBS = (
     ),
     Knob(
         name="unpack",
-        choices=(SHIFT, MASK, BYTES, EXPONENT, PAIRS, *TABLES),
+        choices=(SHIFT, MASK, BYTES, EXPONENT, PAIRS, VECTORS, *TABLES),
         default=SHIFT,
         help="how a code becomes a number: shifted, masked with the activations scaled, as part of a byte, in the "
-        "mantissa of a number with an exponent, or in pairs of fp16 numbers, whose products are added up in fp16 for "
-        "a part of a block; of NF4 and FP4: looked up in the table of numbers, or in a copy of it in local memory",
+        "mantissa of a number with an exponent, in pairs of fp16 numbers, whose products are added up in fp16 for "
+        "a part of a block, or in vectors of 16 rows on CPUs; of NF4 and FP4: looked up in the table of numbers, or in "
+        "a copy of it in local memory",
     ),
     Knob(
         name="zero_point",
@@ -94,6 +97,10 @@ KNOBS = (
     ),
     TENSOR_CORES,
 )
+# Rows of activations of a work-item whose vectors are rows of the weight, besides those of all.
+_VECTOR_DATA = (12, 16)
+# Work-items of a group, whose vectors are rows of the weight: a core runs whole groups.
+_VECTOR_GROUP = 4
 # Activations of a row that the default config stages, for one row and for several.
 _STAGED, _STAGED_TILE = 2048, 256
 # Work-items along the weight's rows that read a cache line together.
@@ -154,11 +161,15 @@ class QuantizedTemplate(PackedTemplate):
         plain = words + data * (1 + is_of_block) + tiles.outputs * (1 + is_of_block) + 2 * tiles.item_rows + LANES
         of_stage = np.where(tiles.is_wgmma, tiles.staged // tiles.parts // DEPTHS, 0.5) * 4 * tiles.item_rows
         of_mma = tiles.outputs + 4 * tiles.item_rows + of_stage + tiles.item_data * ~tiles.is_wgmma
-        return np.where(tiles.is_mma, of_mma, plain)
+        # The rows of a vector are lanes of a register.
+        of_vectors = tiles.outputs // ROWS + 5 * LANES
+        is_vector = np.asarray(columns["unpack"]) == VECTORS
+        return np.where(tiles.is_mma, of_mma, np.where(is_vector, of_vectors, plain))
 
     def space(self, limits: Limits) -> Space:
         work = self.workload
         can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
+        has_vectors = VECTORS in self._spellings(limits)
         asked = limits.asked_local_memory_bytes or limits.local_memory_bytes
         data, staged = (
             [d for d in PLAIN_ITEM_DATA if d == 1 or d < 2 * work.m],
@@ -171,19 +182,20 @@ class QuantizedTemplate(PackedTemplate):
                 *([MMA] if can_use_mma else []),
                 *([WGMMA] if can_use_mma and limits.has_warp_groups else []),
             ],
-            "item_data": sorted({*data, *of_mma}),
+            "item_data": sorted({*data, *of_mma, *(d for d in _VECTOR_DATA if has_vectors and d < 2 * work.m)}),
+            "item_rows": [1, 2, 4, 8, *([ROWS] if has_vectors else [])],
             "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
-            "unpack": list(TABLES)
-            if work.has_table
-            else [SHIFT, MASK, BYTES, EXPONENT, *([PAIRS] if self._has_pairs(limits) else [])],
+            "unpack": self._spellings(limits),
         }
         space = Space.of(self.knobs, limits, choices)
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
             is_mma = tiles.is_mma
-            is_plain = np.isin(config["item_data"], data) & np.isin(config["staged_data"], staged)
+            is_vector = np.asarray(config["unpack"]) == VECTORS
+            written = tiles.codes * tiles.outputs // np.where(is_vector, ROWS, 1)
+            is_plain = (np.isin(config["item_data"], data) | is_vector) & np.isin(config["staged_data"], staged)
             return {
                 "tiles of tensor cores": np.where(is_mma, self._fills_fragments(config), is_plain),
                 "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
@@ -192,7 +204,7 @@ class QuantizedTemplate(PackedTemplate):
                 "registers for the tiles": self.registers(config)
                 <= np.where(is_mma, _MOST_MMA_REGISTERS, _MOST_REGISTERS),
                 "a group less than twice as large as the rows": (tiles.rows < 2 * work.n)
-                | (tiles.rows <= 8 + 8 * is_mma),
+                | (tiles.rows <= np.where(is_vector, _VECTOR_GROUP * ROWS, 8 + 8 * is_mma)),
                 "a step for each part": is_mma | (tiles.parts == 1) | (tiles.parts <= tiles.steps),
                 "whole steps of all parts in a stage": is_mma
                 | (np.asarray(config["staged_data"]) == 0)
@@ -200,17 +212,34 @@ class QuantizedTemplate(PackedTemplate):
                 "masked codes have a place value, which only sums leave out": (np.asarray(config["unpack"]) != MASK)
                 | (np.asarray(config["zero_point"]) == OF_BLOCK),
                 "pairs are centred": ~tiles.is_paired | (np.asarray(config["zero_point"]) == OF_BLOCK),
-                "code of a step": tiles.codes * tiles.outputs <= np.where(is_mma, _MOST_BY_MMA, _MOST_WRITTEN),
+                "rows are the lanes of a vector": np.where(
+                    is_vector, self._fills_vectors(config), tiles.item_rows < ROWS
+                ),
+                "code of a step": written <= np.where(is_mma, _MOST_BY_MMA, _MOST_WRITTEN),
             }
 
         space.add_constraint(conditions)
         return space
 
+    def _spellings(self, limits: Limits) -> list[str]:
+        """Return the ways in which codes can become numbers."""
+        if self.workload.has_table:
+            return list(TABLES)
+        # SPIR-V has no vectors of 16.
+        has_vectors = limits.is_cpu and limits.vector_lanes >= ROWS
+        others = [*([PAIRS] if self._has_pairs(limits) else []), *([VECTORS] if has_vectors else [])]
+        return [SHIFT, MASK, BYTES, EXPONENT, *others]
+
+    def _fills_vectors(self, config: Columns) -> Any:
+        """Return whether a config, or which of many, has vectors of rows, whose steps are one chunk."""
+        is_plain = (config["item_chunks"] == 1) & (np.asarray(config["staged_data"]) == 0)
+        is_whole = (np.asarray(config["group_parts"]) == 1) & (np.asarray(config["zero_point"]) == OF_WEIGHT)
+        return is_plain & is_whole & (config["item_rows"] == ROWS)
+
     def _has_pairs(self, limits: Limits) -> bool:
         """Return whether codes can become pairs of fp16 numbers, which are in one block, less their zero point."""
         work = self.workload
         fits = work.dtype == "float16" and work.zero in ("none", "uint8") and work.block >= work.chunk
-        fits = fits and not work.has_table
         return fits and limits.has_fp16_arithmetic and limits.has_vector_arithmetic
 
     @property
@@ -254,6 +283,8 @@ class QuantizedTemplate(PackedTemplate):
     def default_config(self, limits: Limits) -> Config:
         """Return tiles for the rows of activations, with sums split until the device is busy."""
         space, numbers, m = self.space(limits), limits.preset.quantized, self.workload.m
+        if VECTORS in space.knobs["unpack"]:
+            return self._vector_config(space, limits)
         on_tensor_cores = tensor_core_config(self.workload, space, limits)
         if on_tensor_cores is not None:
             return on_tensor_cores
@@ -285,6 +316,24 @@ class QuantizedTemplate(PackedTemplate):
         splits = [self._split(config, int(parts), numbers.group) for parts in space.knobs["group_parts"]]
         return self._busy(splits, config, space, limits)
 
+    def _vector_config(self, space: Space, limits: Limits) -> Config:
+        """Return vectors of rows, for as many rows of activations as leave each core a group."""
+        tile = space.default(
+            unpack=VECTORS,
+            zero_point=OF_WEIGHT,
+            item_rows=ROWS,
+            group_rows=_VECTOR_GROUP,
+            group_parts=1,
+            item_chunks=1,
+            staged_data=0,
+        )
+        choices = sorted(map(int, space.knobs["item_data"]))
+        most = next((data for data in choices if data >= self.workload.m), choices[-1])
+        configs = [tile.replace(item_data=data) for data in reversed(choices) if data <= most]
+        usable = [config for config in configs if space.is_valid(config)]
+        busy = (config for config in usable if int(self.tiles(config).groups) >= limits.cores)
+        return next(busy, usable[-1] if usable else space.nearest_valid(tile))
+
     @staticmethod
     def _split(config: Config, parts: int, group: int) -> Config:
         """Return a config whose sums have `parts` parts, in a group of about `group` work-items."""
@@ -297,7 +346,7 @@ class QuantizedTemplate(PackedTemplate):
             return tvm.IRModule({"main": kernel.function()})
         # Without this mark, fp16 is converted by functions that take an offset, not a pointer.
         has_fp16 = self.workload.dtype == "float16" and limits.has_fp16_arithmetic and limits.has_vector_arithmetic
-        kind = PairsKernel if config["unpack"] == PAIRS else QuantizedKernel
+        kind = {PAIRS: PairsKernel, VECTORS: VectorKernel}.get(str(config["unpack"]), QuantizedKernel)
         plain = kind(self._simplified, self.workload, self.operands, config, has_fp16=has_fp16)
         func = plain.function()
         has_pointers = limits.is_mobile and (self.workload.dtype == "float32" or has_fp16)

@@ -19,6 +19,7 @@ Codes become floats in one of these ways, for code p of a word:
     exponent  as_float(word & 15 << 4 * p | exponent of x) - x with x = 2^(23 - 4 * p), whose mantissa counts codes in
               ones: nothing is converted, and a zero point that all weights have is subtracted with x
     pairs     the same in fp16, two codes at a time (`pairs_kernel.py`)
+    vectors   shifted, one code of 16 rows at a time (`vector_kernel.py`)
 
 Codes that stand for the numbers of a table are looked up in one of these ways:
 
@@ -50,6 +51,7 @@ _WIDE, _BYTES = "float32", 4
 _MANTISSA, _EXPONENT_OF_ONE, _INTO_MANTISSA = 23, 127, {2: 12, 4: 12, 8: 16}
 # Choices of the knob `unpack`.
 SHIFT, MASK, BYTES, EXPONENT, PAIRS = "shift", "mask", "bytes", "exponent", "pairs"
+VECTORS = "vectors"
 TABLE, LOCAL = "table", "local"
 TABLES = (TABLE, LOCAL)
 # Choices of the knob `zero_point`.
@@ -221,8 +223,7 @@ class QuantizedKernel(KernelWriter):
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
         tiles, parts = self.tiles, int(self.tiles.parts)
-        statements = [self._put(self.totals, at, tirx.const(0.0, _WIDE)) for at in range(self.rows * self.data)]
-        statements += self._load_table()
+        statements = [*self._clear(), *self._load_table()]
         statements += self._sum_up()
         statements += self._outputs()
         threads = {
@@ -242,6 +243,9 @@ class QuantizedKernel(KernelWriter):
         if self._has_fp16:
             body = tirx.AttrStmt(tirx.const(0, "int32"), FP16_ARITHMETIC, tirx.const(1, "int32"), body)
         return launch(self.func, threads, body, self.buffers)["main"]
+
+    def _clear(self) -> list[tirx.Stmt]:
+        return [self._put(self.totals, at, tirx.const(0.0, _WIDE)) for at in range(self.rows * self.data)]
 
     def _load_table(self) -> list[tirx.Stmt]:
         """Copy the table to local memory, if it is looked up there."""
