@@ -104,6 +104,7 @@ def test_products_by_vnni(case: IntegerCase, vnni_target: Target) -> None:
     (kernel,) = inspect_function(task.schedule(config, vnni_target)["main"], vnni_target, config=config)
     assert "vpdpbusd" in kernel.source
     assert f"= dot_of_bytes_us_{config['lanes']}(" in kernel.source
+    assert kernel.source.count("fetch_ahead(((__global") == 4 * -(-int(config["item_columns"]) // 16)
     check(vnni_target, case)
 
 

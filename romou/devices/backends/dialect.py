@@ -276,6 +276,14 @@ def dot_of_bytes(data: tirx.Expr, weight: tirx.Expr, total: tirx.Expr, *, is_sig
     return tirx.call_pure_extern(vector_type("int32", lanes), name, data, weight, total)
 
 
+def fetch_ahead(load: tirx.Expr, ahead: int) -> tirx.Stmt:
+    """Start to read the cache line `ahead` words behind a loaded word. It may be outside of the tensor.
+
+    OpenCL's folder defines it. It does nothing but on CPUs with VNNI.
+    """
+    return call_on_device("fetch_ahead", tirx.address_of(load), ahead)
+
+
 # Accesses of bytes, four to a word of 32 bits, which OpenCL's folder defines.
 WORDS_CALL = re.compile(r"\b(load|store)_words_(\d+)(?:_by_(\d+))?\b")
 

@@ -27,12 +27,20 @@ _BYTES = {"s": "(as_int{n}(({x}) << {up}) >> 24)", "u": "as_int{n}(({x}) >> {dow
 # Where the runtime defines this, the processor multiplies a word's unsigned bytes with the signed bytes of a vector of
 # words in one instruction, for which PoCL's compiler has no function.
 _VNNI = "defined(ROMOU_VNNI) && defined(__AVX512VL__)"
+_FETCH_HEAD = "void fetch_ahead(const __global void* word, int ahead)"
+_FETCH = f"""#if {_VNNI}
+{_FETCH_HEAD} {{ __asm__ volatile("prefetcht0 (%0)" : : "r"((const __global uint*)word + ahead)); }}
+#else
+{_FETCH_HEAD} {{}}
+#endif
+"""
 
 
 def definitions(texts: Sequence[str]) -> str:
     """Return the text in front of kernels that call dot products. "" if none does."""
     calls = sorted({call for text in texts for call in DOT_CALL.findall(text)})
-    return "".join(_of_vectors(signs, lanes) if lanes else _of_words(signs) for signs, lanes in calls)
+    fetch = _FETCH if any("fetch_ahead(" in text for text in texts) else ""
+    return fetch + "".join(_of_vectors(signs, lanes) if lanes else _of_words(signs) for signs, lanes in calls)
 
 
 def _of_words(signs: str) -> str:
