@@ -116,6 +116,8 @@ class Backend:
     learns_from         another kind whose pretrained cost models this kind uses if it ships none
     trusts_nearest      whether an attached device's nearest one has its architecture. Searches then rank configs by the
                         facts of both
+    is_launch_bound     whether the host takes longer for a launch than the device for a short kernel. Kernels are then
+                        timed in captured runs, as models are launched
     device_variable     the environment variable that chooses among several devices, for hints
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels
     has_images          whether kernels can read and write images
@@ -129,6 +131,7 @@ class Backend:
     source_suffix: str = ""
     learns_from: str | None = None
     trusts_nearest: bool = False
+    is_launch_bound: bool = False
     options: tuple[TargetOption, ...] = (DEVICE, HOST)
     limit_names: tuple[str, ...] = COMMON_LIMITS
     buffer_limit: str = ""

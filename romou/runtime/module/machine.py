@@ -19,6 +19,7 @@ from romou.base.errors import DeviceError, UsageError, first_line
 from romou.compiler.tir.primitives import SEPARATORS
 from romou.devices.backends import backend
 from romou.devices.backends.base import CapturedRun
+from romou.devices.backends.launch_times import launch_times
 from romou.devices.backends.programs import ProgramReport, Programs
 from romou.runtime.module.compile_job import compile_apart
 from romou.runtime.module.host_memory import Placement
@@ -31,6 +32,8 @@ MAIN = "main"
 _user_of_devices: int | None = None
 # Timed pairs of runs that decide whether capturing pays.
 _PAIRS = 3
+# Launches of a profiled kernel, where one by itself would measure the host.
+_PROFILED = 20
 
 
 def check_process() -> None:
@@ -257,6 +260,7 @@ class Machine:
         Each kernel is timed by the device's clock at its place in the run, on the tensors of the run.
         """
         calls: list[tuple[str, list[float]]] = []
+        number = _PROFILED if self._kind is not None and backend(self._kind).is_launch_bound else 1
         started = 0.0
 
         def instrument(_function: Any, name: str, is_before: bool, _result: Any, *arguments: Any) -> int:
@@ -268,8 +272,7 @@ class Machine:
                 else:
                     calls.append(("", [1e3 * (time.perf_counter() - started)]))
             elif is_before and (module := self._module_of(self._library, name)) is not None:
-                timer = module.time_evaluator(name, self._device, number=1, repeat=repeat)
-                calls.append((name, [1e3 * float(t) for t in timer(*arguments).results]))
+                calls.append((name, self._launch_times(module, name, arguments, number, repeat)))
             return 0
 
         with self._lock, self._driver(), self._alone():
@@ -325,10 +328,17 @@ class Machine:
         def times(number: int, repeat: int) -> list[float]:
             check_process()
             with self._alone():
-                result = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
-            return [1e3 * float(t) for t in result.results]
+                return self._launch_times(module, function, tensors, number, repeat)
 
         return times
+
+    def _launch_times(
+        self, module: Any, function: str, tensors: Sequence[Any], number: int, repeat: int
+    ) -> list[float]:
+        """Return milliseconds of a launch, see `launch_times`."""
+        here = None if self._kind is None else backend(self._kind)
+        times = launch_times(here, module, function, self._device, tensors, number=number, repeat=repeat)
+        return [1e3 * seconds for seconds in times]
 
     @functools.cached_property
     def _hardware(self) -> tuple[str, str]:

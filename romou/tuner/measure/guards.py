@@ -65,7 +65,7 @@ class Guarded:
         if self.whole is None or self.extents is not None:
             return None
         end = math.prod(self.whole.shape) - ZONE_BYTES
-        if _is_remote(self.device):
+        if is_remote(self.device):
             contents = self.whole.numpy()
             return self._described(contents[: self.before], contents[end:])
         zones = [
@@ -142,7 +142,7 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
     before = ZONE_BYTES if window is not None else 0
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     pieces = [piece for piece in (_PATTERN[:before], data, _PATTERN) if piece.size]
-    if data.size < _MOST_JOINED_BYTES or _is_remote(device):
+    if data.size < _MOST_JOINED_BYTES or is_remote(device):
         pieces = [np.concatenate(pieces)]
     try:
         whole = tvm.runtime.empty((sum(piece.size for piece in pieces),), "uint8", device)
@@ -157,7 +157,7 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
     return Guarded(**made, tensor=view if window is None else window(view), whole=whole, before=before)
 
 
-def _is_remote(device: Any) -> bool:
+def is_remote(device: Any) -> bool:
     """Return whether a device is behind a connection.
 
     Its copies ignore a view's offset, so only whole tensors can be copied.

@@ -49,6 +49,7 @@ class Cuda(Backend):
     # On an H200, without tensor cores, OpenCL's model corrects the estimate of CUDA kernels as well.
     learns_from = "opencl"
     trusts_nearest = True
+    is_launch_bound = True
     options = (
         DEVICE,
         TargetOption(

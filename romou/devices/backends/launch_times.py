@@ -1,0 +1,53 @@
+"""The times of a kernel by itself, launched as a model launches it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from romou.base.errors import DeviceError
+
+if TYPE_CHECKING:
+    import tvm
+
+    from romou.devices.backends.base import Backend, CapturedRun
+
+# Launches of a captured run. The run's own start, some microseconds, is a small part of so many.
+_RECORDED = 64
+
+
+def launch_times(
+    backend: Backend | None,
+    module: tvm.runtime.Module,
+    entry: str,
+    device: tvm.runtime.Device,
+    tensors: Sequence[Any],
+    *,
+    number: int,
+    repeat: int = 1,
+) -> list[float]:
+    """Return the seconds of a launch on the device's clock, as means over `number` launches, `repeat` times.
+
+    The kernel has run on these tensors before.
+
+    backend: the device's. None for a device behind a connection, whose server times.
+    """
+    if backend is not None and backend.is_launch_bound and number > 1:
+        launch, recorded = module[entry], min(number, _RECORDED)
+
+        def run() -> None:
+            for _ in range(recorded):
+                launch(*tensors)
+
+        # Without the package that records, models are launched kernel by kernel, too.
+        with contextlib.suppress(DeviceError):
+            return _times_of_runs(backend.record(device, None, run), recorded, math.ceil(number / recorded), repeat)
+    evaluate = module.time_evaluator(entry, device, number=number, repeat=repeat)
+    return [float(seconds) for seconds in evaluate(*tensors).results]
+
+
+def _times_of_runs(run: CapturedRun, launches: int, runs: int, repeat: int) -> list[float]:
+    run.launch()
+    return [sum(run.time_ms() for _ in range(runs)) / 1e3 / (runs * launches) for _ in range(repeat)]
