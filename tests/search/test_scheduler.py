@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from romou.tuner.search.scheduler import Progression, next_task
 
@@ -68,15 +69,23 @@ def test_a_task_where_nothing_works_does_not_eat_the_budget() -> None:
 
 def test_what_is_much_slower_than_its_parts_together_has_no_more_trials() -> None:
     """A joined task waits for the others' times. Then, the more trials it had, the closer it has to be."""
-    parts = [Progression(calls=1, times=[1.0]), Progression(calls=1, times=[3.0, 2.0])]
     joined = Progression(calls=1, times=[20.0])
-    assert not joined.is_hopeless_beside([])
-    assert not joined.is_hopeless_beside(parts)
+    assert not joined.is_hopeless
+    joined.others_s = 3.0
+    assert not joined.is_hopeless
     joined.times += [None, 10.0, 12.0]
-    assert joined.is_hopeless_beside(parts)
-    assert not joined.is_hopeless_beside([*parts, Progression(calls=1, times=[None])])
+    assert joined.is_hopeless
     joined.times += [3.5]
-    assert not joined.is_hopeless_beside(parts)
+    assert not joined.is_hopeless
     # What never worked is slower than anything.
-    assert Progression(calls=1, times=[None]).is_hopeless_beside(parts)
-    assert not Progression(calls=1).is_hopeless_beside(parts)
+    assert Progression(calls=1, times=[None], others_s=3.0).is_hopeless
+    assert not Progression(calls=1, others_s=3.0).is_hopeless
+
+
+def test_a_slower_joined_task_waits_for_the_kernels_that_it_competes_with() -> None:
+    """It can save at most their time. A task of its own with the same time comes first."""
+    joined, part = Progression(calls=1, times=[6.0], others_s=3.0), Progression(calls=1, times=[3.0])
+    assert joined.gain() == pytest.approx(part.gain() / 4)
+    assert next_task([joined, part], patience=16) == 1
+    faster = Progression(calls=1, times=[2.0], others_s=3.0)
+    assert faster.gain() == Progression(calls=1, times=[2.0]).gain()

@@ -355,15 +355,18 @@ class TuningSession:
         Otherwise one task would take every batch that is built ahead.
         """
         past = state.progression
-        alternatives = [
-            self._by_key[key].progression
-            for key in self._prior.alternatives.get(state.task.key, ())
-            if key in self._by_key
-        ]
-        is_over = past.is_exhausted or past.is_hopeless_beside(alternatives)
+        past.others_s = self._others_s(state)
+        is_over = past.is_exhausted or past.is_hopeless
         if not state.waiting and not is_over:
             return past
-        return Progression(past.calls, past.times + [None] * state.waiting, is_over)
+        return Progression(past.calls, past.times + [None] * state.waiting, is_over, past.others_s)
+
+    def _others_s(self, state: TaskSearch) -> float | None:
+        """Return the best time of the tasks that together compute the same. None if there are none, or not all work."""
+        keys = [key for key in self._prior.alternatives.get(state.task.key, ()) if key in self._by_key]
+        times = [self._by_key[key].progression.best_s for key in keys]
+        known = [time_s for time_s in times if time_s is not None]
+        return sum(known) if known and len(known) == len(times) else None
 
     def _measure(self, built: BuildResult) -> MeasureResult | None:
         if built.outcome != Outcome.OK:
