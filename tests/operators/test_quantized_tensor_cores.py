@@ -10,7 +10,7 @@ import pytest
 from romou.base.space import Config
 from romou.compiler.operators.families import quantized_product
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
-from romou.compiler.operators.quantized.tensor_core_defaults import data_choices
+from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
 from romou.compiler.task import TunableTask
 from romou.devices.backends.cuda.overlapped_launches import with_waits
 from romou.devices.backends.opencl import backend as opencl
@@ -77,7 +77,10 @@ def test_text_in_opencl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task, drawn = quantized_task(case), case.draw(7)
     arrays = [drawn.data, *case.matrix(drawn).arrays, poison((case.m, case.n), case.dtype)]
     space = task.space(target).narrowed({"tensor_cores": ("mma",)})
-    for config in [task.default_config(target), *space.sample(np.random.default_rng(2), 1)]:
+    # On a CPU, which computes for the GPU here, vectors of rows come first.
+    default = tensor_core_config(task.template.workload, task.space(target), target.limits)
+    for config in [default, *space.sample(np.random.default_rng(2), 1)]:
+        assert config is not None
         assert config["tensor_cores"] == "mma"
         assert error_of(run_on_cpu(task, config, arrays, target), drawn.result) < LIMIT, config
 
