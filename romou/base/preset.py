@@ -70,16 +70,24 @@ class Algorithms:
 
     product: a multiply-add.
     long_fp16_product: a multiply-add if the sum over a texel's window is in fp16.
+    short_product: a multiply-add of texels that are not full, as of three channels, for a tile of one texel.
     transformed_number: a number that a transform reads or writes.
     launches: the launches of the two transforms.
     per_byte: slots while the memory delivers a byte, if the device's rates are not known: a ratio of its family.
+    window_step, lone_window_step: slots while a work-item waits for the loads of one step of a sum over a window, if
+        work groups share cores, or each has its own.
+    split_group: a work group of split products between transforms, for each piece of its sums.
     """
 
     product: float
     long_fp16_product: float
+    short_product: float
     transformed_number: float
     launches: float
     per_byte: float
+    window_step: float
+    lone_window_step: float
+    split_group: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +148,7 @@ class TensorCores:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitProducts:
-    """Cycles of a partition of a core for products of floats that are split for tensor cores, without a window.
+    """Cycles of a partition of a core for products of floats that are split for tensor cores.
 
     pair: the products of 16 depths for two pixels and a texel of the weight.
     weight: splitting the texels of the weight for 16 depths.
@@ -149,6 +157,9 @@ class SplitProducts:
     start: the start and the end of the kernel.
     reduction: adding up a texel of a pixel, for each halving of the pieces of a sum.
     not_hidden: share of the faster one of arithmetic and loads that the slower one does not hide.
+    window_ahead, taps_ahead: positions of a window whose loads are waited for together, if the window or one tap at a
+        time is unrolled.
+    staged_step: one position of a window for 16 depths in local memory.
     """
 
     pair: int
@@ -158,6 +169,9 @@ class SplitProducts:
     start: int
     reduction: int
     not_hidden: float
+    window_ahead: int
+    taps_ahead: int
+    staged_step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +210,7 @@ class Streaming:
     row_numbers: the same for rows that are read number by number.
     row_group: work-items of a group that reduces rows.
     has_reduction_trees: whether many work-items of a row combine their results in a tree.
+    has_sub_group_sums: whether they do so by functions of sub-groups, if they are several and the device has these.
     pool_tile: neighbours that a work-item computes if their windows overlap.
     has_square_tiles: whether transposes are computed in squares of 4 x 4.
     """
@@ -204,6 +219,7 @@ class Streaming:
     row_numbers: int | None
     row_group: int
     has_reduction_trees: bool
+    has_sub_group_sums: bool
     pool_tile: int
     has_square_tiles: bool
 

@@ -203,7 +203,7 @@ def split_error(task: TunableTask, config: Config, arrays: list[np.ndarray]) -> 
     few(
         [
             (FLOAT_SHAPES[0], {"local": 8, "tile_w": 4, "steps": 4, "pixels": "rows"}),
-            (FLOAT_SHAPES[1], {"unroll": "taps", "steps": 2, "tile_w": 8}),
+            (FLOAT_SHAPES[1], {"unroll": "taps", "steps": 2, "tile_w": 8, "split_k": 1}),
             (FLOAT_SHAPES[2], {"split_k": 4, "tile_o": 4, "tile_w": 2, "steps": 1}),
             (FLOAT_SHAPES[4], {"steps": 4, "tile_o": 2, "split_k": 4}),
             (FLOAT_SHAPES[5], {"tile_w": 8, "split_k": 2, "steps": 2}),

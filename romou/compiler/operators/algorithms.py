@@ -23,9 +23,10 @@ from romou.compiler.operators.contraction import Contraction, tensor_core, tenso
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.dimensions import describe
 from romou.compiler.operators.contraction.knobs import GROUP, MOST_MIXED, space_of, store_constraints, sums_of
+from romou.compiler.operators.contraction.occupancy import work_groups
 from romou.compiler.operators.contraction.schedule import schedule_group_store, schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, build_stages
-from romou.compiler.operators.contraction.tensor_core_defaults import staged_config
+from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, split_cycles, staged_config
 from romou.compiler.operators.functions import FUNCTIONS, function_choices
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.packed_weight import PACKED, is_computed, schedule_packing
@@ -58,6 +59,8 @@ ALGORITHM = Knob(
 )
 
 
+# Work groups that do not share cores, for each core.
+_OWN_CORES = 0.8
 # Type of the numbers between the kernels -> smallest side of an input tile that loses too many digits for a default.
 _INEXACT_SIDE = {"float32": 7, "float16": 5}
 
@@ -152,20 +155,36 @@ class Algorithm(ABC):
         """Return lines that name the dimensions of the kernel's ids and arrays. None for several kernels."""
         return None
 
-    def slots(self, limits: Limits, costs: Algorithms) -> float:
-        """Return the time that all kernels take, in instruction slots of all cores.
+    def slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
+        """Return the time that all kernels take with the config `start`, in instruction slots of all cores.
 
-        Each kernel computes or waits for the memory, whichever takes longer.
+        Each kernel computes, waits for the loads of a work-item or for the memory, whichever takes longer.
         """
         tensors = (self.contracted.data, self.contracted.weight, self.contracted.func.params[-1])
         moved = sum(bytes_of(tensor.shape, str(tensor.dtype)) for tensor in tensors)
         numbers = moved // tvm.DataType(self.work.dtype).itemsize
-        return self._kernel_slots(limits, costs, self._product_slots(limits, costs) * self.work.flops / 2, numbers)
+        computed = self._product_slots(limits, costs, start) * self.work.flops / 2
+        return self._kernel_slots(limits, costs, max(computed, self._waiting_slots(limits, costs, start)), numbers)
 
-    def _product_slots(self, limits: Limits, costs: Algorithms) -> float:
+    def _waiting_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
+        """Return the time of one work-item that waits for each step of its sum over a window. 0 without a window.
+
+        On tensor cores a step has many products, whose time is known.
+        """
+        contraction = self.contraction(flat=_is_flat(start))
+        texels, *window, _ = contraction.reduce.values()
+        if math.prod(window) == 1 or tensor_core.is_mma(start):
+            return 0.0
+        has_own_core = work_groups(contraction, start) <= _OWN_CORES * limits.cores
+        step = costs.lone_window_step if has_own_core else costs.window_step
+        return step * float(texels * math.prod(window)) / int(start["split_k"])
+
+    def _product_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
         _, *step = self.contraction(flat=True).reduce.values()
-        is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
-        return costs.long_fp16_product if is_long else costs.product
+        if self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED:
+            return costs.long_fp16_product
+        is_short = step[-1] < LANES and start["tile_o"] * start["tile_h"] * start["tile_w"] == 1
+        return costs.short_product if is_short else costs.product
 
     def _kernel_slots(self, limits: Limits, costs: Algorithms, instructions: float, numbers: int) -> float:
         per_byte = limits.instructions_per_byte or costs.per_byte
@@ -298,17 +317,22 @@ class SplitAlgorithm(DirectAlgorithm):
 
     def starts(self, limits: Limits) -> list[Config]:
         starts = self._starts_in(self._whole_space(limits, splits_floats=True), limits)
-        # Without a split, too few warps wait for the loads of each tap.
-        return starts[::-1] if self._has_taps and starts[0]["split_k"] == 1 else starts
+        return sorted(starts, key=lambda start: self._cycles(limits, start)) if self._has_taps else starts
 
     @property
     def _has_taps(self) -> bool:
         _texel, *window, _lane = self.contraction(flat=True).reduce.values()
         return math.prod(window) > 1
 
-    def _product_slots(self, limits: Limits, costs: Algorithms) -> float:
+    def _cycles(self, limits: Limits, start: Config) -> float:
+        return split_cycles(self.contraction(flat=_is_flat(start)), start, limits.preset, limits.cores)
+
+    def _product_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
         preset = limits.preset.tensor_cores
         return preset.split_window_product if self._has_taps else preset.split_product
+
+    def _waiting_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
+        return self._cycles(limits, start) * limits.cores * PARTITIONS * limits.warp_size if self._has_taps else 0.0
 
 
 class WinogradAlgorithm(Algorithm):
@@ -325,7 +349,7 @@ class WinogradAlgorithm(Algorithm):
         self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * (form.transform_elements + weights)
         self.transform_registers = form.transform_registers
 
-    def slots(self, limits: Limits, costs: Algorithms) -> float:
+    def slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
         form = self.form
         if form.side >= _INEXACT_SIDE[self.work.dtype]:
             # Only a search accepts the digits that such tiles lose.
@@ -335,7 +359,10 @@ class WinogradAlgorithm(Algorithm):
         moved = costs.transformed_number * form.transform_elements
         transforms = self._kernel_slots(limits, costs, moved, form.transform_elements)
         read = between + math.prod(form.weight_shape)
-        return transforms + self._kernel_slots(limits, costs, costs.product * products, read) + costs.launches
+        summed = costs.product * products
+        if start["split_k"] > 1:
+            summed += costs.split_group * start["split_k"] * work_groups(self.contraction(flat=False), start)
+        return transforms + self._kernel_slots(limits, costs, summed, read) + costs.launches
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

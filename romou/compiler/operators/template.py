@@ -264,7 +264,7 @@ class ContractionTemplate(Template):
         first = (
             next(filter(is_busy, sums), sums[-1])
             if len(sums) > 1
-            else min(in_turn, key=lambda name: usable[name].slots(limits, limits.preset.algorithms))
+            else min(in_turn, key=lambda name: usable[name].slots(limits, limits.preset.algorithms, starts[name][0]))
         )
         others = [config for name, configs in starts.items() if name != first for config in configs]
         return [*starts[first], *others]

@@ -81,8 +81,8 @@ class WordsAlgorithm(DirectAlgorithm):
         config = space.default(tile_o=widest, multiply_add=spelled)
         return [config if space.is_valid(config) else space.nearest_valid(config)]
 
-    def slots(self, limits: Limits, costs: Algorithms) -> float:
-        return _SLOTS * super().slots(limits, costs)
+    def slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
+        return _SLOTS * super().slots(limits, costs, start)
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         assert self._blocks is not None, "the function has such a kernel"

@@ -16,6 +16,7 @@ from romou.compiler.operators.contraction.occupancy import (
     is_allowed,
     lost_images,
     min_work_items,
+    single_warp,
     split_sums,
     warp_of,
     work_items,
@@ -38,7 +39,12 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     """
     memory = (MemoryKind.IMAGE if limits.prefers_images else MemoryKind.BUFFER).value
     sums = _sums(space, flat, limits) if limits.prefers_fp16 else FP32
-    has_rows = nearest(space.knobs["data"], memory) == MemoryKind.IMAGE or lost_images(space, limits)
+    is_grouped = flat.lhs_varies == "by texel" and math.prod(list(flat.reduce.values())[1:-1]) > 1
+    has_rows = (
+        nearest(space.knobs["data"], memory) == MemoryKind.IMAGE
+        or lost_images(space, limits)
+        or (is_grouped and _is_large(limits))
+    )
     pixels = "rows" if has_rows else "flat"
     contraction = rows if pixels == "rows" else flat
     config = space.default(data=memory, weight=memory, output=memory, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)
@@ -48,6 +54,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     config = fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
     config = split_sums(space, contraction, config, limits)
+    if is_grouped and _is_large(limits):
+        config = single_warp(space, contraction, config, limits)
     # A single pixel of short vectors takes more loads than products.
     has_short_vectors = contraction.is_batched and list(contraction.reduce.values())[-1] < LANES
     for tile_w in (2,) if has_short_vectors else (2, 1):
@@ -57,6 +65,11 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
             config = candidate
     config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)
+
+
+def _is_large(limits: Limits) -> bool:
+    """Return whether a device is a GPU that is no phone's."""
+    return not limits.is_cpu and not limits.is_mobile
 
 
 def _shrink_until_valid(space: Space, config: Config) -> Config:

@@ -115,7 +115,7 @@ KNOBS = (
     ),
     Knob(
         name="split_k",
-        choices=(1, 2, 4, 8, 16, 32),
+        choices=(1, 2, 4, 8, 16, 32, 64),
         default=1,
         help="work-items that share a sum and add up their parts in local memory",
     ),
@@ -298,10 +298,9 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
     steps = config["local"] * math.prod(window)
     can_unroll_iteration = (steps > window[-1]) & (steps * tile * LANES <= _MAX_UNROLLED) & (is_mma == False)  # noqa: E712
-    # The final sum deals out the elements of the tile evenly, or the elements of each row, evenly or not. TVM proves an
-    # even deal only for powers of two.
-    most = tile * (LANES - (LANES - 1) * is_stored_whole)
-    is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
+    # The final sum deals out the elements of the tile, or the elements of each row. TVM proves that all are dealt out
+    # only for powers of two, or within a row.
+    is_dealt_out = (tile & (tile - 1) == 0) | (split <= config["tile_w"])
     has_iterations = (config["local"] > 0) & (config["local"] * _MIN_BUFFERED <= first)
     return {
         "no more rows in a tile than in the output": config["tile_h"] <= h,
@@ -319,7 +318,7 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
         "a group less than twice as high as the rows": (items_h == 1) | (items_h * config["tile_h"] < 2 * h),
         "sums of several rows of work-items are neither staged nor split": (items_h == 1)
         | ((config["local"] == 0) & (split == 1)),
-        "split sums are not staged, and dealt out evenly": (split == 1) | ((config["local"] == 0) & is_dealt_out),
+        "split sums are not staged, and dealt out": (split == 1) | ((config["local"] == 0) & is_dealt_out),
         "sums of mixed precision are not staged": (config["accumulate"] != MIXED) | (config["local"] == 0),
         "a second buffer is for a loop of stages": (config["local_buffers"] == 1)
         | (has_iterations & (is_mma == False)),  # noqa: E712

@@ -11,13 +11,18 @@ from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.operators.contraction.registers import estimated_registers
+from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Work-items along each side of a group, if the operator is large enough.
 SIDE = 8
 # Steps of the reduction of each piece: a shorter piece costs more in the final sum than it saves.
 _MIN_STEPS_OF_PIECE = 4
+# The same of a single pixel, whose work-items only wait for loads.
+_MIN_STEPS_OF_PIXEL = 3
 # Work-items of a group with split sums for each of its columns, unless a warp is larger.
 _MIN_SPLIT_GROUP = 16
+# Neighbouring outputs of a group of a single pixel, if a warp is too small for the split.
+_PIXEL_WARPS = 4
 # Padding that a larger group may compute, as a multiple of the least padding of all groups.
 _PADDING_TOLERANCE = 1.1
 
@@ -56,7 +61,16 @@ def warp_of(limits: Limits) -> int:
 def split_sums(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """Return `config` with its sums split until the device is busy, as far as that pays."""
     steps, warp = next(iter(contraction.reduce.values())), warp_of(limits)
-    for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= steps // _MIN_STEPS_OF_PIECE]:
+    splits = [k for k in space.knobs["split_k"] if isinstance(k, int) and k > 1]
+    if not limits.is_mobile and contraction.extents[1:] == (1, 1):
+        return _split_pixel(
+            space, contraction, config, limits, [k for k in splits if k <= steps // _MIN_STEPS_OF_PIXEL]
+        )
+    for split in [k for k in splits if k <= steps // _MIN_STEPS_OF_PIECE]:
+        # All work-items of the split add up parts: of a lane each, or of a texel of an image.
+        parts = config["tile_o"] * config["tile_h"] * config["tile_w"]
+        if split > parts * (1 if config["output"] == MemoryKind.IMAGE else LANES):
+            break
         # The group keeps its size and fills a warp: its other sides shrink by the split.
         wide = min(config["wg_w"], SIDE)
         size = max(_MIN_SPLIT_GROUP * wide, warp)
@@ -79,6 +93,28 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
             if group["wg_w"] * group["wg_o"] * split <= size and is_allowed(space, group, limits)
         ]
         config = largest(groups, contraction, warp, wide) or config
+    return config
+
+
+def _split_pixel(
+    space: Space, contraction: Contraction, config: Config, limits: Limits, splits: Sequence[int]
+) -> Config:
+    """Return `config`, of a single pixel, with its sums split until the device is busy.
+
+    Work-items wait for their loads, so short pieces pay, and the few that add up the parts wait for each other no
+    longer than before. Neighbours of a group read neighbouring weights, if that leaves a group for each core.
+    """
+    texels, most = contraction.extents[0], limits.max_work_group_size
+    if limits.most_with_local_memory is not None:
+        most = min(most, limits.most_with_local_memory)
+    for split in splits:
+        if work_items(contraction, config) >= min_work_items(limits, contraction, config):
+            break
+        is_wide = split > warp_of(limits) and texels >= limits.cores
+        wide = _PIXEL_WARPS if is_wide else max(1, warp_of(limits) // split)
+        groups = candidates(space, config.replace(split_k=split), {"wg_o": space.knobs["wg_o"]})
+        fitting = [group for group in groups if group["wg_o"] <= wide and group["wg_o"] * split <= most]
+        config = max(fitting, key=lambda group: int(group["wg_o"]), default=config)
     return config
 
 
@@ -135,6 +171,16 @@ def fit_group(space: Space, contraction: Contraction, config: Config, warp_size:
         if several["wg_h"] > 1
     ]
     return largest(shapes, contraction, warp_size, wide) or config
+
+
+def single_warp(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
+    """Return `config` with groups of one warp, of neighbouring pixels first, and the window unrolled.
+
+    Short sums wait for their loads. Small groups divide the outputs among the cores more evenly.
+    """
+    sides = {"wg_w": range(1, SIDE + 1), "wg_o": space.knobs["wg_o"], "unroll": ["window"]}
+    warps = [group for group in candidates(space, config, sides) if group["wg_w"] * group["wg_o"] == warp_of(limits)]
+    return largest(warps, contraction, warp_of(limits)) or config
 
 
 def largest(shapes: Sequence[Config], contraction: Contraction, warp_size: int, wide: int = SIDE) -> Config | None:

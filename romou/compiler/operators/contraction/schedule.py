@@ -19,6 +19,7 @@ from romou.compiler.scheduling.loops import (
     unroll_tile,
 )
 from romou.compiler.tir.primitives import (
+    MemoryKind,
     autobroadcast,
     double_buffer,
     fp16_arithmetic,
@@ -237,9 +238,10 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
 
 def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], config: Config, store: Config) -> None:
     """Deal the elements of a tile out to the work-items of the split, which add up the pieces of their elements."""
-    # Whole texels, or single lanes if there are fewer texels than work-items.
+    # Whole texels, or single lanes if there are fewer texels than work-items. If there are fewer lanes, too, some
+    # work-items get none.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
-    has_texels = texels >= config["split_k"]
+    has_texels = texels >= config["split_k"] or config["output"] == MemoryKind.IMAGE
     # An uneven deal needs a single loop, because TVM does not prove that fused loops are complete.
     is_along_row = texels & (texels - 1) != 0
     share = tile[-2] if is_along_row else sch.fuse(*(tile[:-1] if has_texels else tile))

@@ -13,7 +13,7 @@ from romou.compiler.operators.contraction.occupancy import candidates, work_grou
 from romou.compiler.tir.primitives import LANES
 
 # Partitions of a core that issue matrix instructions independently. The instruction set fixes them.
-_PARTITIONS = 4
+PARTITIONS = 4
 
 
 def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
@@ -23,12 +23,18 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
         return config
     tiles = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"]}
     warp, preset, cores = _of_warps(config, choice, local=0), limits.preset, limits.cores
-    _, *window, _ = c.reduce.values()
-    if choice == tensor_core.TF32X3 and math.prod(window) == 1:
-        found = candidates(space, warp, {**tiles, "wg_o": (8,), "wg_w": (4,), "steps": (2, 1)})
-        return min(found, key=lambda candidate: _split_cycles(c, candidate, preset, cores), default=config)
-    found = candidates(space, warp, {**tiles, "wg_o": (8, 16), "wg_w": (4, 8, 16), "steps": (1, 2)})
-    return min(found, key=lambda candidate: _cycles(c, candidate, preset.tensor_cores, cores), default=config)
+    if choice == tensor_core.TF32X3:
+        sides = {"wg_o": (8, 16), "wg_w": (4, 8, 16), "unroll": ("window", tensor_core.TAPS, "lanes")}
+        if _taps(c) == 1:
+            sides = {"wg_o": (8,), "wg_w": (4,)}
+        found = [
+            candidate
+            for candidate in candidates(space, warp, {**tiles, **sides, "steps": (2, 1)})
+            if candidate["split_k"] <= LANES * candidate["tile_o"] * candidate["tile_w"]
+        ]
+        return min(found, key=lambda candidate: split_cycles(c, candidate, preset, cores), default=config)
+    others = candidates(space, warp, {**tiles, "wg_o": (8, 16), "wg_w": (4, 8, 16), "steps": (1, 2)})
+    return min(others, key=lambda candidate: _cycles(c, candidate, preset.tensor_cores, cores), default=config)
 
 
 def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
@@ -68,20 +74,25 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     return float(busy + rounds * (costs.start + steps / config["steps"] * costs.load_latency))
 
 
-def _split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> float:
+def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> float:
     """Return the cycles of a kernel whose floats are split.
 
     The partitions of a core multiply for all its warps, and a warp waits for its loads. The slower of both hides most
-    of the other.
+    of the other. Staged operands are waited for in each of their iterations.
     """
     costs, tile_o, tile_w, split = preset.split_products, config["tile_o"], config["tile_w"], config["split_k"]
     texels, *_ = tensor_core.flatten(c).reduce.values()
-    steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split)
+    if config["local"]:
+        iterations = -(-texels // tensor_core.GROUP) * _taps(c)
+        return float(costs.start + -(-work_groups(c, config) // cores) * iterations * costs.staged_step)
+    steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split) * _taps(c)
+    ahead = {"window": costs.window_ahead, tensor_core.TAPS: costs.taps_ahead}.get(config["unroll"], 1)
     pairs = tile_w / tensor_core.PAIR
     step = costs.pair * tile_o * pairs + costs.weight * tile_o + costs.line * (LANES * tile_o + pairs)
     groups, warps = -(-work_groups(c, config) // cores), _warps(config) * split
     resident = max(min(groups, preset.tensor_cores.max_warps // warps), 1)
-    arithmetic, waiting = -(-resident * warps // _PARTITIONS) * step, costs.load_latency / config["steps"] + step
+    waiting = costs.load_latency / (config["steps"] * ahead) + step
+    arithmetic = -(-resident * warps // PARTITIONS) * step
     of_round = steps * (max(arithmetic, waiting) + costs.not_hidden * min(arithmetic, waiting))
     if split > 1:
         of_round += costs.reduction * tile_o * tile_w * math.log2(split + 1)
@@ -103,7 +114,7 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
     staged_texels = config["wg_w"] * tile_w + LANES * config["wg_o"] * tile_o
     copied = local * staged_texels * number * LANES
     iteration = max(
-        costs.staged_latency + costs.partition_mma * products * -(-groups * warps // _PARTITIONS),
+        costs.staged_latency + costs.partition_mma * products * -(-groups * warps // PARTITIONS),
         groups * (warps * loads + copied / tensor_core.LINE_BYTES),
         groups * copied / costs.l2_bytes,
     )
@@ -125,6 +136,12 @@ def _of_warps(config: Config, choice: str, **knobs: int) -> Config:
 
 def _choice_of(space: Space) -> str | None:
     return next((choice for choice in tensor_core.CHOICES if choice in space.knobs["multiply_add"]), None)
+
+
+def _taps(c: Contraction) -> int:
+    """Return the positions of the window, 1 without a window."""
+    _, *window, _ = c.reduce.values()
+    return math.prod(window)
 
 
 def _warps(config: Config) -> int:

@@ -155,6 +155,7 @@ class RowReduction(StreamingTemplate):
     def default_config(self, limits: Limits) -> Config:
         """Return a config near the preset's group size and vectors of a row for each work-item.
 
+        Work-items of several sub-groups first combine their results by functions of sub-groups, or in a tree.
         The row is kept in registers if it fits. Without warps (CPUs) work-items run one by one, so none shares a row.
         """
         space, preset = self.space(limits), limits.preset.streaming
@@ -164,10 +165,15 @@ class RowReduction(StreamingTemplate):
         most = elements if share is None else share
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
         least = LEAST_OF_TREE if preset.has_reduction_trees else limits.max_work_group_size + 1
-        configs = [
-            space.default(vector_width=width, threads=t, rows=r, keep=keep, combine=TREE if int(t) >= least else SERIAL)
-            for keep, t, r in groups
-        ]
+        size = int(space.knobs.get("sub_group", (1,))[-1])
+        configs = []
+        for keep, threads, rows in groups:
+            config = space.default(vector_width=width, threads=threads, rows=rows, keep=keep, combine=SERIAL)
+            if preset.has_sub_group_sums and 1 < 2 * size <= int(threads):
+                config = config.replace(sub_group=size)
+            elif int(threads) >= least:
+                config = config.replace(combine=TREE)
+            configs.append(config)
 
         def cost(config: Config) -> tuple[float, ...]:
             share = -(-elements // config["threads"])
