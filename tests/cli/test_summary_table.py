@@ -43,6 +43,7 @@ class FakeSummary:
     by_tvm: tuple[()] = ()
     stand_in: str = ""
     shapes: tuple[()] = ()
+    floats: tuple[()] = ()
     run_time: str = ""
 
 
