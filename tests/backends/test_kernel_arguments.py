@@ -41,7 +41,11 @@ def concat_model(count: int, *, has_relu: bool = False, operator: str = "Concat"
 
 
 def arguments_of(source: str) -> int:
-    return len(re.findall(r"__global|__read_only|__write_only|std430", source))
+    """Return the kernel's buffers: parameters in OpenCL C, bindings in GLSL, which may have a name for each type."""
+    kernel = re.search(r"__kernel[^{]*{", source)
+    if kernel is None:
+        return len(set(re.findall(r"std430, binding = (\d+)", source)))
+    return len(re.findall(r"__global|__read_only|__write_only", kernel[0]))
 
 
 @in_turn
