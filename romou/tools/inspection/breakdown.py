@@ -11,7 +11,7 @@ from romou.tools.inspection.kernels import inspect_function
 
 # Technique -> its passes. A kernel is correct without any of them.
 TECHNIQUES = {
-    "addresses": ("eliminate_addresses", "share_loads"),
+    "addresses": ("eliminate_addresses", "share_loads", "advance_pointers"),
     "broadcast": ("spell_arithmetic",),
     "vectors": ("vectorize_pointers",),
 }
