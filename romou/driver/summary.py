@@ -18,7 +18,7 @@ from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.devices.targets import Target
 from romou.driver.site import TimingSite
-from romou.runtime.module import CallRow, FloatRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
+from romou.runtime.module import CallRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
 from romou.runtime.module.profile import named_calls
 from romou.runtime.module.summary import stand_in_text
 from romou.tuner.pruning.estimate import can_estimate
@@ -73,10 +73,7 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
             MovedRow(nodes=names(move.nodes), to=move.rung.name.lower(), reason=move.reason)
             for move in compilation.fallbacks.current_moves
         ),
-        "floats": tuple(
-            FloatRow(node=weight.node, packed_bytes=weight.packed_bytes, float_bytes=weight.float_bytes)
-            for weight in compilation.imported.float_weights
-        ),
+        "floats": compilation.imported.float_weights,
         "nodes": len(folded.graph.node),
         "flops": sum(flops.values()),
         "by_tvm": names(by_tvm),

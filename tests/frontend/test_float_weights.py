@@ -11,7 +11,7 @@ import romou
 from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.precision import Precision
-from romou.runtime.module import FloatRow, Summary
+from romou.runtime.module import Summary
 from romou.tools.report.table import device_lines
 from support.models.quantized import model_of
 
@@ -88,7 +88,7 @@ def test_a_layer_that_stays_fp32_has_floats_of_four_bytes() -> None:
 def test_a_compiled_model_tells_them() -> None:
     """In its summary, also of a saved one, and in the printed lines."""
     summary = romou.compile(product(9), target="opencl -device=host", verify=False).summary()
-    row = FloatRow(node="DequantizeLinear (floats)", packed_bytes=768, float_bytes=3072)
+    row = FloatWeight(node="DequantizeLinear (floats)", packed_bytes=768, float_bytes=3072)
     assert summary.floats == (row,)
     assert Summary.from_dict(summary.to_dict()).floats == (row,)
     older = {name: value for name, value in summary.to_dict().items() if name != "floats"}

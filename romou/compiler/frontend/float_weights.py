@@ -21,7 +21,7 @@ _BITS_OF = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8,
 
 @dataclass(frozen=True, kw_only=True)
 class FloatWeight:
-    """A quantized weight that became floats at compile time.
+    """A quantized weight that became floats at compile time, because no kernel reads it packed.
 
     node: name of the node that dequantizes it, see `host_groups.node_name`.
     packed_bytes, float_bytes: bytes of its codes in the model, and of its floats.

@@ -16,7 +16,7 @@ from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
 from romou.runtime.module.run_time_rows import FreeAxis, RunTimeRowsModel, RunTimeSizes
 from romou.runtime.module.saved import load
-from romou.runtime.module.summary import CallRow, FloatRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
+from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
 from romou.runtime.module.tuned_model import Argument, TunedModel
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "BoundModel",
     "CallRow",
     "CompiledModel",
-    "FloatRow",
     "FreeAxis",
     "HostRow",
     "Kept",

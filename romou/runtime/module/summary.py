@@ -9,6 +9,7 @@ from typing import Any
 
 from romou.base.errors import UsageError
 from romou.base.rung import MOST_ON_HOST
+from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.graph.memory.memory import MemoryUse
 
 # Columns of `Summary.table`.
@@ -89,19 +90,6 @@ class MovedRow:
     nodes: tuple[str, ...]
     to: str
     reason: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FloatRow:
-    """A quantized weight that became floats at compile time, because no kernel reads it packed.
-
-    node: name of the node that dequantizes it.
-    packed_bytes, float_bytes: bytes of its codes in the model, and of its floats.
-    """
-
-    node: str
-    packed_bytes: int
-    float_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,7 +202,7 @@ class Summary:
     shapes: tuple[ShapeRow, ...] = ()
     padding: str = ""
     run_time: str = ""
-    floats: tuple[FloatRow, ...] = ()
+    floats: tuple[FloatWeight, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -345,7 +333,7 @@ class Summary:
                 "host": host,
                 "moved": moved,
                 "calls": calls,
-                "floats": tuple(FloatRow(**row) for row in data.get("floats", ())),
+                "floats": tuple(FloatWeight(**row) for row in data.get("floats", ())),
                 "shapes": tuple(map(ShapeRow.from_dict, data.get("shapes", ()))),
                 "by_tvm": tuple(data.get("by_tvm", ())),
                 "fp32_layers": tuple(data.get("fp32_layers", ())),

@@ -23,10 +23,10 @@ from romou.tuner.pruning.tasks import usage_of
 if TYPE_CHECKING:
     from romou.base.space import Config
     from romou.compiler.compilation import Compilation
+    from romou.compiler.frontend.float_weights import FloatWeight
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
-    from romou.runtime.module.summary import FloatRow
 
 # Recorded time of AutoTVM's best kernel over the estimate, quartiles of tasks (docs/validation.md): of convolutions on
 # the GPUs with recordings and on any Adreno, and of depthwise convolutions.
@@ -130,7 +130,7 @@ class CheckReport:
     seconds: float = field(default=0.0, compare=False)
     tensors: Mapping[str, str] = field(default_factory=dict, repr=False)
     cpu_ms: float | None = field(default=None, compare=False)
-    floats: tuple[FloatRow, ...] = ()
+    floats: tuple[FloatWeight, ...] = ()
 
     @property
     def ms(self) -> float | None:

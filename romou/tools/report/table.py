@@ -15,9 +15,10 @@ from rich.text import Text
 from romou.runtime.module.profile import nodes_text
 
 if TYPE_CHECKING:
+    from romou.compiler.frontend.float_weights import FloatWeight
     from romou.runtime.module import MemoryUse
     from romou.runtime.module.profile import Profile
-    from romou.runtime.module.summary import FloatRow, LayerRow, Summary
+    from romou.runtime.module.summary import LayerRow, Summary
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -235,7 +236,7 @@ def device_lines(summary: Summary) -> list[str]:
     return [*lines, *float_lines(summary.floats)]
 
 
-def float_lines(rows: Sequence[FloatRow]) -> list[str]:
+def float_lines(rows: Sequence[FloatWeight]) -> list[str]:
     """Return lines on quantized weights that became floats: the bytes of all together, and of each."""
     if not rows:
         return []
