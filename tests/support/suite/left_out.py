@@ -19,6 +19,9 @@ from support.suite.exhaustive import in_turn_of
 # The numbers of exhaustive tests and of tests that were not drawn.
 _LEFT_OUT = pytest.StashKey[tuple[int, int]]()
 _TIMES = pytest.StashKey[dict[str, float]]()
+# The times of fixtures that several tests share, and the names of those that each test has.
+_FIXTURES = pytest.StashKey[dict[str, float]]()
+_SHARED = pytest.StashKey[dict[str, list[str]]]()
 _PROCESS = os.getpid()
 
 
@@ -33,14 +36,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SEED",
         help=f"Of the long tests ({drawn.FILE.name}) run an eighth of their time, chosen by SEED.",
     )
-    parser.addoption("--update-long-tests", action="store_true", help=f"Write {drawn.FILE.name} anew, by a whole run.")
+    parser.addoption(
+        "--update-long-tests", action="store_true", help=f"Write the times of the files that run to {drawn.FILE.name}."
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exhaustive: left out without --exhaustive")
     config.addinivalue_line("markers", "in_turn: most combinations of its parameters are exhaustive")
     config.stash[_LEFT_OUT] = (0, 0)
-    config.stash[_TIMES] = {}
+    config.stash[_TIMES], config.stash[_FIXTURES], config.stash[_SHARED] = {}, {}, {}
     if not hasattr(config, "workerinput"):
         # Registered first, so that it is called last at the exit, when children have ended and are counted.
         atexit.register(_tell, config)
@@ -56,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed = config.getoption("--draw")
     names = set() if seed is None else drawn.not_drawn(drawn.long_tests(), seed)
     others = {item for item in items if item.nodeid in names} - exhaustive
+    if config.getoption("--update-long-tests"):
+        config.stash[_SHARED] = {item.nodeid: _shared_fixtures(item) for item in items if item not in exhaustive}
     left_out = exhaustive | others
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
@@ -90,13 +97,37 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.config.stash[_TIMES][item.nodeid] = _processor_s() - before
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep the processor time of a fixture that several tests share, without the fixtures that it uses."""
+    before = _processor_s()
+    yield
+    if fixturedef.scope != "function":
+        times, name = request.config.stash[_FIXTURES], _name_of(fixturedef)
+        times[name] = max(times.get(name, 0.0), _processor_s() - before)
+
+
+def _shared_fixtures(item: pytest.Item) -> list[str]:
+    """Return the names of the fixtures that a test shares with others. Those of the whole suite are always set up."""
+    fixtures = [definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values()]  # type: ignore[attr-defined]
+    return [_name_of(one) for one in fixtures if one.scope != "function" and one.baseid not in ("", "tests")]
+
+
+def _name_of(fixturedef: pytest.FixtureDef[Any]) -> str:
+    return f"{fixturedef.baseid}::{fixturedef.argname}"
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
+    stash = config.stash
     if hasattr(config, "workeroutput"):
-        config.workeroutput["left_out"] = config.stash[_LEFT_OUT]
-        config.workeroutput["times"] = config.stash[_TIMES]
+        config.workeroutput["left_out"] = stash[_LEFT_OUT]
+        config.workeroutput["times"] = stash[_TIMES], stash[_FIXTURES], stash[_SHARED]
     elif config.getoption("--update-long-tests"):
-        drawn.write(config.stash[_TIMES])
+        long = {name: seconds for name, seconds in stash[_FIXTURES].items() if seconds >= drawn.LONG_S}
+        shared = {test: long.keys() & names for test, names in stash[_SHARED].items()}
+        longest = {test: max(names, key=long.__getitem__) for test, names in shared.items() if names}
+        drawn.write(stash[_TIMES], longest, shared.keys() - stash[_TIMES].keys())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,7 +136,11 @@ def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", {})
     if "left_out" in output:
         node.config.stash[_LEFT_OUT] = tuple(output["left_out"])
-        node.config.stash[_TIMES].update(output["times"])
+        times, fixtures, shared = output["times"]
+        node.config.stash[_TIMES].update(times)
+        node.config.stash[_SHARED].update(shared)
+        of_all = node.config.stash[_FIXTURES]
+        of_all.update({name: max(seconds, of_all.get(name, 0.0)) for name, seconds in fixtures.items()})
 
 
 def _processor_s() -> float:
