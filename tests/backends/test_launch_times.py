@@ -12,13 +12,14 @@ from romou.base.errors import DeviceError
 from romou.devices.backends.base import Backend
 from romou.devices.backends.launch_times import launch_times
 
-KERNEL_S, HOST_S = 2e-6, 5e-6
+KERNEL_S, HOST_S, LONG_S = 2e-6, 5e-6, 2e-4
 
 
 class Module:
     """A module whose kernel only counts. A launch by the host takes longer than the kernel."""
 
-    def __init__(self) -> None:
+    def __init__(self, host_s: float = HOST_S) -> None:
+        self.host_s = host_s
         self.launches: list[tuple[str, ...]] = []
         self.evaluated: list[tuple[int, int]] = []
 
@@ -27,7 +28,7 @@ class Module:
 
     def time_evaluator(self, entry: str, device: Any, number: int, repeat: int) -> Callable[..., Any]:
         self.evaluated.append((number, repeat))
-        return lambda *_: SimpleNamespace(results=[HOST_S] * repeat)
+        return lambda *_: SimpleNamespace(results=[self.host_s] * repeat)
 
 
 class Recorder(Backend):
@@ -60,11 +61,27 @@ def test_launches_are_recorded(number: int, recorded: int, runs: int) -> None:
     assert not module.evaluated
 
 
-@pytest.mark.parametrize("recorder", [None, Backend(), Recorder()], ids=["remote", "not bound", "one launch"])
-def test_tvm_times_the_others(recorder: Backend | None) -> None:
-    module, number = Module(), 1 if isinstance(recorder, Recorder) else 100
+@pytest.mark.parametrize("number", [1, 100])
+@pytest.mark.parametrize("recorder", [None, Backend()], ids=["remote", "not bound"])
+def test_tvm_times_the_others(recorder: Backend | None, number: int) -> None:
+    module = Module()
     assert launch_times(recorder, module, "entry", module, [], number=number, repeat=2) == [HOST_S] * 2
     assert module.evaluated == [(number, 2)]
+    assert not module.launches
+
+
+def test_a_single_short_launch_says_nothing() -> None:
+    module = Module()
+    times = launch_times(Recorder(), module, "entry", module, [], number=1, repeat=2)
+    assert times == pytest.approx([KERNEL_S] * 2)
+    assert module.evaluated == [(1, 2)]
+    assert module.launches == [("entry",)] * 16
+
+
+def test_a_single_long_launch_is_timed() -> None:
+    module = Module(LONG_S)
+    assert launch_times(Recorder(), module, "entry", module, [], number=1, repeat=2) == [LONG_S] * 2
+    assert module.evaluated == [(1, 2)]
     assert not module.launches
 
 

@@ -33,9 +33,6 @@ from romou.tuner.measure.types import RunReply, StoredAs, Toolchain
 from tvm_patches.libraries import load_library
 
 _KEPT_TASKS = 4
-# Where the host is slower than short kernels, a single launch takes ten microseconds, whatever the kernel takes. A
-# kernel that seems shorter than the one is timed by some launches before it is judged.
-_SHORT_S, _FIRST_LAUNCHES = 1e-4, 16
 # Library file -> module with kernels that the driver has compiled. `run` removes it.
 _compiled: dict[str, Any] = {}
 
@@ -290,8 +287,6 @@ def _time(
         here = None if guards.is_remote(device) else backend(split_device(spec.device)[0])
         measured = functools.partial(launch_times, here, module, spec.entry, device, tensors)
         (first_s,) = measured(number=1)
-        if here is not None and here.is_launch_bound and first_s < _SHORT_S:
-            (first_s,) = measured(number=_FIRST_LAUNCHES)
         if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:
             return (first_s,)
         longest_s = spec.timing_limit_s / spec.repeat
