@@ -24,7 +24,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,12 @@ from rich.console import Console
 
 from bench_models import EXPORTED, onnx_model
 from bench_tuning import find
+from romou.api.tune import searching
 from romou.base.errors import RomouError
 from romou.base.files import replacing
-from romou.compiler.compilation import Compilation, import_model
-from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
+from romou.compiler.compilation import import_model
 from romou.driver.finish import finish
 from romou.driver.options import TuneOptions
-from romou.driver.search import ModelSearch
-from romou.runtime.workers import nursery
 from romou.tools.report.table import number, ratio, table_of_numbers
 
 
@@ -69,27 +66,21 @@ class _Clock:
 
 
 def paused(
-    model: onnx.ModelProto | Path, trials: Sequence[int], records: Path, workers: int | None, **search: Any
+    model: onnx.ModelProto | Path, trials: Sequence[int], records: Path, workers: int | None, **asked: Any
 ) -> Iterator[dict[str, Any]]:
     """Give what is known of a network after each number of `trials` of one search.
 
-    The steps are those of `romou.tune`. The model is imported, and its default kernels are compiled, once.
+    The model is imported, and its default kernels are compiled, once.
     """
     started = time.monotonic()
-    keywords = search | {"work_dir": records, "progress": False, "measure": {"build_workers": workers}}
+    keywords = asked | {"work_dir": records, "progress": False, "measure": {"build_workers": workers}}
     clock = _Clock(records.with_name(f"{records.name}.seconds"))
     options = TuneOptions.from_dict(keywords | {"callback": clock.note})
-    target = options.parsed_target()
-    nursery.begin()
-    device = DeviceProbe(target, None, options.device_index())
-    imported = import_model(model, None, options.parsed_precision())
-    with device.runner(options.measure_options(), identify=True) as (site, runner), DeferredThread() as later:
-        kernels = DefaultKernels(Compilation.of(imported, site.target), None, later if site.has_own_cores else None)
-        device.wait_until_usable()
+    with searching(lambda: import_model(model, None, options.parsed_precision()), options) as (site, search, kernels):
         imported_s = time.monotonic() - started
         for total in trials:
             clock.start()
-            searched = ModelSearch(site, runner, replace(options, trials=total), later).run(kernels)
+            searched = search.run(kernels, trials=total)
             clock.note()
             finishing = time.monotonic()
             tuned = finish(searched.compilation, site, searched.results, started=finishing, records=searched.records)

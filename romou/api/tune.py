@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from romou.driver.finish import finish
 from romou.driver.options import TuneOptions
 from romou.driver.search import ModelSearch
 from romou.driver.shapes import for_each_shape
+from romou.driver.site import TimingSite
 from romou.driver.summary import warn_of_stand_in
 from romou.runtime.module import TunedModel
 from romou.runtime.workers import nursery
@@ -68,19 +70,7 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
 def tune_one(import_now: Callable[[], ImportedModel], options: TuneOptions) -> TunedModel:
     """Tune a model for one shape."""
     started = time.monotonic()
-    target, measure, address = options.parsed_target(), options.measure_options(), options.address()
-    if options.trials:
-        check_linker(None if address else target.host)  # a server's host is checked when it is known
-        nursery.begin()
-    device = DeviceProbe(target, address, options.device_index(options.rpc))  # looked for meanwhile
-    imported = import_now()  # ONNX -> Relax
-    with device.runner(measure, identify=options.trials > 0) as (site, runner), DeferredThread() as later:
-        warn_of_stand_in(site)
-        search = ModelSearch(site, runner, options, later)
-        compilation = Compilation.of(imported, site.target, is_strict=options.strict or address is not None)
-        # Relax -> fused functions and their tasks
-        kernels = DefaultKernels(compilation, options.max_memory, later if search.compiles_ahead else None)
-        device.wait_until_usable()
+    with searching(import_now, options) as (site, search, kernels):
         searched = search.run(kernels)  # tasks -> pruned spaces -> measured candidates -> the best config of each
     try:
         return finish(
@@ -94,3 +84,24 @@ def tune_one(import_now: Callable[[], ImportedModel], options: TuneOptions) -> T
         )
     finally:
         site.release()
+
+
+@contextlib.contextmanager
+def searching(
+    import_now: Callable[[], ImportedModel], options: TuneOptions
+) -> Iterator[tuple[TimingSite, ModelSearch, DefaultKernels]]:
+    """Yield the device, the search on it, and the imported model with default kernels to search on."""
+    target, measure, address = options.parsed_target(), options.measure_options(), options.address()
+    if options.trials:
+        check_linker(None if address else target.host)  # a server's host is checked when it is known
+        nursery.begin()
+    device = DeviceProbe(target, address, options.device_index(options.rpc))  # looked for meanwhile
+    imported = import_now()  # ONNX -> Relax
+    with device.runner(measure, identify=options.trials > 0) as (site, runner), DeferredThread() as later:
+        warn_of_stand_in(site)
+        search = ModelSearch(site, runner, options, later)
+        compilation = Compilation.of(imported, site.target, is_strict=options.strict or address is not None)
+        # Relax -> fused functions and their tasks
+        kernels = DefaultKernels(compilation, options.max_memory, later if search.compiles_ahead else None)
+        device.wait_until_usable()
+        yield site, search, kernels

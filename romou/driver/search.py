@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,15 +66,16 @@ class ModelSearch:
         """
         return self._options.trials > 0 and self._options.max_memory is None and self._site.has_own_cores
 
-    def run(self, kernels: DefaultKernels) -> SearchedModel:
-        """Search the best config of each task.
+    def run(self, kernels: DefaultKernels, trials: int | None = None) -> SearchedModel:
+        """Search the best config of each task. trials: another number than that of the options.
 
         If some default kernels cannot be compiled, their nodes fall back, and the search goes on with the tasks of the
         new model. Most of these have records by then.
         """
+        options = self._options if trials is None else replace(self._options, trials=trials)
         kernels.lowered.check_variant()
         try:
-            results, records = self._tune(kernels.lowered, kernels.ending_early(self._options.callback))
+            results, records = self._tune(kernels.lowered, options, kernels.ending_early(options.callback))
         except Exception:
             self._later.start()
             # A kernel that cannot be compiled may have no reference either.
@@ -83,14 +84,14 @@ class ModelSearch:
         self._later.start()
         compilation = kernels.compiled()
         if kernels.has_failed:
-            results, records = self._tune(compilation, self._options.callback)
+            results, records = self._tune(compilation, options, options.callback)
         return SearchedModel(compilation=compilation, results=results, records=records)
 
     def _tune(
-        self, compilation: Compilation, callback: TrialCallback | None
+        self, compilation: Compilation, options: TuneOptions, callback: TrialCallback | None
     ) -> tuple[Mapping[str, TaskResult], Path | None]:
         """Return the results by task key, and the folder of the records."""
-        site, options = self._site, self._options
+        site = self._site
         # Parts of a joined kernel are timed even if they are small, because their sum decides.
         parts = {key for keys in compilation.alternatives.values() for key in keys}
         tasks = [task for task in compilation.candidates if not task.is_small or task.key in parts]
