@@ -141,7 +141,7 @@ class ClosedForm(Form):
             if np.any(phases.ahead)
             else -1
         )
-        gives_zeros = (get("data") == MemoryKind.IMAGE) & self._forms["flat"].is_padded
+        gives_zeros = (get("data") == MemoryKind.IMAGE) & reads.is_padded
         row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap)
         tile_h = get("tile_h")
 

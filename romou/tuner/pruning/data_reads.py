@@ -81,6 +81,8 @@ class DataReads:
         self.texels, *middle, _ = self._warp_forms["flat"].reduce.values()
         self.taps_of_texel = math.prod(middle)
         self._is_by_lane = form.lhs_varies == "by lane"
+        # Whether taps may be outside of the data. An image gives zeros there.
+        self.is_padded = form.is_padded
         # Numbers in a texel of data: lanes of a reduction axis, if there is one.
         self.texel = 1 if self._is_by_lane else form.texel or self.last
         self._read = functools.cache(self._make_read)

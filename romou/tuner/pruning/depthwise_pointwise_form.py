@@ -67,6 +67,7 @@ class _WindowReads(DataReads):
     def __init__(self, forms: Mapping[str, Contraction], windows: Conv2d) -> None:
         super().__init__(forms)
         self._windows = windows
+        self.is_padded = any(windows.padding)
         self._pixels_read = functools.cache(self._count_pixels)
 
     def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
