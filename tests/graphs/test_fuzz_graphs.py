@@ -41,10 +41,10 @@ def _seed_of(part: int) -> int:
 
 
 # Several parts, so that test processes share them.
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(12))
 @pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=exhaustive)])
 def test_random_graphs(part: int, is_long: bool, child: ChildProcess) -> None:
-    seed, cases = (int(np.random.SeedSequence().generate_state(1)[0]), 800) if is_long else (_seed_of(part), 50)
+    seed, cases = (int(np.random.SeedSequence().generate_state(1)[0]), 400) if is_long else (_seed_of(part), 24)
     variables = " ".join(f"{name}={value}" for name, value in OPTIONS.items())
     print(f"seed {seed}: {variables} python tests/stress/fuzz_graphs.py --seed {seed} --cases {cases}")
     results = fuzz(range(cases), seed=seed, child=child)
@@ -53,7 +53,7 @@ def test_random_graphs(part: int, is_long: bool, child: ChildProcess) -> None:
         f"graph {one.number} of seed {seed} ({one.way}), {one.operators}: {one.outcome}\n{one.detail}" for one in faults
     )
     counts = Counter(result.outcome for result in results)
-    assert counts[RIGHT] + counts[ON_HOST] >= 0.95 * cases
+    assert counts[RIGHT] + counts[ON_HOST] >= 0.9 * cases
     assert {result.way for result in results} == set(USUAL_WAYS)
 
 

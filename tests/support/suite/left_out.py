@@ -5,10 +5,12 @@ numbers, and the run's processor time, as its last lines.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,20 +93,20 @@ def _values(item: Any) -> list[tuple[int, ...]]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Keep the processor time of a test with its fixtures and of the processes that it waited for."""
-    before = _processor_s()
+    """Keep the processor time of a test with its fixtures and of all processes below this one."""
+    before = _used_s(item.config)
     yield
-    item.config.stash[_TIMES][item.nodeid] = _processor_s() - before
+    item.config.stash[_TIMES][item.nodeid] = _used_s(item.config) - before
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep the processor time of a fixture that several tests share, without the fixtures that it uses."""
-    before = _processor_s()
+    before = _used_s(request.config)
     yield
     if fixturedef.scope != "function":
         times, name = request.config.stash[_FIXTURES], _name_of(fixturedef)
-        times[name] = max(times.get(name, 0.0), _processor_s() - before)
+        times[name] = max(times.get(name, 0.0), _used_s(request.config) - before)
 
 
 def _shared_fixtures(item: pytest.Item) -> list[str]:
@@ -141,6 +143,28 @@ def pytest_testnodedown(node: Any) -> None:
         node.config.stash[_SHARED].update(shared)
         of_all = node.config.stash[_FIXTURES]
         of_all.update({name: max(seconds, of_all.get(name, 0.0)) for name, seconds in fixtures.items()})
+
+
+def _used_s(config: pytest.Config) -> float:
+    """Return the processor time of this process and of all below it, also of those that run on, in seconds.
+
+    Workers are forked by a process that runs on (`nursery`). The search for them takes time, so it is done only for a
+    run whose times are written.
+    """
+    if not config.getoption("--update-long-tests"):
+        return 0.0
+    children: dict[int, list[tuple[int, int]]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
+            fields = file.read_text().rpartition(")")[-1].split()
+            # Ticks of the process and of its children that ended.
+            children.setdefault(int(fields[1]), []).append((int(file.parent.name), sum(map(int, fields[11:15]))))
+    used, parents = 0, [os.getpid()]
+    for parent in parents:
+        for child, ticks in children.get(parent, ()):
+            used += ticks
+            parents.append(child)
+    return _processor_s() + used / os.sysconf("SC_CLK_TCK")
 
 
 def _processor_s() -> float:
