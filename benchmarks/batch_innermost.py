@@ -212,7 +212,7 @@ class Side:
                 config = drawn.pop(0)
             else:
                 parents = sorted(self.seconds, key=lambda c: self.seconds[c])[:_PARENTS]
-                config = space.mutate(parents[int(rng.integers(len(parents)))], rng)
+                (config,) = space.mutated([parents[int(rng.integers(len(parents)))]], rng)
                 if config in self.seconds or config.get("algorithm", "direct") != "direct":
                     continue
             best, self.seconds[config] = min(self.seconds.values(), default=math.inf), math.inf

@@ -83,13 +83,16 @@ class SimulatedSpace(Space):
                 configs.append(config)
         return configs
 
-    def mutate(self, config: Config, rng: np.random.Generator) -> Config:
-        """Return one of the nearest allowed configs. Return `config` if there is no other.
+    def mutated(self, parents: Sequence[Config], rng: np.random.Generator) -> list[Config]:
+        """Return one of the nearest allowed configs of each parent, or the parent if there is no other.
 
         The nearest config has the fewest changed knobs, then the fewest steps along their choices.
         """
-        near = self._neighbours[self._position[config.key]]
-        return self._all[near[int(rng.integers(len(near)))]] if len(near) else config
+        nearest = [self._neighbours[self._position[config.key]] for config in parents]
+        return [
+            self._all[near[int(rng.integers(len(near)))]] if len(near) else config
+            for config, near in zip(parents, nearest, strict=True)
+        ]
 
     @cached_property
     def _neighbours(self) -> list[np.ndarray]:

@@ -31,6 +31,8 @@ _ENUMERATE_LIMIT = 200_000
 _DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
 # Valid configs among which the one nearest to an invalid config is looked for.
 _NEAR_DRAWS = 128
+# Draws for each mutated config, and the share of them that change two knobs.
+_MUTATIONS, _TWO_KNOBS = 100, 0.3
 # Combinations of choices in a block: a few megabytes.
 _BLOCK = 1 << 22
 
@@ -397,14 +399,36 @@ class Space:
         box.knobs = {name: (where[name],) if name in where else inside.knobs[name] for name in self.knobs}
         return box
 
-    def mutate(self, config: Config, rng: np.random.Generator) -> Config:
-        """Return a valid config that differs from `config` in one or two knobs, or `config` if none is found."""
-        names = [n for n, c in self.knobs.items() if len(c) > 1]
-        for _ in range(100 if names else 0):
-            changed = dict(config)
-            for name in rng.choice(names, size=min(len(names), 1 + int(rng.random() < 0.3)), replace=False):
-                changed[name] = self.knobs[name][int(rng.integers(len(self.knobs[name])))]
-            candidate = Config(changed)
-            if candidate != config and self.is_valid(candidate):
-                return candidate
-        return config
+    def mutated(self, parents: Sequence[Config], rng: np.random.Generator) -> list[Config]:
+        """Return a valid config for each parent that differs in one or two knobs, or the parent if none is found."""
+        digits, extents = self._digits_of(parents), np.asarray([len(choices) for choices in self.knobs.values()])
+        axes = np.flatnonzero(extents > 1)
+        children, missing = digits.copy(), np.arange(len(parents) if len(axes) else 0)
+        for _ in range(_MUTATIONS):
+            if not len(missing):
+                break
+            drawn, rows = digits[missing], np.arange(len(missing))
+            first, second = axes[rng.integers(len(axes), size=(2, len(missing)))]
+            for axis in (first, np.where(rng.random(len(missing)) < _TWO_KNOBS, second, first)):
+                drawn[rows, axis] = rng.integers(extents[axis])
+            is_found = (drawn != digits[missing]).any(axis=1) & self._are_valid(drawn)
+            children[missing[is_found]] = drawn[is_found]
+            missing = missing[~is_found]
+        every = list(self.knobs.items())
+        return [
+            parent.replace(**{every[axis][0]: every[axis][1][child[axis]] for axis in np.flatnonzero(child != own)})
+            for parent, child, own in zip(parents, children, digits, strict=True)
+        ]
+
+    def _digits_of(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return the index of each config's choice of each knob, (configs, knobs)."""
+        absent = {name: knob.absent for name, knob in self.declared.items()}
+        rows = [[c.index(config.get(name, absent[name])) for name, c in self.knobs.items()] for config in configs]
+        return np.asarray(rows, dtype=np.int64).reshape(len(configs), len(self.knobs))
+
+    def _are_valid(self, digits: np.ndarray) -> np.ndarray:
+        """Return which configs are valid, given as `_digits_of` does."""
+        columns = {
+            name: np.asarray(choices)[digits[:, axis]] for axis, (name, choices) in enumerate(self.knobs.items())
+        }
+        return np.broadcast_to(self._admits(columns, self.knobs), len(digits))

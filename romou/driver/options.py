@@ -648,13 +648,12 @@ class TuneOptions(DeviceOptions):
         """Return limits and repeats of measurements."""
         from romou.tuner.measure import MeasureOptions
 
-        if self.measure is None:
-            return MeasureOptions(seed=self.seed)
         if isinstance(self.measure, MeasureOptions):
             return self.measure
-        if not isinstance(self.measure, Mapping):
+        if not isinstance(self.measure, Mapping | None):
             raise UsageError(f"measure={self.measure!r}: expected MeasureOptions or a mapping of its fields")
-        return MeasureOptions.from_dict({"seed": self.seed, **self.measure})
+        usual = self.parsed_target().backend.measure_options
+        return MeasureOptions.from_dict({"seed": self.seed, **usual, **(self.measure or {})})
 
     def address(self) -> Address | None:
         """Return the address of the devices. None for the attached one."""

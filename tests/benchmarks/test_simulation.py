@@ -67,10 +67,11 @@ def test_neighbours_are_near() -> None:
     def distance(a: object, b: object) -> int:
         return sum(x != y for x, y in zip(a.values(), b.values(), strict=True))  # type: ignore[attr-defined]
 
-    near = np.mean([distance(c, space.mutate(c, rng)) for c in configs])
+    near = np.mean([distance(c, child) for c, child in zip(configs, space.mutated(configs, rng), strict=True)])
     far = np.mean([distance(a, b) for a in configs for b in configs if a != b])
     assert near < far
-    assert all(space.mutate(c, rng) != c and space.is_valid(space.mutate(c, rng)) for c in configs)
+    children = space.mutated(configs, rng)
+    assert all(child != c and space.is_valid(child) for c, child in zip(configs, children, strict=True))
 
 
 @pytest.mark.parametrize(("is_host_cpu", "seconds"), [(False, 3.0), (True, 3.25)])

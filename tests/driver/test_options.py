@@ -115,3 +115,11 @@ def test_the_command_line_does_without_tvm_until_a_command_runs() -> None:
     code = "import romou.cli.tune, romou.cli.compare, sys; print({'tvm', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("target", "usual_ms"), [("cuda -arch=sm_90a", 5.0), ("opencl", 20.0)])
+def test_a_kind_of_device_has_its_own_length_of_a_timing(target: str, usual_ms: float) -> None:
+    def measured(measure: dict[str, float] | None) -> float:
+        return options.TuneOptions(target=target, measure=measure).measure_options().min_repeat_ms
+
+    assert (measured(None), measured({"repeat": 1}), measured({"min_repeat_ms": 7.0})) == (usual_ms, usual_ms, 7.0)

@@ -90,7 +90,12 @@ def test_it_searches_like_a_space(pruned: PrunedSpace) -> None:
     rest = pruned.sample(rng, pruned.kept, exclude={c.key for c in sample})
     assert len(rest) == pruned.kept - 20
     assert not {c.key for c in rest} & {c.key for c in sample}
-    assert all(pruned.is_valid(pruned.mutate(config, rng)) for config in sample)
+    children = pruned.mutated(sample, rng)
+    assert all(map(pruned.is_valid, children))
+    pairs = zip(sample, children, strict=True)
+    changed = {sum(a != b for a, b in zip(own.values(), child.values(), strict=True)) for own, child in pairs}
+    assert 1 in changed
+    assert changed <= {1, 2}
     assert all(pruned.at(pruned.index_of(config)) == config for config in sample)
     name, choice = next(
         (n, c[-1]) for n, c in pruned.knobs.items() if len(c) > 1 and any(s[n] == c[-1] for s in sample)

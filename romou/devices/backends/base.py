@@ -113,6 +113,7 @@ class Backend:
     buffer_limit        the limit on a kernel's number of buffers, or "" for no limit
     default_limits      values of these limits for devices whose limits are unknown
     search_options      fields of `TuningOptions` with another default than usual
+    measure_options     fields of `MeasureOptions` with another default than usual
     learns_from         another kind whose pretrained cost models this kind uses if it ships none
     trusts_nearest      whether an attached device's nearest one has its architecture. Searches then rank configs by the
                         facts of both
@@ -137,6 +138,7 @@ class Backend:
     buffer_limit: str = ""
     default_limits: Mapping[str, int] = {"max_num_threads": 256, "max_shared_memory_per_block": 16384}
     search_options: Mapping[str, int] = {}
+    measure_options: Mapping[str, float] = {}
     device_variable: str = ""
     has_kernels: bool = True
     has_images: bool = False

@@ -16,8 +16,8 @@ class MeasureOptions(CheckedOptions):
     run_timeout_s         limit for one candidate on the device: load, run, check and time together
     reference_timeout_s   limit for the reference result of one task on the CPU, computed once a session
     repeat                timings of a candidate
-    min_repeat_ms         launches are repeated until one timing takes this long. All timings together take at most a
-                          third of run_timeout_s
+    min_repeat_ms         launches are repeated until one timing takes this long, by default 5 ms through CUDA. All
+                          timings together take at most a third of run_timeout_s
     skip_ratio            a candidate is not timed further if its first launch takes this many times the best time
     race_ratio            a candidate keeps only its first timing if that is this many times the best time
     winner_repeat         timings of a candidate that is measured again at the end, because it may be the result

@@ -115,7 +115,6 @@ class PrunedSpace(Space):
         # The template's constraints: `blocks` still covers the whole space.
         self._spaces, self._constraints = space._spaces, space._constraints
         self._prune = prune
-        self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
 
     @functools.cached_property
     def left(self) -> _Left:
@@ -151,13 +150,14 @@ class PrunedSpace(Space):
         return len(self._kept) * self.size // math.prod(self._shape)
 
     def is_valid(self, config: Config) -> bool:
-        values: Iterator[Any] = (config.get(name, self.declared[name].absent) for name in self.knobs)
-        digits = (digit[value] for value, digit in zip(values, self._digits, strict=True))
-        place = np.ravel_multi_index(
-            [d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape
-        )
-        rank = np.searchsorted(self._kept, place)
-        return bool(rank < len(self._kept) and self._kept[rank] == place)
+        return bool(self._are_valid(self._digits_of([config]))[0])
+
+    def _are_valid(self, digits: np.ndarray) -> np.ndarray:
+        pitches = [math.prod(self._shape[axis + 1 :]) if extent > 1 else 0 for axis, extent in enumerate(self._shape)]
+        places = digits @ np.asarray(pitches, dtype=np.int64)
+        ranks = np.minimum(np.searchsorted(self._kept, places), len(self._kept) - 1)
+        valid: np.ndarray = self._kept[ranks] == places
+        return valid
 
     def __iter__(self) -> Iterator[Config]:
         free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
@@ -193,7 +193,8 @@ class PrunedSpace(Space):
         for axis, name in enumerate(self.knobs):
             if name in where and self._shape[axis] > 1:
                 kept = kept[
-                    kept // math.prod(self._shape[axis + 1 :]) % self._shape[axis] == self._digits[axis][where[name]]
+                    kept // math.prod(self._shape[axis + 1 :]) % self._shape[axis]
+                    == self.knobs[name].index(where[name])
                 ]
         free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         for _ in range(count if len(kept) else 0):

@@ -51,8 +51,8 @@ def evolve(look: Outlook) -> list[Config]:
         return []  # all configs are being measured
     seen = {c.key: c for c in population}
     for _ in range(_GENERATIONS):
-        for _ in range(_CHILDREN):
-            child = look.space.mutate(population[int(look.rng.integers(len(population)))], look.rng)
+        parents = [population[int(index)] for index in look.rng.integers(len(population), size=_CHILDREN)]
+        for child in look.space.mutated(parents, look.rng):
             seen.setdefault(child.key, child)
         population = _ranked(look, list(seen.values()))[: _PARENTS + _FRESH]
     return population
@@ -70,7 +70,7 @@ def anneal(look: Outlook) -> list[Config]:
     scores = look.score(chains)
     seen = {c.key: c for c in chains}
     for step in range(_STEPS):
-        nexts = [look.space.mutate(config, look.rng) for config in chains]
+        nexts = look.space.mutated(chains, look.rng)
         seen.update((c.key, c) for c in nexts)
         next_scores = look.score(nexts)
         temperature = _HOTTEST * (1 - step / _STEPS)
