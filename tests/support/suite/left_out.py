@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import resource
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--draw",
         metavar="SEED",
-        help=f"Of the long tests ({drawn.FILE.name}) run an eighth of their time, chosen by SEED.",
+        help=f"Of the long tests ({drawn.FILE.name}) run a share of their time, chosen by SEED.",
     )
     parser.addoption(
         "--update-long-tests", action="store_true", help=f"Write the times of the files that run to {drawn.FILE.name}."
@@ -126,9 +127,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         config.workeroutput["left_out"] = stash[_LEFT_OUT]
         config.workeroutput["times"] = stash[_TIMES], stash[_FIXTURES], stash[_SHARED]
     elif config.getoption("--update-long-tests"):
-        long = {name: seconds for name, seconds in stash[_FIXTURES].items() if seconds >= drawn.LONG_S}
-        shared = {test: long.keys() & names for test, names in stash[_SHARED].items()}
-        longest = {test: max(names, key=long.__getitem__) for test, names in shared.items() if names}
+        users = Counter(name for names in stash[_SHARED].values() for name in names)
+        long = {name for name, seconds in stash[_FIXTURES].items() if seconds >= drawn.LONG_S * users[name] > 0}
+        shared = {test: long.intersection(names) for test, names in stash[_SHARED].items()}
+        longest = {test: max(names, key=stash[_FIXTURES].__getitem__) for test, names in shared.items() if names}
         drawn.write(stash[_TIMES], longest, shared.keys() - stash[_TIMES].keys())
 
 
