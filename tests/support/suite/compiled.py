@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable
@@ -16,16 +17,19 @@ def kept(suffix: str, *given: str) -> Path:
 
 
 def compiled(suffix: str, *given: str, by: Callable[[Path], None]) -> Path:
-    """Return the file that `by` writes, or the cached file of an earlier call with the same `given`. Several processes
-    may call it concurrently.
+    """Return the file that `by` writes, or the cached file of an earlier call with the same `given`. Of several
+    processes that call it concurrently, one compiles, and the others wait.
     """
     path = kept(suffix, *given)
     if not path.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.stem}.{os.getpid()}{suffix}")
-        try:
-            by(partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with path.with_name(f"{path.stem}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                partial = path.with_name(f"{path.stem}.{os.getpid()}{suffix}")
+                try:
+                    by(partial)
+                    partial.replace(path)
+                finally:
+                    partial.unlink(missing_ok=True)
     return path

@@ -1,7 +1,7 @@
 """Long tests of which a run takes a share, another one for each content of the checkout.
 
-`long_tests.json` holds the tests that take half a second of processor time or more, with their times. Tests that share a
-fixture of half a second or more for each of them are in the file too, and are drawn together: the first one that runs
+`long_tests.json` holds the tests that take half a second of processor time or more, with their times. Tests that share
+a fixture of half a second or more for each of them are in the file too, and are drawn together: the first one that runs
 pays for the fixture. A test that is not in the file always runs.
 """
 
