@@ -25,6 +25,8 @@ _TIMES = pytest.StashKey[dict[str, float]]()
 # The times of fixtures that several tests share, and the names of those that each test has.
 _FIXTURES = pytest.StashKey[dict[str, float]]()
 _SHARED = pytest.StashKey[dict[str, list[str]]]()
+# The time of such fixtures in the test that runs.
+_SET_UP = pytest.StashKey[float]()
 _PROCESS = os.getpid()
 
 
@@ -94,10 +96,11 @@ def _values(item: Any) -> list[tuple[int, ...]]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Keep the processor time of a test with its fixtures and of all processes below this one."""
-    before = _used_s(item.config)
+    """Keep the processor time of a test and of all processes below this one, without the fixtures that it shares."""
+    stash = item.config.stash
+    before, stash[_SET_UP] = _used_s(item.config), 0.0
     yield
-    item.config.stash[_TIMES][item.nodeid] = _used_s(item.config) - before
+    stash[_TIMES][item.nodeid] = _used_s(item.config) - before - stash[_SET_UP]
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -106,8 +109,9 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
     before = _used_s(request.config)
     yield
     if fixturedef.scope != "function":
-        times, name = request.config.stash[_FIXTURES], _name_of(fixturedef)
-        times[name] = max(times.get(name, 0.0), _used_s(request.config) - before)
+        times, name, seconds = request.config.stash[_FIXTURES], _name_of(fixturedef), _used_s(request.config) - before
+        times[name] = max(times.get(name, 0.0), seconds)
+        request.config.stash[_SET_UP] += seconds
 
 
 def _shared_fixtures(item: pytest.Item) -> list[str]:
@@ -131,7 +135,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         long = {name for name, seconds in stash[_FIXTURES].items() if seconds >= drawn.LONG_S * users[name] > 0}
         shared = {test: long.intersection(names) for test, names in stash[_SHARED].items()}
         longest = {test: max(names, key=stash[_FIXTURES].__getitem__) for test, names in shared.items() if names}
-        drawn.write(stash[_TIMES], longest, shared.keys() - stash[_TIMES].keys())
+        part = {name: stash[_FIXTURES][name] / users[name] for name in long}
+        times = {test: seconds + sum(part[name] for name in shared[test]) for test, seconds in stash[_TIMES].items()}
+        drawn.write(times, longest, shared.keys() - times.keys())
 
 
 @pytest.hookimpl(optionalhook=True)
