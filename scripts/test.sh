@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up, Mesa's mobile compilers and an arm64 Linux included, and runs every check: ruff, mypy and pytest. Arguments go to pytest:
-# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of. Without arguments, an eighth of the long tests runs, another one
+# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of. Without arguments, a tenth of the long tests runs, another one
 # for each content of the checkout (tests/support/suite/drawn.py).
 # An active virtual environment is used only if it is complete: Romou and ArchProbe in editable form from this checkout, and all that pyproject.toml asks for.
 set -euo pipefail
@@ -76,10 +76,6 @@ downloads=$!
 # A test runs it again, from its cache, over a program that uses every package.
 "$VENV/bin/python" -m mypy > "$scratch/mypy" 2>&1 &
 mypy=$!
-# The runtime that arm64 runs. The tests would build it by themselves, but each of their processes at the same time.
-if [[ $MISSING != *arm64* && $MISSING != *aarch64* ]]; then
-  PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/tvm_patches/build_phone_runtime.sh" --target linux-arm64 --out "$scratch/runtime"
-fi
 wait "$downloads" || { cat "$scratch/downloads"; exit 1; }
 cat "$scratch/downloads"
 say "ruff"

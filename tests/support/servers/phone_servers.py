@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from support.suite.compiled import holding
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -64,15 +66,16 @@ def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
 
 
 def build(target: str, out: Path) -> Path:
-    # Not optimized: compiling would take longer than running. scripts/test.sh has the same flags, and the result is
-    # cached by them.
+    """Build the runtime of a phone. Of several processes that do, one compiles, and the others find its objects."""
+    # Not optimized: compiling would take longer than running.
     script = [str(ROOT / "tvm_patches/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
-    done = subprocess.run(
-        script,
-        env={**os.environ, "CXXFLAGS": "-O0", "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with holding(f"phone_runtime_{target}"):
+        done = subprocess.run(
+            script,
+            env={**os.environ, "CXXFLAGS": "-O0", "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -16,7 +16,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("long_tests.json")
 LONG_S = 0.5
-SHARE = 1 / 8
+SHARE = 1 / 10
 
 
 def long_tests() -> dict[str, dict[str, float]]:
