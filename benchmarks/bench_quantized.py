@@ -2,28 +2,39 @@
 
 python benchmarks/bench_quantized.py
 python benchmarks/bench_quantized.py --gpu a630 --json result.json
+python benchmarks/bench_quantized.py --norms          RMSNorm and the product that reads it, apart and as one kernel
+python benchmarks/bench_quantized.py --norms --times opencl         the same, timed on a device
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import onnx
 from rich.console import Console
-from tvm import te, tirx
+from tvm import te, tirx, topi
 
+import romou
 from bench_mobile_static import Result, best_of
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
 from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.quantized.integer_kernel import DOT, FLOAT
 from romou.compiler.operators.quantized.integer_matrix import IntegerProduct
 from romou.compiler.operators.workload import Conv2d
+from romou.compiler.scheduling.rewrites import join
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, mobile_gpu
 from romou.devices.targets import Target
+from romou.driver.model import tuned_model
+from romou.driver.site import TimingSite
+from romou.runtime.module import Summary
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -65,6 +76,9 @@ CONVOLUTIONS = {
     for kind, types in _TYPES.items()
 }
 NAMES = (*PRODUCTS, *INTEGER_PRODUCTS, *CONVOLUTIONS)
+# K and N of products of one normalized row, in 4 bits and blocks of 32.
+NORMALIZED = ((512, 1536), (896, 4864), (2048, 2048), (2048, 8192), (4096, 4096))
+_ROUNDS, _EPSILON = 20, 1e-5
 
 
 def counted(gpu: str, name: str) -> Result | str:
@@ -96,6 +110,65 @@ def task_of(func: tirx.PrimFunc) -> TunableTask:
     return task
 
 
+def counted_norm(gpu: str, k: int, n: int) -> list[float] | str:
+    """Return the million instructions of RMSNorm, of the product that reads it, and of both as one kernel."""
+    target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
+    data, gamma = (te.placeholder(shape, "float16", name) for shape, name in (((1, k), "x"), ((k,), "gamma")))
+    norm = te.create_prim_func([data, gamma, topi.nn.rms_norm(data, gamma, [1], _EPSILON)])
+    product = _quantized_product(1, 4, 32, has_table=False, k=k, n=n)
+    totals = []
+    for func in (norm, product, join(norm, product, 0)):
+        task = task_of(func)
+        config = task.default_config(target)
+        kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
+        result = best_of([kernels], gpu, k * n, timeout_s=200.0)
+        if isinstance(result, str):
+            return result
+        totals.append(1e-6 * result.per_multiply_add * k * n)
+    return totals
+
+
+def timed_norm(target: str, k: int, n: int) -> tuple[float, float]:
+    """Return the microseconds of a model of RMSNorm and a product, with separate kernels and with one."""
+    rng = np.random.default_rng(0)
+    graph = onnx.parser.parse_graph(
+        f"normalized (float[1, {k}] x) => (float[1, {n}] y) "
+        f"{{ normal = RMSNormalization <axis = -1, epsilon = {_EPSILON}> (x, gamma) y = MatMul (normal, weight) }}"
+    )
+    arrays = {"gamma": np.ones(k, np.float32), "weight": rng.standard_normal((k, n)).astype(np.float32)}
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)], ir_version=10)
+    quantized = romou.quantize(model, bits=4, block=32).model
+    lowered = Compilation.of(import_model(quantized, None), Target(target)).lowered()
+    assert lowered.functions.chains, "the product reads the norm"
+    site = TimingSite(named=lowered.target, target=lowered.target)
+    empty = Summary.unmeasured(target=target, rows=(), seconds=0.0)
+    joined, apart = (lowered.joined_where(choice) for choice in (lambda _: True, lambda _: False))
+    models = [tuned_model(each, site, empty) for each in (apart, joined)]
+    rounds = [[min(model.times(repeat=5)) for model in models] for _ in range(_ROUNDS)]
+    apart_us, joined_us = (1e3 * min(times) for times in zip(*rounds, strict=True))
+    return apart_us, joined_us
+
+
+def print_norms(out: Console, gpus: Sequence[str], target: str | None) -> None:
+    """Print instructions, or times on a device, of RMSNorm and a product, apart and as one kernel."""
+    if target is not None:
+        table = table_of_numbers("product of a normalized row", ("apart, us", "one kernel, us", "ratio"), title=target)
+        for k, n in NORMALIZED:
+            apart, joined = timed_norm(target, k, n)
+            table.add_row(f"{k} -> {n}", f"{apart:.1f}", f"{joined:.1f}", f"{apart / joined:.2f}x")
+        out.print(table)
+        return
+    for gpu in gpus:
+        title = f"{GPUS[gpu]}: millions of instructions"
+        table = table_of_numbers("product of a normalized row", ("norm", "product", "one kernel"), title=title)
+        for k, n in NORMALIZED:
+            totals = counted_norm(gpu, k, n)
+            cells = [totals, "", ""] if isinstance(totals, str) else [f"{total:.2f}" for total in totals]
+            table.add_row(f"{k} -> {n}", *cells)
+        out.print(table)
+
+
 def _integer_product(rows: int, *, is_signed: bool) -> tirx.PrimFunc:
     work = IntegerProduct(m=rows, k=_SIDE, n=_SIDE, is_signed=is_signed)
     operands = [
@@ -109,14 +182,16 @@ def _integer_product(rows: int, *, is_signed: bool) -> tirx.PrimFunc:
     return te.create_prim_func([*operands, work.define(*operands)])
 
 
-def _quantized_product(rows: int, bits: int, block: int, *, has_table: bool) -> tirx.PrimFunc:
-    work = QuantizedProduct(m=rows, k=_SIDE, n=_SIDE, bits=bits, block=block, dtype="float16", has_table=has_table)
+def _quantized_product(
+    rows: int, bits: int, block: int, *, has_table: bool, k: int = _SIDE, n: int = _SIDE
+) -> tirx.PrimFunc:
+    work = QuantizedProduct(m=rows, k=k, n=n, bits=bits, block=block, dtype="float16", has_table=has_table)
     operands = [
         te.placeholder(shape, dtype, name)
         for name, shape, dtype in (
-            ("data", (rows, _SIDE), work.dtype),
-            ("words", (work.chunks, _SIDE, 4), "uint32"),
-            ("scales", (work.blocks, _SIDE), work.dtype),
+            ("data", (rows, k), work.dtype),
+            ("words", (work.chunks, n, 4), "uint32"),
+            ("scales", (work.blocks, n), work.dtype),
             *([("table", (1 << bits,), "float32")] if has_table else []),
         )
     ]
@@ -126,10 +201,17 @@ def _quantized_product(rows: int, bits: int, block: int, *, has_table: bool) -> 
 @click.command()
 @click.option("--gpu", "gpus", multiple=True, type=click.Choice(list(GPUS)), help="a GPU; several are allowed")
 @click.option("--product", "products", multiple=True, type=click.Choice(list(NAMES)), help="a product; default: all")
+@click.option("--norms", "has_norms", is_flag=True, help="RMSNorm and a product, apart and as one kernel")
+@click.option("--times", "timed", default=None, metavar="TARGET", help="with --norms: times on this device instead")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="file for the numbers")
-def main(gpus: tuple[str, ...], products: tuple[str, ...], path: Path | None) -> None:
+def main(
+    gpus: tuple[str, ...], products: tuple[str, ...], has_norms: bool, timed: str | None, path: Path | None
+) -> None:
     """Print instructions of a work-item for each weight and row of activations, registers and spills."""
     out, results = Console(width=160), dict[str, dict[str, object]]()
+    if has_norms:
+        print_norms(out, gpus or COMPARED, timed)
+        return
     for gpu in gpus or COMPARED:
         table = table_of_numbers("product", ("instructions", "registers", "spills"), "config", title=GPUS[gpu])
         for name in products or NAMES:

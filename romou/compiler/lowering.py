@@ -89,8 +89,9 @@ class LoweredModel:
     def joined_by_default(self) -> LoweredModel:
         """Return a copy in which every chain is joined that is taken to be faster as one kernel."""
         limits = self.target.limits
-        faster = {chain.task.key for chain in self.chains if chain.task.template.is_faster(limits)}
-        return self.joined_where(faster.__contains__)
+        faster = {chain.task.key for chain in self.chains if chain.task.template.is_faster(limits, len(chain.together))}
+        chosen = {key for chain in self.chains if faster.issuperset(chain.together) for key in chain.together}
+        return self.joined_where(chosen.__contains__)
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
         """Return a copy with a joined kernel for every chain that is faster as one kernel than as several.
@@ -101,13 +102,15 @@ class LoweredModel:
         """
         joined = {chain.task.key for chain in self.joined}
 
-        def is_faster(key: str) -> bool:
-            parts = [seconds.get(part) for part in self.alternatives[key]]
-            if None in parts:
-                return key in joined
-            return key in seconds and seconds[key] < sum(part for part in parts if part is not None)
+        def is_faster(chain: Chain) -> bool:
+            apart, together = ([seconds.get(key) for key in keys] for keys in (chain.apart, chain.together))
+            if None in apart:
+                return joined.issuperset(chain.together)
+            sums = [sum(time for time in times if time is not None) for times in (together, apart)]
+            return None not in together and sums[0] < sums[1]
 
-        return self.joined_where(is_faster)
+        slower = {key for chain in self.chains if not is_faster(chain) for key in chain.together}
+        return self.joined_where(lambda key: key not in slower)
 
 
 def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS, suffix: str = "") -> LoweredModel:

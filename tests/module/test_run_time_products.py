@@ -30,14 +30,18 @@ SIZES = (1, 2, 3, 8, 9, 64, 65, MOST)
 WIDTH, INNER = 96, 75
 
 
-def block(*rows: int | str, width: int = WIDTH, inner: int = INNER) -> onnx.ModelProto:
+def block(*rows: int | str, width: int = WIDTH, inner: int = INNER, has_rms: bool = False) -> onnx.ModelProto:
     """Return a decoder's feed-forward block with a residual, quantized to 4 bits."""
     g = NetworkBuilder({"x": (*(rows or ("rows",)), width)})
-    normal = g.add("LayerNormalization", "x", g.weight(width, positive=True), g.weight(width), axis=-1)
+    weights = [g.weight(width, positive=True), *([] if has_rms else [g.weight(width)])]
+    normal = g.add("RMSNormalization" if has_rms else "LayerNormalization", "x", *weights, axis=-1)
     gate, up = (g.add("MatMul", normal, g.weight(width, inner)) for _ in range(2))
     inside = g.add("Mul", g.add("Mul", gate, g.add("Sigmoid", gate)), up)
     down = g.add("Add", g.add("MatMul", inside, g.weight(inner, width)), g.weight(width))
-    return romou.quantize(g.model(g.add("Add", down, "x")), bits=4, block=32).model
+    model = g.model(g.add("Add", down, "x"))
+    if has_rms:
+        model.opset_import[0].version = 23
+    return romou.quantize(model, bits=4, block=32).model
 
 
 def product(dtype: str = "float32", n: int = 43, zero: str = "uint8") -> onnx.ModelProto:
@@ -48,7 +52,12 @@ def product(dtype: str = "float32", n: int = 43, zero: str = "uint8") -> onnx.Mo
     return model
 
 
-NETS = {"block": (block, WIDTH), "product": (product, 176)}
+def normalized() -> onnx.ModelProto:
+    """Return a block whose first products normalize a single row."""
+    return block(has_rms=True)
+
+
+NETS = {"block": (block, WIDTH), "product": (product, 176), "normalized": (normalized, WIDTH)}
 
 
 def rows_of(count: int, width: int = WIDTH) -> dict[str, np.ndarray]:
@@ -102,6 +111,12 @@ def test_rows_choose_the_kernel(model: romou.MultiShapeModel) -> None:
     assert all(one.isdisjoint(other) for one, other in itertools.combinations(functions, 2))
     bounds = [model.model_for({"x": (count, WIDTH)}).inputs["x"][0][0] for count in (1, 2, 3, 8, 9, MOST)]
     assert bounds == [1, 8, 8, 8, MOST, MOST]
+
+
+def test_one_row_has_no_kernel_of_the_norm(opencl_device: tvm.runtime.Device) -> None:
+    model = made("normalized")
+    norms = [any("rms_norm" in row.name for row in one.summary().rows) for one in model.models]
+    assert norms == [False, True, True]
 
 
 def statistics() -> dict[str, int]:

@@ -1,7 +1,8 @@
-"""Join functions of a chain into one kernel: a convolution with the next one, and the parts of an attention.
+"""Join functions of a chain into one kernel: convolutions, the parts of an attention, and a norm with a product.
 
     conv2d(depthwise(x, w), v)                      ->      depthwise_conv2d(x, w, v)
     matmul(softmax(matmul(q, k) + mask), v)         ->      attention(q, k, mask, v)
+    packed_product(rms_norm(x, g), w)               ->      normalized_product(x, g, w)
 
 Measurement decides whether a joined kernel is faster. Until the model is assembled, both forms are kept: the fused
 functions as they are, and the joined functions as additional tasks.
@@ -9,7 +10,7 @@ functions as they are, and the joined functions as additional tasks.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,8 +20,12 @@ from tvm import relax, tirx
 from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.families.depthwise_pointwise import is_pair
+from romou.compiler.operators.families.quantized_product import QuantizedTemplate
+from romou.compiler.operators.families.row_reduction import RowReduction
+from romou.compiler.operators.quantized.rows import MOST_FEW
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import Conv2d
+from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.scheduling.rewrites import join
 from romou.compiler.task import TunableTask, key_of, plain_form
 from romou.compiler.tir.calls import op_name
@@ -33,16 +38,23 @@ _MOST_FUNCTIONS = 6
 class Chain:
     """Functions of a fused module. Each is the only reader of the result of the one before.
 
+    Several products may read one norm. Each is the end of a chain, whose kernel computes the norm again.
+
     functions: their names.
     positions: for each function but the first, index of the parameter that receives the result of the one before.
     task: the joined function. Its calls are the calls of this chain.
-    keys: task keys of the separate functions. A reshape has none, because it is a view.
+    keys: task keys of the separate functions. A reshape has none, because it is a view. Of chains that begin with the
+        same call, the first has the key of its function.
+    together: task keys of the joined functions of all chains that begin with the same call.
+    apart: task keys of all functions of these chains.
     """
 
     functions: tuple[str, ...]
     positions: tuple[int, ...]
     task: TunableTask
     keys: tuple[str, ...]
+    together: tuple[str, ...]
+    apart: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -77,17 +89,36 @@ def find_chains(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Chai
     most_buffers: a chain is left out if its joined kernel would bind more buffers.
     """
     chains: dict[tuple[tuple[str, ...], tuple[int, ...]], Chain] = {}
-    for calls in _Graph(mod).chains():
-        functions, positions = key = calls.key
-        if (chain := chains.get(key)) is not None:
-            chains[key] = replace(chain, task=replace(chain.task, calls=chain.task.calls + 1))
+    for group in _Graph(mod).chains():
+        tasks = [_task_of(mod, calls, most_buffers) for calls in group]
+        if None in tasks:
             continue
-        task = TunableTask.of(_joined(mod, functions, positions))
-        # None if the epilogue of a later function reads an intermediate result as well.
-        if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):
-            keys = tuple(key_of(plain_form(mod[name])) for name in functions if template_of(mod[name]) is not None)
-            chains[key] = Chain(functions=functions, positions=positions, task=task, keys=keys)
+        together = tuple(task.key for task in tasks if task is not None)
+        keys = [_keys_of(mod, calls.key[0]) for calls in group]
+        keys[1:] = [of_chain[1:] for of_chain in keys[1:]]
+        for calls, task, of_chain in zip(group, tasks, keys, strict=True):
+            if (chain := chains.get(calls.key)) is not None:
+                chains[calls.key] = replace(chain, task=replace(chain.task, calls=chain.task.calls + 1))
+            elif task is not None:
+                functions, positions = calls.key
+                apart = tuple(key for other in keys for key in other)
+                chains[calls.key] = Chain(
+                    functions=functions, positions=positions, task=task, keys=of_chain, together=together, apart=apart
+                )
     return list(chains.values())
+
+
+def _task_of(mod: tvm.IRModule, calls: _Calls, most_buffers: int | None) -> TunableTask | None:
+    """Return the joined function of a chain as a task, or None if no family takes it or it binds too many buffers.
+
+    No family takes it if the epilogue of a later function reads an intermediate result as well.
+    """
+    task = TunableTask.of(_joined(mod, *calls.key))
+    return task if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers) else None
+
+
+def _keys_of(mod: tvm.IRModule, functions: Sequence[str]) -> tuple[str, ...]:
+    return tuple(key_of(plain_form(mod[name])) for name in functions if template_of(mod[name]) is not None)
 
 
 def tasks_of(chains: Sequence[Chain]) -> list[TunableTask]:
@@ -104,7 +135,7 @@ def join_chains(mod: tvm.IRModule, chains: Sequence[Chain]) -> tvm.IRModule:
     if not chains:
         return mod
     chosen = {(chain.functions, chain.positions): chain.name for chain in chains}
-    calls = {found.calls[-1]: found for found in _Graph(mod).chains() if found.key in chosen}
+    calls = {found.calls[-1]: found for group in _Graph(mod).chains() for found in group if found.key in chosen}
 
     class Joiner(MainRewriter):
         def visit(self, binding: relax.Binding) -> None:
@@ -135,6 +166,7 @@ class _Graph:
 
     made: variable -> the expression that it is bound to.
     uses: number of reads of each variable.
+    readers: variable -> the calls that read it.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -142,25 +174,59 @@ class _Graph:
         main = mod["main"]
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
         self.made: Mapping[relax.Var, relax.Expr] = {binding.var: binding.value for binding in bindings}
+        self._results = {value: var for var, value in self.made.items()}
         self.uses: Counter[relax.Var] = Counter()
+        self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
         for value in (*self.made.values(), main.body.body):
             # Arguments are counted one by one, because a function may read one tensor twice.
             for part in value.args[1].fields if op_name(value) == "relax.call_tir" else [value]:
                 relax.analysis.post_order_visit(
                     part, lambda expr: self.uses.update([expr] if isinstance(expr, relax.Var) else [])
                 )
+                if isinstance(part, relax.Var):
+                    self.readers[part].append(value)
 
-    def chains(self) -> Iterator[_Calls]:
-        """Yield the calls that may share a kernel."""
-        for call in self.made.values():
+    def chains(self) -> Iterator[list[_Calls]]:
+        """Yield the calls that may share a kernel, with other chains that begin with the same call."""
+        for var, call in self.made.items():
+            yield from self._norms(var, call)
             template = self._contraction(call)
             if template is None:
                 continue
             position = [str(p.name) for p in self._function(call).params].index(template.names["data"])
             if isinstance(template.workload, Conv2d):
-                yield from self._pairs(call, template.workload, position)
+                yield from ([pair] for pair in self._pairs(call, template.workload, position))
             elif not template.contracted.operator.has_constant_weight:
-                yield from self._attentions(_Calls((call,), ()), position)
+                yield from ([chain] for chain in self._attentions(_Calls((call,), ()), position))
+
+    def _norms(self, var: relax.Var, call: relax.Call) -> Iterator[list[_Calls]]:
+        """Yield the chains from a norm, the result of `call`, to all of its readers, if these are packed products."""
+        func = self._function(call) if op_name(call) == "relax.call_tir" else None
+        if not isinstance(func, tirx.PrimFunc) or not isinstance(template_of(func), RowReduction):
+            return
+        chains = list(self._to_products(var, _Calls((call,), ())))
+        if chains and None not in chains:
+            yield [chain for chain in chains if chain is not None]
+
+    def _to_products(self, var: relax.Var, calls: _Calls) -> Iterator[_Calls | None]:
+        """Yield `calls` with each reader of their result `var`, behind reshapes. None for one that is no product."""
+        if self.uses[var] != len(self.readers[var]):
+            yield None
+        for reader in self.readers[var]:
+            func = self._function(reader) if op_name(reader) == "relax.call_tir" else None
+            places = [at for at, field in enumerate(reader.args[1].fields) if field.same_as(var)] if func else []
+            if not isinstance(func, tirx.PrimFunc) or len(places) != 1:
+                yield None
+                continue
+            longer = _Calls((*calls.calls, reader), (*calls.positions, *places))
+            template = template_of(func)
+            if isinstance(template, QuantizedTemplate):
+                is_data = str(func.params[places[0]].name) == template.names["data"]
+                yield longer if is_data and template.workload.m <= MOST_FEW else None
+            elif is_view(func):
+                yield from self._to_products(self._results[reader], longer)
+            else:
+                yield None
 
     def _pairs(self, call: relax.Call, work: Conv2d, position: int) -> Iterator[_Calls]:
         source = self._source(call, position)

@@ -79,8 +79,11 @@ class Template(ABC):
         """Return whether the operator has the variant of `limits`, so that its space is a part of the whole one."""
         return False
 
-    def is_faster(self, limits: Limits) -> bool:
-        """Return whether a joined kernel is taken to be faster than its parts, as long as neither is measured."""
+    def is_faster(self, limits: Limits, readers: int = 1) -> bool:
+        """Return whether a joined kernel is taken to be faster than its parts, as long as neither is measured.
+
+        readers: joined kernels that replace the first part together.
+        """
         return False
 
     @abstractmethod

@@ -227,7 +227,7 @@ class AttentionTemplate(Template):
         waiting = rounds * (costs.barriers + waits * costs.memory_wait + products + loads)
         return tiles.key_tiles * (busy + waiting), tiles.local_memory_bytes
 
-    def is_faster(self, limits: Limits) -> bool:
+    def is_faster(self, limits: Limits, readers: int = 1) -> bool:
         """Return whether one kernel is taken to be faster than three before they are measured.
 
         Both multiply as often, and one kernel moves no scores: four times their bytes are saved. Where tensor cores

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -37,6 +37,7 @@ from romou.compiler.operators.quantized.kernel import (
     Tiles,
 )
 from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.quantized.norm import Norm
 from romou.compiler.operators.quantized.pairs_defaults import pairs_config
 from romou.compiler.operators.quantized.pairs_kernel import PairsKernel
 from romou.compiler.operators.quantized.rows import MOST_FEW
@@ -45,9 +46,13 @@ from romou.compiler.operators.quantized.tensor_core_defaults import data_choices
 from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKernel
 from romou.compiler.operators.quantized.vector_kernel import ROWS, VectorKernel
 from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
+from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.tir.primitives import LANES, advance_pointers
 from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Without tensor cores, and on tensor cores.
 _STAGES, _MMA_STAGED = (0, 256, 512, 1024, 2048, 4096), (32, 64, 128, 256, 512, 1024, 2048)
@@ -109,6 +114,9 @@ _LEAST_ACROSS = 8
 _MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 224
 # Most multiply-adds that a step writes out, because compilers take long for longer code.
 _MOST_WRITTEN = 2048
+# Instructions that a normalization adds to each work-item, and to a group for each number of the row. By Mesa 25.0.7's
+# compilers for Adreno 630 and 740, Mali-G76 and G610, one row of 512, 2048 or 4096 numbers adds at most as many.
+_OF_SUM, _OF_NUMBER = 270, 12
 # The same on tensor cores, whose instructions make 64 multiply-adds of a work-item.
 _MOST_BY_MMA = 64 * 512
 
@@ -118,18 +126,39 @@ class QuantizedTemplate(PackedTemplate):
 
     family = "quantized_product"
     knobs = KNOBS
-    product, annotation, block_counts = QuantizedProduct, PRODUCT, (1, 2)
+    product, annotation, block_counts, has_norms = QuantizedProduct, PRODUCT, (1, 2), True
     workload: QuantizedProduct
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc) -> Self | None:
+        template = super().of(func)
+        if template is None or template._blocks[0] is None:
+            return template
+        # Few rows, because each group normalizes those that it reads.
+        norm, (_, _, epilogue) = template.norm, template._blocks
+        if norm is None or template.workload.m > MOST_FEW:
+            return None
+        is_read_again = epilogue is not None and any(load.source.same_as(norm.total) for load in loads_of(epilogue))
+        return None if is_read_again else template
 
     @functools.cached_property
     def operands(self) -> Operands:
         """The buffers of the product, of the simplified function."""
         sources, total, epilogue = self._buffers()
-        # In the order of the definition: data * (codes - zeros) * scales.
-        data, words, *other, scales = sources
+        # In the order of the definition: data * (codes - zeros) * scales. A normalization reads other tensors as well.
+        norm = self.norm
+        is_of_norm = [norm is not None and norm.reads(source) for source in sources]
+        data = sources[0] if norm is None else norm.data
+        rest = (
+            sources[1:]
+            if norm is None
+            else [s for s, is_other in zip(sources, is_of_norm, strict=True) if not is_other]
+        )
+        words, *other, scales = rest
         table, zeros = (other, []) if self.workload.has_table else ([], other)
         return Operands(
             data=data,
+            norm=norm,
             words=words,
             scales=scales,
             zeros=zeros[0] if zeros else None,
@@ -138,11 +167,18 @@ class QuantizedTemplate(PackedTemplate):
             epilogue=epilogue,
         )
 
+    @functools.cached_property
+    def norm(self) -> Norm | None:
+        """The normalization of the activations."""
+        sums, product, _ = self._blocks
+        return None if sums is None else Norm.of(sums, product, product.body.value.b.a)
+
     @property
     def name(self) -> str:
         work = self.workload
         zero, codes = "" if work.zero == "none" else f"_{work.zero}", "table" if work.has_table else "int"
-        return f"{self.family}_{work.m}x{work.k}_{work.n}_{codes}{work.bits}_b{work.block}{zero}"
+        norm = "_normalized" if self.norm is not None else ""
+        return f"{self.family}_{work.m}x{work.k}_{work.n}_{codes}{work.bits}_b{work.block}{zero}{norm}"
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -151,7 +187,7 @@ class QuantizedTemplate(PackedTemplate):
 
     def tiles(self, columns: Columns) -> Tiles:
         """Return the tiles of a config, or of many."""
-        return Tiles(self.workload, columns)
+        return Tiles(self.workload, columns, is_normalized=self.norm is not None)
 
     def registers(self, columns: Columns) -> Any:
         """Return the registers of a work-item's tiles."""
@@ -248,7 +284,7 @@ class QuantizedTemplate(PackedTemplate):
         work = self.workload
         multiple = {"none": 8, "uint8": 16}.get(work.zero)
         is_copied = work.k % 8 == 0 and multiple is not None and work.n % multiple == 0
-        return work.dtype == "float16" and is_copied and not work.has_table
+        return work.dtype == "float16" and is_copied and not work.has_table and self.norm is None
 
     def _fills_fragments(self, config: Columns) -> Any:
         """Return whether a config, or which of many, has whole fragments of tensor cores and one spelling of codes."""
@@ -338,6 +374,18 @@ class QuantizedTemplate(PackedTemplate):
     def _split(config: Config, parts: int, group: int) -> Config:
         """Return a config whose sums have `parts` parts, in a group of about `group` work-items."""
         return config.replace(group_parts=parts, group_rows=max(group // parts, _LEAST_ACROSS))
+
+    def is_faster(self, limits: Limits, readers: int = 1) -> bool:
+        """Return whether a launch takes longer than what all groups add to normalize one row.
+
+        Several rows take more registers. No times of other devices are known.
+        """
+        config = self.default_config(limits)
+        if self.norm is None or self.workload.m > 1 or not (limits.is_mobile or config["unpack"] == VECTORS):
+            return False
+        tiles = self.tiles(config)
+        added = tiles.groups * (_OF_SUM * tiles.threads + _OF_NUMBER * self.workload.k)
+        return bool(readers * added < limits.preset.algorithms.launches / 2)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         if config.get("tensor_cores", NO_TENSOR_CORES) != NO_TENSOR_CORES:

@@ -30,7 +30,7 @@ Codes that stand for the numbers of a table are looked up in one of these ways:
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,9 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from romou.base.space import Columns, Config
+from romou.compiler.operators.quantized.norm import Norm
 from romou.compiler.operators.quantized.outputs import if_inside, stored
+from romou.compiler.operators.streaming.row_kernel import second_partials
 from romou.compiler.operators.tensor_cores import NO_TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.scheduling.kernel_writer import KernelWriter
@@ -56,6 +58,8 @@ TABLE, LOCAL = "table", "local"
 TABLES = (TABLE, LOCAL)
 # Choices of the knob `zero_point`.
 OF_BLOCK, OF_WEIGHT = "block", "weight"
+# Work-items of a group up to which one of them adds up the sums of all.
+_MOST_IN_ONE_STEP = 16
 # On tensor cores: stages in local memory, those in use included, and work-items that share rows of the weight. A warp
 # group uses two stages at a time.
 _MMA_STAGES, _WGMMA_STAGES, _SHARING = 3, 4, 4
@@ -74,12 +78,13 @@ class Tiles:
     steps: steps of a row. A last one that is not whole counts if activations are staged, with zeros beyond the end.
     iterations: steps of a work-item.
     is_paired: whether activations are staged as pairs of fp16 numbers.
+    is_vector: whether vectors are rows of the weight.
     is_table_local: whether local memory holds a table of the numbers that codes stand for.
     outputs: sums of a work-item.
     """
 
-    def __init__(self, work: QuantizedProduct, config: Columns) -> None:
-        self.work = work
+    def __init__(self, work: QuantizedProduct, config: Columns, *, is_normalized: bool = False) -> None:
+        self.work, self._is_normalized = work, is_normalized
         choice = np.asarray(config.get("tensor_cores", NO_TENSOR_CORES))
         self.is_mma, self.is_wgmma = choice != NO_TENSOR_CORES, choice == WGMMA
         sharing = np.where(self.is_mma, _SHARING, 1)
@@ -88,7 +93,7 @@ class Tiles:
         self.rows, self.columns = self.across * self.item_rows, self.item_data * sharing
         self.threads, self.staged = self.across * self.parts * sharing, config["staged_data"]
         unpack = np.asarray(config.get("unpack", SHIFT))
-        self.is_paired, self.is_table_local = unpack == PAIRS, unpack == LOCAL
+        self.is_paired, self.is_table_local, self.is_vector = unpack == PAIRS, unpack == LOCAL, unpack == VECTORS
         self.codes = np.where(self.is_mma, self.staged // self.parts, work.chunk * config["item_chunks"])
         # In a space with tensor cores, formulas see configs that no constraint has excluded yet.
         self.codes = np.maximum(self.codes, 1)
@@ -144,7 +149,16 @@ class Tiles:
         staged = np.where(self.is_paired, fp16, 2 * fp16 + _BYTES * self.item_data * (self.staged // self.segment))
         sums = _BYTES * (np.asarray(self.parts) > 1) * self.threads * self.outputs
         table = (_BYTES << self.work.bits) * self.is_table_local
-        return np.where(self.is_mma, np.maximum(16 * self.buffers * self.stage_units, sums), staged + sums + table)
+        rows = np.where(self.is_vector, self.work.k, 0)
+        norm = _BYTES * self.item_data * (self.threads + self.sums_of_row + 1 + rows) * self._is_normalized
+        return np.where(
+            self.is_mma, np.maximum(16 * self.buffers * self.stage_units, sums), staged + sums + table + norm
+        )
+
+    @property
+    def sums_of_row(self) -> Any:
+        """Return the sums of a row's terms that are left after the first step, in which work-items add up some each."""
+        return np.where(np.asarray(self.threads) > _MOST_IN_ONE_STEP, second_partials(self.threads), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +167,7 @@ class Operands:
 
     product: the buffer of the sums, which the epilogue loads at its own place.
     epilogue: None if the sums are the output.
+    norm: the normalization of the activations. `data` is the buffer before it.
     """
 
     data: tirx.Buffer
@@ -162,6 +177,7 @@ class Operands:
     product: tirx.Buffer
     epilogue: s_tir.SBlock | None
     table: tirx.Buffer | None = None
+    norm: Norm | None = None
 
 
 class QuantizedKernel(KernelWriter):
@@ -181,7 +197,7 @@ class QuantizedKernel(KernelWriter):
     ) -> None:
         self._has_fp16 = has_fp16
         self.func, self.work, self.operands, self.config = func, work, operands, config
-        self.tiles = tiles = Tiles(work, config)
+        self.tiles = tiles = Tiles(work, config, is_normalized=operands.norm is not None)
         self.rows, self.data, self.chunks = (int(config[f"item_{name}"]) for name in ("rows", "data", "chunks"))
         self.group, self.data_group, self.x, self.part, self.stage, self.iteration = (
             tirx.Var(name, "int32") for name in ("group", "data_group", "x", "part", "stage", "iteration")
@@ -194,6 +210,8 @@ class QuantizedKernel(KernelWriter):
         self.table = operands.table
         super().__init__()
         self._declare()
+        if operands.norm is not None:
+            self._declare_norm()
 
     def _declare(self) -> None:
         """Declare registers and local memory."""
@@ -220,12 +238,27 @@ class QuantizedKernel(KernelWriter):
             if is_corrected:
                 self.staged_sums = self._buffer("staged_sums", self.data * self.segments, scope="shared")
 
+    def _declare_norm(self) -> None:
+        """Declare the work-items' sums of terms, and local memory for the sums of all and the factors of rows."""
+        threads, left = int(self.tiles.threads), int(self.tiles.sums_of_row)
+        self.terms = self._buffer("terms", self._lanes_of_terms)
+        self.partial_terms, self.left_terms, self.factors = (
+            self._buffer(name, self.data * size, scope="shared") if size else None
+            for name, size in (("partial_terms", threads), ("left_terms", left), ("factors", 1))
+        )
+        self.factor = self._buffer("factor", 1) if self.data == 1 else None
+
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
         tiles, parts = self.tiles, int(self.tiles.parts)
-        statements = [*self._clear(), *self._load_table()]
+        statements = [*self._normalize(), *self._clear(), *self._load_table()]
         statements += self._sum_up()
         statements += self._outputs()
+        if self.operands.norm is not None:
+            # Both stay live up to here. Else StorageRewrite gives their memory to vectors, which it indexes wrongly.
+            statements += [
+                tirx.Evaluate(self._at(sums, 0)) for sums in (self.partial_terms, self.left_terms) if sums is not None
+            ]
         threads = {
             "blockIdx.y": (self.data_group, int(tiles.data_groups)),
             "blockIdx.x": (self.group, int(tiles.row_groups)),
@@ -253,9 +286,95 @@ class QuantizedKernel(KernelWriter):
             return []
         table, count = self.table, 1 << self.work.bits
         turn, threads = tirx.Var("turn", "int32"), int(self.tiles.threads)
-        number = turn * threads + self.part * int(self.tiles.across) + self.x
+        number = turn * threads + self._thread
         copy = self._put(table, number, self._at(self.operands.table, number))
         return [loop(turn, -(-count // threads), guarded(number < count if count % threads else None, copy)), barrier()]
+
+    # Normalization
+
+    def _normalize(self) -> list[tirx.Stmt]:
+        """Compute the factor of each row of activations in local memory, from sums of all work-items."""
+        norm = self.operands.norm
+        if norm is None:
+            return []
+        threads, left = int(self.tiles.threads), int(self.tiles.sums_of_row)
+
+        def put_left(at: tirx.Expr) -> tirx.Stmt:
+            count = threads // left
+            statements, total = self._sum_of_neighbours(self.partial_terms, at * count, count)
+            return tirx.SeqStmt([*statements, self._put(self.left_terms, at, total)])
+
+        def put_factor(number: tirx.Expr) -> tirx.Stmt:
+            sums, count = (self.left_terms, left) if left else (self.partial_terms, threads)
+            statements, total = self._sum_of_neighbours(sums, number * count, count)
+            factor = norm.factor_of(self._data_row_to_read(number), total)
+            return tirx.SeqStmt([*statements, self._put(self.factors, number, factor)])
+
+        steps = [stmt for number in range(self.data) for stmt in self._add_terms(norm, number)]
+        steps += [self._for_each(self.data * left, put_left)] if left else []
+        steps.append(self._for_each(self.data, put_factor))
+        if self.factor is not None:
+            steps.append(self._put(self.factor, 0, self._at(self.factors, 0)))
+        return steps
+
+    def _add_terms(self, norm: Norm, number: int) -> list[tirx.Stmt]:
+        """Add up the terms of the work-item's vectors of a row."""
+        k, lanes, index = self.work.k, self._lanes_of_terms, self._data_row_to_read(number)
+        is_whole = k % lanes == 0
+
+        def clear(lane: tirx.Expr) -> tirx.Stmt:
+            return self._put(self.terms, lane, tirx.const(0.0, _WIDE))
+
+        def add(lane: tirx.Var, first: tirx.Expr) -> tirx.Stmt:
+            term = norm.term_of(index, first + lane)
+            term = term if is_whole else tirx.if_then_else(first + lane < k, term, tirx.const(0.0, _WIDE))
+            return self._put(self.terms, lane, self._at(self.terms, lane) + term)
+
+        def add_vector(vector: tirx.Expr) -> tirx.Stmt:
+            kind = "vectorized" if is_whole else "unrolled"
+            return self._in_lanes(functools.partial(add, first=vector * lanes), lanes, kind)
+
+        place = self._thread + number * int(self.tiles.threads)
+        return [
+            self._in_lanes(clear, lanes),
+            self._for_each(-(-k // lanes), add_vector),
+            self._put(self.partial_terms, place, self._sum_of_terms(lanes)),
+        ]
+
+    @property
+    def _lanes_of_terms(self) -> int:
+        """Numbers of a row that a work-item adds up or normalizes at a time."""
+        return LANES
+
+    def _sum_of_terms(self, lanes: int) -> tirx.Expr:
+        return _sum_of([self._at(self.terms, lane) for lane in range(lanes)])
+
+    def _sum_of_neighbours(
+        self, buffer: tirx.Buffer, first: tirx.Expr, count: int
+    ) -> tuple[list[tirx.Stmt], tirx.Expr]:
+        """Return statements that add up vectors of `count` neighbours, and the sum of their lanes."""
+
+        def add(lane: tirx.Var, at: int) -> tirx.Stmt:
+            value = self._at(buffer, first + at + lane)
+            return self._put(self.terms, lane, self._at(self.terms, lane) + value if at else value)
+
+        vectors = [self._in_lanes(functools.partial(add, at=at)) for at in range(0, count, LANES)]
+        return vectors, self._sum_of_terms(LANES)
+
+    def _for_each(self, count: int, stmt: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Return a loop in which the work-items of the group share `count` places."""
+        turn, threads = tirx.Var("turn", "int32"), int(self.tiles.threads)
+        at = turn * threads + self._thread
+        return loop(turn, -(-count // threads), guarded(at < count if count % threads else None, stmt(at)))
+
+    def _activation(self, index: tirx.Expr, place: tirx.Expr) -> tirx.Expr:
+        """Return an activation of row `index`."""
+        norm = self.operands.norm
+        if norm is None:
+            return self._at(self.operands.data, index, place)
+        row = index - self.data_group * self.data
+        factor = self._at(self.factors, row) if self.factor is None else self._at(self.factor, 0)
+        return norm.number_of(index, place, factor)
 
     def _sum_up(self) -> list[tirx.Stmt]:
         """Add up the work-item's steps: those of each stage, or all of them and what is left of the rows."""
@@ -284,7 +403,7 @@ class QuantizedKernel(KernelWriter):
         units, threads = self.staged_size // unit, int(tiles.threads)
         count = self.data * units
         turn = tirx.Var("turn", "int32")
-        number = turn * threads + self.part * int(tiles.across) + self.x
+        number = turn * threads + self._thread
         row, at = number // units, number % units * unit
         steps: list[tirx.Stmt] = []
         index = self._data_row_to_read(row)
@@ -308,6 +427,11 @@ class QuantizedKernel(KernelWriter):
         )
 
     # Places
+
+    @property
+    def _thread(self) -> tirx.Expr:
+        """The work-item's number in its group."""
+        return self.part * int(self.tiles.across) + self.x
 
     def _row(self, number: int | tirx.Expr) -> tirx.Expr:
         """Return a work-item's `number`-th row of the weight. Neighbouring work-items have neighbouring rows."""
@@ -421,7 +545,7 @@ class QuantizedKernel(KernelWriter):
 
         def load(lane: tirx.Var) -> tirx.Stmt:
             position = place + lane
-            value = self._at(self.operands.data, index, position).astype(dtype)
+            value = self._activation(index, position).astype(dtype)
             if not is_whole and kind == "unrolled":
                 value = tirx.if_then_else(position < k, value, tirx.const(0.0, dtype))
             return self._put(target, at + lane, value)

@@ -51,7 +51,7 @@ class PairsKernel(QuantizedKernel):
         """Copy pairs of activations into local memory, zeros beyond the end. A work-item copies units of four."""
         units, chunk, threads = self.staged_size // UNIT, self.work.chunk, int(self.tiles.threads)
         count, turn = self.data * units, tirx.Var("turn", "int32")
-        number = turn * threads + self.part * int(self.tiles.across) + self.x
+        number = turn * threads + self._thread
         row, unit = number // units, number % units
         place = self.stage * self.staged_size + unit // (chunk // UNIT) * chunk + unit % (chunk // UNIT) * LANES
         pairs = self._load_pairs(self._data_row_to_read(row), place, self.packed, 0, is_whole=False)

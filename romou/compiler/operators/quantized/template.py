@@ -24,11 +24,13 @@ class PackedTemplate(Template):
     product: class of the numbers of the product, `workload`. It has `m`, `k`, `n` and `from_json`.
     annotation: annotation of the product's block with these numbers.
     block_counts: blocks that a function may have: the product, and perhaps an epilogue.
+    has_norms: whether a block may reduce the rows of activations before the product.
     """
 
     product: ClassVar[Any]
     annotation: ClassVar[str]
     block_counts: ClassVar[tuple[int, ...]]
+    has_norms: ClassVar[bool] = False
 
     def __init__(self, func: tirx.PrimFunc, simplified: tirx.PrimFunc, work: Any) -> None:
         self.func, self._simplified, self.workload = func, simplified, work
@@ -41,6 +43,8 @@ class PackedTemplate(Template):
             return None
         simplified = inlined(func)
         product, *epilogue = blocks = find_blocks(simplified)
+        if cls.has_norms and epilogue and cls.annotation not in product.annotations:
+            product, *epilogue = blocks = blocks[1:]
         if len(blocks) not in cls.block_counts or cls.annotation not in product.annotations:
             return None
         if epilogue and not is_elementwise_of(epilogue[0], product.writes[0].source):
@@ -49,13 +53,20 @@ class PackedTemplate(Template):
 
     def _buffers(self) -> tuple[list[tirx.Buffer], tirx.Buffer, s_tir.SBlock | None]:
         """Return the factors in the order of the definition, the sums, and the epilogue, of the simplified function."""
-        product, *epilogue = find_blocks(self._simplified)
+        *_, product, epilogue = self._blocks
         assert reduced_axes(product), "the product is a sum"
         total, sources = product.writes[0].source, list[tirx.Buffer]()
         for load in loads_of(product.body.value):
             is_new = not any(load.source.same_as(other) for other in (*sources, total))
             sources += [load.source] if is_new else []
-        return sources, total, epilogue[0] if epilogue else None
+        return sources, total, epilogue
+
+    @property
+    def _blocks(self) -> tuple[s_tir.SBlock | None, s_tir.SBlock, s_tir.SBlock | None]:
+        """The block that reduces rows of activations, the product, and the epilogue, of the simplified function."""
+        blocks = find_blocks(self._simplified)
+        at = next(at for at, block in enumerate(blocks) if self.annotation in block.annotations)
+        return (blocks[0] if at else None), blocks[at], (blocks[-1] if at < len(blocks) - 1 else None)
 
     @property
     def flops(self) -> int:

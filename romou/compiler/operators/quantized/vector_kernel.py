@@ -34,6 +34,43 @@ class VectorKernel(QuantizedKernel):
         self.block_scales, self.block_zeros = (self._buffer(f"block_{name}", ROWS) for name in ("scales", "zeros"))
         self.totals_of_rows = [self._buffer(f"totals_{number}", ROWS) for number in range(self.data)]
 
+    def _declare_norm(self) -> None:
+        super()._declare_norm()
+        self.normalized = self._buffer("normalized", self.data * self.work.k, scope="shared")
+
+    def _normalize(self) -> list[tirx.Stmt]:
+        """Keep normalized rows in local memory, because each work-item reads all of them."""
+        if self.operands.norm is None:
+            return []
+
+        lanes = self._lanes_of_terms
+        is_whole = self.work.k % lanes == 0
+
+        def copy(vector: tirx.Expr, number: int) -> tirx.Stmt:
+            index, first = self._data_row_to_read(number), vector * lanes
+
+            def put(lane: tirx.Var) -> tirx.Stmt:
+                value = super(VectorKernel, self)._activation(index, first + lane)
+                body = self._put(self.normalized, number * self.work.k + first + lane, value)
+                return guarded(None if is_whole else first + lane < self.work.k, body)
+
+            return self._in_lanes(put, lanes, "vectorized" if is_whole else "unrolled")
+
+        copies = [
+            self._for_each(-(-self.work.k // lanes), functools.partial(copy, number=number))
+            for number in range(self.data)
+        ]
+        return [*super()._normalize(), *copies]
+
+    @property
+    def _lanes_of_terms(self) -> int:
+        return ROWS if self.work.k % ROWS == 0 else LANES
+
+    def _activation(self, index: tirx.Expr, place: tirx.Expr) -> tirx.Expr:
+        if self.operands.norm is None:
+            return super()._activation(index, place)
+        return self._at(self.normalized, (index - self.data_group * self.data) * self.work.k + place)
+
     def _clear(self) -> list[tirx.Stmt]:
         zero = tirx.const(0.0, "float32")
         return [self._in_lanes(functools.partial(self._put, total, value=zero), ROWS) for total in self.totals_of_rows]
