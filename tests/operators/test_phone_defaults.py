@@ -233,8 +233,17 @@ def test_products_with_odd_columns_have_narrow_tiles_on_valhall_if_a_tile_is_cut
 
 def test_products_of_mixed_sums_keep_their_tiles() -> None:
     """Unlike Winograd's, their operands have no texels: a tile of 2x2 takes 1.5 times as many instructions."""
-    config = task_of(matmul((3,), 197, 197, 64, dtype="float16")).with_free_images().default_config(MALI)
+    config = task_of(matmul((3,), 197, 192, 64, dtype="float16")).with_free_images().default_config(MALI)
     assert (config["accumulate"], config["tile_o"], config["tile_w"]) == ("mixed", 1, 4)
+
+
+def test_mixed_sums_are_long() -> None:
+    """The sums in fp16 divide the reduction. Those of 197 products have one product, those of 77 have eleven."""
+    sums = [
+        task_of(matmul((3,), 77, k, 64, dtype="float16")).with_free_images().default_config(MALI)["accumulate"]
+        for k in (197, 77, 80, 192)
+    ]
+    assert sums == ["float32", "float32", "mixed", "mixed"]
 
 
 def test_a_group_with_a_barrier_has_the_registers_of_all_its_work_items_on_adreno() -> None:

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import tvm
 from tvm import tirx
+from tvm_ffi.structural import structural_map
 
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.passes.advancing_pointers import advance_pointers
+from romou.compiler.tir.calls import keeps_next_loop
 from romou.compiler.tir.primitives import ADVANCE_POINTERS
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from romou.tuner.analysis.registers import estimate_registers
 from support.kernels.operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
@@ -101,6 +104,33 @@ def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written:
     marked = tirx.AttrStmt(tirx.const(0, "int32"), ADVANCE_POINTERS, tirx.const(1, "int32"), loop)
     func = tirx.PrimFunc([places, data, out], marked).with_attr("target", PHONE.tvm_target)
     return str(advance_pointers(tvm.IRModule({"main": func}))["main"].script())
+
+
+@pytest.mark.parametrize(("k", "stays"), [(24, True), (12, False), (64, False)])
+def test_a_loop_that_a_compiler_would_unroll_stays(k: int, stays: bool) -> None:
+    """Its counter starts at the third number of the group, a zero that no compiler knows. Short loops are
+    unrolled, long ones stay anyway.
+    """
+    task = task_of(matmul((2,), 18, 4 * k, 20))
+    config = task.default_config(PHONE).replace(split_k=1, data="buffer", weight="buffer", output="buffer")
+    (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+    assert (f" = get_group_id(2); k < {k};" in kernel.source) == stays, kernel.source
+    assert "KEEP_LOOP" not in kernel.source
+    arrays = random_arrays(task, np.random.default_rng(5))
+    assert_agrees(PHONE, task, config, arrays, reference(task, arrays), 1e-5)
+
+
+def test_a_loop_that_stays_needs_fewer_registers() -> None:
+    """The estimate of an unrolled loop counts what is loaded ahead in all iterations."""
+    task = task_of(matmul((2,), 18, 96, 20))
+    config = task.default_config(PHONE).replace(split_k=1, data="buffer", weight="buffer", output="buffer")
+    (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+
+    def unmarked(stmt: tirx.Evaluate) -> tirx.Stmt:
+        return tirx.Evaluate(0) if keeps_next_loop(stmt.value) else stmt
+
+    unrolled = kernel.lowered.with_body(structural_map(kernel.lowered.body, (tirx.Evaluate, unmarked)))
+    assert estimate_registers(kernel.lowered).needed < estimate_registers(unrolled).needed
 
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "only_read"])

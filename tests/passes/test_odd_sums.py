@@ -50,11 +50,48 @@ def test_numbers(work: BatchMatmul | Dense, target: Target) -> None:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("k", "iterations", "lanes"), [(197, 49, 4), (77, 38, 2), (49, 49, 1), (196, 49, 1)])
+@pytest.mark.parametrize("target", [PHONE, MALI], ids=["adreno", "mali"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        matmul((2,), 13, 197, 11, "float16", is_transposed=True),
+        matmul((3,), 49, 49, 32, "float16"),
+        matmul((2,), 77, 77, 64, "float16"),
+        matmul((), 50, 50, 32, "float16"),
+        matmul((), 19, 61, 23, "float16"),
+    ],
+    ids=lambda work: work.name,
+)
+def test_numbers_in_fp16(work: BatchMatmul, target: Target) -> None:
+    """Vectors of fp16 start at any number, too, and are converted once."""
+    task = task_of(work)
+    arrays = random_arrays(task, np.random.default_rng(7))
+    expected = reference(task, arrays)
+    for config in (task.default_config(target), task.default_config(target).replace(split_k=1)):
+        assert_agrees(target, task, config, arrays, expected, 1e-3)
+
+
+def test_fp16_is_converted_in_vectors() -> None:
+    loop = loop_of(matmul((8,), 77, 77, 64, "float16"), PHONE)
+    assert (loop.count("LOAD_UNALIGNED_HALF4("), "vload_half(" in loop) == (2, False), loop
+
+
+def test_sums_of_fp16_numbers_have_no_vectors() -> None:
+    """They take a register each, unlike vectors of sums."""
+    target = Target("opencl -device=mali_g76")
+    assert "load_unaligned_half" in loop_of(matmul((3,), 53, 53, 32, "float16"), target)
+    assert "load_unaligned_half" not in loop_of(matmul((3,), 197, 61, 197, "float16"), target)
+
+
+@pytest.mark.parametrize(
+    ("k", "iterations", "lanes"), [(197, 49, 4), (77, 19, 4), (49, 12, 4), (31, 15, 2), (13, 13, 1), (196, 49, 1)]
+)
 def test_an_iteration_reads_vectors_if_the_loop_stays(k: int, iterations: int, lanes: int) -> None:
     """A loop of few short iterations would be unrolled as a whole. Rows of 196 numbers have aligned vectors."""
     loop = loop_of(matmul((8,), 77, k, 64), PHONE)
     assert f"< {iterations};" in loop
+    # A compiler unrolls no loop of more than 32 iterations.
+    assert ("= get_group_id(2);" in loop) == (lanes > 1 and iterations <= 32), loop
     assert (f"load_unaligned_float{lanes}(" in loop) == (lanes > 1)
 
 

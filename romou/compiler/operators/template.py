@@ -303,9 +303,7 @@ class ContractionTemplate(Template):
         is_direct = config.get("algorithm", DIRECT) == DIRECT
         reads_images = is_direct and config["data"] == config["weight"] == MemoryKind.IMAGE
         reads_buffers = not config["local"] and not reads_images
-        # If fp16 is only stored, it is converted by functions that take an offset, not a pointer.
-        reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
-        has_pointers = limits.is_mobile and reads_buffers and reads_numbers
+        has_pointers = limits.is_mobile and reads_buffers
         read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
         return tvm.IRModule({"main": advance_pointers(scheduled, read_ahead) if has_pointers else scheduled})
 

@@ -36,6 +36,11 @@ def takes_vectors(expr: Any) -> bool:
     return bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable"))
 
 
+def keeps_next_loop(expr: Any) -> bool:
+    """Return whether an expression marks the next loop as one that stays (`Dialect.keep_loop`)."""
+    return _called(expr) == "KEEP_LOOP"
+
+
 def is_pure(expr: Any) -> bool:
     """Return whether a call neither reads nor changes memory."""
     kind = getattr(expr.op, "get_attr", lambda _: None)("TCallEffectKind")

@@ -51,6 +51,9 @@ UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 # making the pointer costs more than it saves.
 ADVANCE_POINTERS, _LEAST_ADVANCED = "pragma_romou_advance_pointers", 4
 
+# On a loop with pointers, which stays although a compiler would unroll it (`passes/advancing_pointers.py`).
+KEEP_LOOP = "romou_keep_loop"
+
 # On statements, which `passes/nan.py` carries out.
 IGNORE_NAN = "pragma_romou_ignore_nan"
 

@@ -17,7 +17,8 @@ class Dialect:
     has_vector_arithmetic     whether vectors have + and *. Without it every lane is an operation
     has_images                whether kernels may access images. Buffers keep the tensor's axes until vectorization
     has_negative_truth        whether a true lane is -1 and not 1
-    has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
+    has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`) and be kept
+                              (`keep_loop`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     widens_truth_values       whether TVM's code generator stores vectors of truth values as larger integers
     packs_gathered_bytes      whether TVM's code generator packs a vector of gathered bytes into a 32-bit integer
@@ -112,6 +113,13 @@ class Dialect:
 
     def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
         """Return the statement `pointer += elements`."""
+        raise NotImplementedError
+
+    def keep_loop(self) -> tirx.Stmt:
+        """Return the statement in front of a loop that the device's compiler has to keep.
+
+        The third dimension of the launch has one work group.
+        """
         raise NotImplementedError
 
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:

@@ -9,7 +9,7 @@ from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.cpu_defaults import vector_tile
 from romou.compiler.operators.contraction.form import Contraction
-from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED
+from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED, steps_of_sum
 from romou.compiler.operators.contraction.local_memory_defaults import staged_products
 from romou.compiler.operators.contraction.occupancy import (
     fit_group,
@@ -27,6 +27,8 @@ from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
 _MIN_FP16_PRODUCTS = 32
+# Shortest sum of products of two tensors that is worth its addition in fp32.
+_MIN_MIXED_PRODUCTS = 16
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
@@ -88,6 +90,8 @@ def _sums(space: Space, contraction: Contraction, limits: Limits) -> str:
     if MIXED in space.knobs["accumulate"]:
         _, *window, lanes = contraction.reduce.values()
         spills = len(window) > 2 and lanes * math.prod(window) > limits.preset.mixed_sums.max_3d_window
-        return FP32 if spills else MIXED
+        # A prime number of texels has sums of one texel.
+        is_short = contraction.is_batched and lanes * steps_of_sum(contraction) < _MIN_MIXED_PRODUCTS
+        return FP32 if spills or is_short else MIXED
     is_long = math.prod(contraction.reduce.values()) >= _MIN_FP16_PRODUCTS
     return FP16 if is_long and FP16 in space.knobs["accumulate"] else FP32

@@ -66,6 +66,7 @@ class OpenCLC(Dialect):
     write fp32 as fp16          vstorea_half4(v, i, (half*)p)
     const global float4* p = data + i       float4* p = POINTER(data, i)
     p += 128                                ADVANCE(p, 128)
+    for (int k = get_group_id(2); …)        KEEP_LOOP(); in front of the loop
 
     An external call whose type is a vector is called once.
     """
@@ -142,6 +143,9 @@ class OpenCLC(Dialect):
 
     def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
         return tirx.Evaluate(tirx.call_extern("int32", "ADVANCE", pointer, elements))
+
+    def keep_loop(self) -> tirx.Stmt:
+        return tirx.Evaluate(tirx.call_extern("int32", "KEEP_LOOP"))
 
 
 def _access(name: str, lanes: int, is_aligned: bool) -> str:

@@ -14,7 +14,10 @@ Bits of fp16 that registers hold in 32-bit integers (`compiler/passes/double_buf
     uint2 v = LOAD_BITS_HALF4(i, p)                     ((const __global uint2*)p)[i]
     float4 w = OF_BITS_HALF4(v)                         convert_float4(as_half4(v))
 
-vload_half4, which takes any address, is as long as the load of a half4 lane by lane, and stays.
+vload_half4 and vstore_half4 take any address. Of the load, Mesa's compilers make one for each lane.
+
+    vload_half4(0, (__global half*)p)           ->      LOAD_UNALIGNED_HALF4(0, p)
+                                                            convert_float4(as_half4(…)), from a packed structure
 """
 
 from __future__ import annotations
@@ -22,15 +25,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# Loads that need an alignment, and all stores: to any address, of one number too.
-_ACCESS = re.compile(r"\bv(?:(load)a|(store)(a?))_half(\d*)\(")
-_NAME = re.compile(r"\b(LOAD|STORE|STORE_UNALIGNED|LOAD_BITS|OF_BITS)_HALF(\d*)\(")
+# Loads of vectors, and all stores: of one number too.
+_ACCESS = re.compile(r"\bv(load|store)(a?)_half(\d*)\(")
+_NAME = re.compile(r"\b(LOAD|LOAD_UNALIGNED|STORE|STORE_UNALIGNED|LOAD_BITS|OF_BITS)_HALF(\d*)\(")
 # Name -> (its arguments, its text if the driver has cl_khr_fp16, its text on every device).
 _MACROS = {
     "LOAD": (
         "offset, pointer",
         "convert_floatLANES(((const __global halfLANES*)(pointer))[offset])",
         "vloada_halfLANES(offset, pointer)",
+    ),
+    "LOAD_UNALIGNED": (
+        "offset, pointer",
+        "floatLANES_unaligned((const __global ushort*)(pointer) + LANES * (offset))",
+        "vload_halfLANES(offset, pointer)",
     ),
     "LOAD_BITS": ("offset, pointer", *2 * ("((const __global uintWORDS*)(pointer))[offset]",)),
     "OF_BITS": ("bits", "convert_floatLANES(as_halfLANES(bits))", "floatLANES_of_bits(bits)"),
@@ -45,6 +53,11 @@ _MACROS = {
         "vstore_halfLANES(value, offset, pointer)",
     ),
 }
+_UNALIGNED = (
+    "floatLANES floatLANES_unaligned(const __global ushort* at) { struct __attribute__((packed,"
+    " aligned(sizeof(ushort)))) packed { ushortLANES lanes; }; return convert_floatLANES(as_halfLANES(((const __global"
+    " struct packed*)at)->lanes)); }"
+)
 _OF_BITS = "floatLANES floatLANES_of_bits(uintWORDS bits) { return vload_halfLANES(0, (const half*)&bits); }"
 
 
@@ -61,8 +74,10 @@ def renamed(body: str) -> str:
     """Return the text of a kernel with its accesses as calls of the macros."""
 
     def name(access: re.Match[str]) -> str:
-        is_unaligned = access[2] and not access[3] and access[4]
-        return f"{'LOAD' if access[1] else 'STORE'}{'_UNALIGNED' if is_unaligned else ''}_HALF{access[4]}("
+        # One number has any address. The compilers convert it in a load.
+        if access[1] == "load" and not access[3]:
+            return access[0]
+        return f"{access[1].upper()}{'' if access[2] or not access[3] else '_UNALIGNED'}_HALF{access[3]}("
 
     return _ACCESS.sub(name, body)
 
@@ -73,6 +88,7 @@ def definitions(texts: Sequence[str]) -> str:
     if not names:
         return ""
     lines = ["#ifdef cl_khr_fp16", "#pragma OPENCL EXTENSION cl_khr_fp16 : enable"]
+    lines += [_with_lanes(_UNALIGNED, lanes) for name, lanes in names if name == "LOAD_UNALIGNED"]
     lines += [_macro(name, lanes, converts=True) for name, lanes in names]
     lines.append("#else")
     lines += [_with_lanes(_OF_BITS, lanes) for name, lanes in names if name == "OF_BITS"]

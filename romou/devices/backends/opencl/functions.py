@@ -89,7 +89,7 @@ _DEFINITIONS = {
     "store_unaligned": _STORE,
     "tanh": _TANH,
 }
-_CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_((?:float|ushort)\d*)\(")
+_CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_((?:float|half|ushort)\d*)\(")
 # 192 bits of 2 / pi, behind a zero.
 _WORDS = (0x0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041)
 

@@ -24,6 +24,11 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
     float4* at = POINTER(x, i)      ->      const __global float4* at = x + i
     ADVANCE(at, 128)                ->      at += 128
 
+Loops that a compiler would unroll, and load ahead for all iterations.
+
+    KEEP_LOOP();
+    for (int k = 0; k < 24; ++k)    ->      for (int k = get_group_id(2); k < 24; ++k)
+
 The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.kernel_attributes`).
 
 Conversions of fp16 in memory (`fp16_accesses.py`), and rounding to whole numbers (`rounding.py`).
@@ -65,6 +70,8 @@ ARGUMENT_BYTES = 8
 _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
+    # The counter starts at a zero that a compiler does not know. Mesa's compilers ignore opencl_unroll_hint(1).
+    (re.compile(r"\bKEEP_LOOP\(\);\s*for \(int (\w+) = 0;"), r"for (int \1 = get_group_id(2);"),
 )
 # A pointer to memory as another type, or to what is copied or read by 16 bytes, and the declaration of an array.
 _CAST = re.compile(

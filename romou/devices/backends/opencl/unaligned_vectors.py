@@ -15,7 +15,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.devices.backends.opencl.functions import function_name
 
-_NUMBERS = {"float32": "float", "uint16": "ushort"}
+_NUMBERS = {"float32": "float", "float16": "half", "uint16": "ushort"}
 
 
 def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:

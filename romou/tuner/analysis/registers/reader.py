@@ -12,7 +12,14 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from romou.compiler.tir.calls import extern_name, is_async_copy, is_conditional, is_fp16_store, op_name
+from romou.compiler.tir.calls import (
+    extern_name,
+    is_async_copy,
+    is_conditional,
+    is_fp16_store,
+    keeps_next_loop,
+    op_name,
+)
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
 from romou.tuner.analysis.expressions import LOCAL, PRIVATE, dtype_of, element_bytes, lanes_of, multiply_adds_of
 from romou.tuner.analysis.registers.index_sums import IndexSums
@@ -96,6 +103,8 @@ class Reader:
         self._depth = 0
         # Loops that have been read, and those of them that are not unrolled.
         self._loops = self._kept_loops = 0
+        # Whether the next loop is marked as one that stays.
+        self._stays = False
         self.code = self._statement(body)
 
     def _statement(self, stmt: tirx.Stmt) -> list[Code]:
@@ -128,6 +137,7 @@ class Reader:
         return []
 
     def _loop(self, loop: tirx.For) -> list[Code]:
+        stays, self._stays = self._stays, False
         before, self._cost = self._cost, _Cost(slots=self._cost.slots)
         if self._depth == 0:
             self._kept = {}
@@ -151,7 +161,7 @@ class Reader:
                 else is_within or cost > _MOST_OPERATIONS
             )
         # A loop that contains a loop is kept.
-        if iterations > _MOST_ITERATIONS or is_kept or self._kept_loops > kept_before:
+        if stays or iterations > _MOST_ITERATIONS or is_kept or self._kept_loops > kept_before:
             self._kept_loops += 1
             self._cost.operations += before.operations
             self._cost.early += before.early
@@ -208,6 +218,9 @@ class Reader:
 
     def _call(self, call: Any) -> list[Code]:
         name = op_name(call)
+        if keeps_next_loop(call):
+            self._stays = True
+            return []
         if name == "tirx.tvm_storage_sync":
             self._cost.operations += 1
             return [Instruction("barrier", ())]
