@@ -60,6 +60,7 @@ class Limits:
     dot_products: bytes that the device's integer dot products multiply with signed bytes: "signed" or "mixed", which
         are unsigned. None if it has none, or if they are known to be slow.
     has_dot_fallback: whether the language's compiler takes four products where there is no dot product (OpenCL).
+    has_word_images: whether images may hold integers of 32 bits (OpenCL).
     instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
     prefers_images: whether images are read faster than buffers and may be used.
     has_native_functions: whether the language has functions that compile to single instructions of a GPU, less exact.
@@ -93,6 +94,7 @@ class Limits:
     max_buffers: int | None = None
     max_buffer_bytes: int | None = None
     max_image: tuple[int, int, int] | None = None
+    has_word_images: bool = False
     instructions_per_byte: float | None = None
     prefers_images: bool = False
     has_fp16_arithmetic: bool = False

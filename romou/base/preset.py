@@ -239,6 +239,7 @@ class Quantized:
     tile_rows, tile_data: the same for more rows.
     staged: products whose groups stage activations in local memory: "all", "tiles" (of more than few rows) or "none".
     group: work-items of a group.
+    weight: memory of the packed weight, if an image can hold it.
     """
 
     unpack: Literal["shift", "mask", "bytes", "exponent"]
@@ -257,6 +258,7 @@ class Quantized:
     tile_data: int
     staged: Literal["all", "tiles", "none"]
     group: int
+    weight: Literal["buffer", "image"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,11 @@ import tvm
 from click.testing import CliRunner
 
 import romou
+from romou.base.limits import Limits
+from romou.base.space import Config
 from romou.cli import main
 from romou.compiler.compilation import import_model
+from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.quantized.rows import last_sizes
 from romou.devices.targets import Target
 from support.models.open_networks import wrong_points
@@ -90,6 +93,33 @@ def test_each_class_is_right(net: str, model: romou.MultiShapeModel, tmp_path: P
     loaded = romou.load(each.save(tmp_path / "m.romou"))
     assert isinstance(loaded, romou.MultiShapeModel)
     assert wrong_sizes(loaded, net, (MOST, 1, 8, 9)) == []
+
+
+@pytest.mark.parametrize("memory_of_one_row", ["image", "buffer"])
+def test_classes_choose_their_memory(
+    memory_of_one_row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    """On Adreno, kernels of all classes read one image by default. A constant may be in a buffer, too."""
+
+    def default(template: QuantizedTemplate, limits: Limits) -> Config:
+        config = default_config(template, limits)
+        return config.replace(weight=memory_of_one_row) if template.workload.m == 1 else config
+
+    def live_images() -> int:
+        return int(json.loads(tvm.get_global_func("romou.opencl.statistics")())["live_images"])
+
+    default_config, dims = QuantizedTemplate.default_config, {"rows": range(1, MOST + 1)}
+    monkeypatch.setattr(QuantizedTemplate, "default_config", default)
+    compiled = romou.compile(product(), dims=dims, target="opencl -device=adreno640", device=0, verify=False)
+    sources = [source for source in compiled.sources().values() if "quantized_product" in source]
+    assert sorted("read_imageui" in source for source in sources) == [memory_of_one_row == "image", True, True]
+    assert wrong_sizes(compiled, "product") == []
+    gc.collect()
+    before = live_images()
+    loaded = romou.load(compiled.save(tmp_path / "m.romou"))
+    assert isinstance(loaded, romou.MultiShapeModel)
+    assert wrong_sizes(loaded, "product", (MOST, 1, 8, 9)) == []
+    assert live_images() == before + 1
 
 
 @exhaustive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -22,7 +23,8 @@ from support.kernels.operators import assert_agrees, each_kind, has_device, targ
 from support.models.quantized import QuantizedCase, quantized_task
 from support.suite.exhaustive import exhaustive
 
-PHONE = Target("opencl -device=adreno640")
+# Packed weights are in images there by default.
+PHONE = Target("opencl -device=adreno640 -half=storage")
 CUDA = target_of("cuda")
 CASES = [
     QuantizedCase(m=1, k=1000, n=37, zero="uint8"),
@@ -55,7 +57,17 @@ def test_default_configs(target: Target, case: QuantizedCase) -> None:
 
 
 @exhaustive
-@pytest.mark.parametrize("device", ["opencl", "opencl:intel", "vulkan", *(["cuda"] if has_device(CUDA) else [])])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "opencl",
+        "opencl:intel",
+        f"{PHONE}:portable",
+        f"{PHONE}:intel",
+        "vulkan",
+        *(["cuda"] if has_device(CUDA) else []),
+    ],
+)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("m", [1, 3, 64])
 def test_all_formats(m: int, bits: int, device: str) -> None:
@@ -71,6 +83,7 @@ def test_all_formats(m: int, bits: int, device: str) -> None:
         compiled = romou.compile(model, target=name, device=chosen or None, verify=False)
         error = relative_l2_error(compiled.run({"x": data})[0], expected)
         assert error < (1e-5 if dtype == "float32" else 1e-3), case
+        assert ("read_imageui" in "".join(compiled.sources().values())) == name.startswith(str(PHONE)), case
 
 
 @each_kind("drawn", DRAWN, opencl=(1,), cuda=(), vulkan=())
@@ -80,6 +93,59 @@ def test_random_configs(target: Target, drawn: int) -> None:
     for case in CASES[drawn::3] if has_device(target) else CASES[:1]:
         for config in quantized_task(case).space(target).sample(rng, 1):
             check(target, case, config, seed=int(rng.integers(1 << 30)))
+
+
+@pytest.mark.parametrize("case", CASES[:2], ids=str)
+def test_a_weight_in_an_image(case: QuantizedCase, opencl_device: tvm.runtime.Device) -> None:
+    task = quantized_task(case)
+    config = task.default_config(PHONE)
+    assert task.image_scopes(config, PHONE) == {"w": "global.texture-2d"}
+    check(PHONE, case, config)
+
+
+@pytest.mark.parametrize("drawn", [0, *(pytest.param(drawn, marks=exhaustive) for drawn in (1, 2, 3, 4, 5))])
+def test_random_configs_with_a_weight_in_an_image(drawn: int, opencl_device: tvm.runtime.Device) -> None:
+    rng = np.random.default_rng(drawn)
+    for case in CASES[drawn % 6 :: 6]:
+        space = quantized_task(case).space(PHONE).narrowed({"weight": ("image",)})
+        for config in space.sample(rng, 1):
+            check(PHONE, case, config, seed=int(rng.integers(1 << 30)))
+
+
+@pytest.mark.parametrize(
+    ("target", "n", "choices", "default"),
+    [
+        ("opencl -device=adreno740", 40, ("buffer", "image"), "image"),
+        ("opencl -device=mali_g76", 40, ("buffer", "image"), "buffer"),
+        ("opencl -device=nvidia_h200", 40, ("buffer", "image"), "buffer"),
+        ("opencl -device=adreno740 -images=never", 40, None, None),
+        ("opencl -device=adreno740 -texture_spatial_limit=32", 40, None, None),
+        ("opencl -device=host", 40, None, None),
+        ("vulkan -device=adreno740", 40, None, None),
+        ("cuda -device=nvidia_h200", 40, None, None),
+    ],
+)
+def test_which_devices_choose_between_buffers_and_images(
+    target: str, n: int, choices: tuple[str, ...] | None, default: str | None
+) -> None:
+    task = quantized_task(QuantizedCase(m=1, k=1024, n=n))
+    assert task.space(Target(target)).knobs.get("weight") == choices
+    assert task.default_config(Target(target)).get("weight") == default
+
+
+def test_a_weight_that_fits_no_image_is_named() -> None:
+    """Rows of the weight are columns of its image."""
+    limits = Target("opencl -device=adreno740 -texture_spatial_limit=32").limits
+    reason = "its width would be 40 texels, the device allows 32"
+    assert quantized_task(QuantizedCase(m=1, k=1024, n=40)).template.kept_in_buffers(limits) == {"weight": reason}
+    assert quantized_task(QuantizedCase(m=1, k=1024, n=32)).template.kept_in_buffers(limits) == {}
+
+
+def test_tensor_cores_copy_out_of_buffers() -> None:
+    limits = dataclasses.replace(Target("opencl -device=nvidia_h200").limits, has_tensor_cores=True)
+    space = quantized_task(QuantizedCase(m=64, k=1024, n=128, dtype="float16")).template.space(limits)
+    configs = space.narrowed({"tensor_cores": ("mma",)}).sample(np.random.default_rng(0), 20)
+    assert {(config["tensor_cores"], config["weight"]) for config in configs} == {("mma", "buffer")}
 
 
 @pytest.mark.parametrize(
@@ -135,17 +201,23 @@ def test_a_model_keeps_its_weight_packed(opencl_device: tvm.runtime.Device) -> N
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
 def test_formulas(case: QuantizedCase) -> None:
-    """Bytes of the weight in the formulas are the packed bytes."""
+    """Bytes of the weight in the formulas are the packed bytes, in either memory."""
     task = quantized_task(case)
     template = task.template
     assert isinstance(template, QuantizedTemplate)
     work, limits = template.workload, PHONE.limits
     config = template.default_config(limits).replace(group_parts=1)
-    usage: Any = form_of(template, limits).usage(columns_of([config]))
+    configs = [config.replace(weight=memory) for memory in ("buffer", "image")]
+    usage: Any = form_of(template, limits).usage(columns_of(configs))
     tiles = template.tiles(config)
     per_code = work.bits / 8
     weight = tiles.threads * tiles.item_rows * tiles.codes * per_code
     assert weight < usage.buffer_bytes[0] < 2 * weight + tiles.item_data * tiles.codes * 4
+    assert [*usage.image_bytes] == [0, weight]
+    for prefix in ("", "unshared_"):
+        buffers, images = (getattr(usage, f"{prefix}{memory}_bytes") for memory in ("buffer", "image"))
+        assert buffers[0] == buffers[1] + images[1]
+    assert [*usage.images["weight"]] == [False, True]
     assert usage.work_groups[0] == tiles.groups
 
 

@@ -20,6 +20,7 @@ import romou
 from romou.base.errors import BuildError, ModelError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from support.models.quantized import QuantizedCase
 from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import Server
 
@@ -76,6 +77,13 @@ def test_it_is_run_here(exported: Path, host_runtime: Path) -> None:
     (count,) = re.findall(r"^programs +\S+ ms  0 loaded, (\d+) compiled$", first, re.MULTILINE)
     assert int(count) == len(list(exported.glob("*/programs/*.program"))) > 0
     assert re.search(rf"^programs +\S+ ms  {count} loaded, 0 compiled$", second, re.MULTILINE)
+
+
+def test_a_packed_weight_in_an_image_is_run_here(host_runtime: Path, tmp_path: Path) -> None:
+    network, _, _ = QuantizedCase(m=1, k=203, n=37, zero="uint8", has_bias=True).model()
+    model = romou.compile(network, target="opencl -device=adreno640", device=0)
+    assert any("read_imageui" in source for source in model.sources().values())
+    run_bench(host_runtime, model.export_android(tmp_path / "model", host=HERE), network)
 
 
 @pytest.fixture(scope="module")

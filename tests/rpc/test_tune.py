@@ -30,6 +30,7 @@ from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import TuningOptions, TuningSession
 from support.devices import faulty_kernels, standin
 from support.models.nodes import assert_equals_onnxruntime
+from support.models.quantized import QuantizedCase
 from support.models.small_networks import NetworkBuilder, random_inputs, shared_outputs_net, short_net
 from support.servers.rpc_servers import (
     KEY,
@@ -148,6 +149,18 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
         there.device  # noqa: B018
     there.release()
     wait_for(lambda: server.running_session() is None)
+
+
+def test_a_packed_weight_in_an_image_at_a_server(tmp_path: Path, server: Server) -> None:
+    """Tuned, saved, and loaded by the server, which copies the words into the image."""
+    model, data, expected = QuantizedCase(m=3, k=203, n=37, zero="uint8", has_bias=True).model()
+    options = {"target": "opencl -device=adreno640", "device": 0, "trials": 3, "work_dir": tmp_path}
+    path = romou.tune(model, **options).save(tmp_path / "m.romou")
+    here, there = romou.load(path), romou.load(path, rpc=server.address)
+    assert any("read_imageui" in source for source in here.sources().values())
+    for each in (here, there):
+        assert relative_l2_error(each.run({"x": data})[0], expected) < 1e-5
+    there.release()
 
 
 def test_a_run_at_a_server_is_profiled(tmp_path: Path, server: Server) -> None:

@@ -21,11 +21,15 @@ float4 romou_known(float4 texel, volatile __local int *word) {
 }
 int4 __attribute__((overloadable)) romou_checked_place(int4 place) { abs(place); return place; }
 int2 __attribute__((overloadable)) romou_checked_place(int2 place) { abs(place); return place; }
+uint4 romou_known_words(uint4 texel, volatile __local int *word) {
+  return as_uint4(romou_known(as_float4(texel), word));
+}
 float4 romou_checked_value(float4 value) { fabs(value); return value; }
 #define romou_read(image, sampler, place) romou_known(read_imagef(image, sampler, romou_checked_place(place)), &romou_word)
 #define romou_read_plain(image, place) romou_known(read_imagef(image, romou_checked_place(place)), &romou_word)
 #define romou_third(first, second, third, chosen, ...) chosen
 #define read_imagef(...) romou_third(__VA_ARGS__, romou_read, romou_read_plain, )(__VA_ARGS__)
+#define read_imageui(image, place) romou_known_words(read_imageui(image, romou_checked_place(place)), &romou_word)
 #define write_imagef(image, place, value) write_imagef(image, romou_checked_place(place), romou_checked_value(value))
 """  # noqa: E501
 _START = r"""\g<0>
@@ -36,4 +40,4 @@ _START = r"""\g<0>
 
 def watched(source: str) -> str:
     """Return the source with checks of its kernels' texels, coordinates and image writes."""
-    return _DEFINITIONS + re.sub(r"__kernel [^;{]* image2d_array_t [^;{]*\{", _START, source)
+    return _DEFINITIONS + re.sub(r"__kernel [^;{]* image2d_(?:array_)?t [^;{]*\{", _START, source)

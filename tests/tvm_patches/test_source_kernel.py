@@ -24,6 +24,13 @@ __kernel void texels(__read_only image2d_t plane, __read_only image1d_t row, __g
 }
 """
 
+TEXELS_OF_WORDS = """
+__kernel void words(__read_only image2d_t plane, __global uint4 *out) {
+  const int i = get_global_id(0);
+  out[i] = read_imageui(plane, (int2)(i % 3, i / 3));
+}
+"""
+
 
 def kernel(source: str, name: str) -> Any:
     return tvm.get_global_func("romou.opencl.source_kernel")(0, source, name)
@@ -64,6 +71,17 @@ def test_images_of_floats_and_integers(opencl_device: tvm.runtime.Device) -> Non
         tvm.runtime.empty((6, 4), "int32", opencl_device, mem_scope="global.image2d")
     with pytest.raises(ValueError, match="only float32 and float16 can"):
         tvm.runtime.empty((1, 6, 4), "int32", opencl_device, mem_scope="global.texture")
+
+
+@pytest.mark.parametrize("scope", ["global.image2d", "global.texture-2d"])
+def test_words_in_an_image_keep_all_bits(scope: str, opencl_device: tvm.runtime.Device) -> None:
+    """As floats, some of them would be NaN or subnormal."""
+    words = (np.arange(24, dtype=np.uint32) * 178956971).reshape(2, 3, 4)
+    image = tvm.runtime.tensor(words, opencl_device, mem_scope=scope)
+    np.testing.assert_array_equal(image.numpy(), words)
+    out = tvm.runtime.tensor(np.zeros((6, 4), np.uint32), opencl_device)
+    kernel(TEXELS_OF_WORDS, "words")["launch"]("mm", 6, 6, image, out)
+    np.testing.assert_array_equal(out.numpy(), words.reshape(6, 4))
 
 
 def test_a_copy_is_timed(opencl_device: tvm.runtime.Device) -> None:

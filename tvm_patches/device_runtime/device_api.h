@@ -217,7 +217,7 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
   using Key = std::array<size_t, 6>;
 
   static Key key_of(const ImageShape& shape) {
-    return {shape.width, shape.height, shape.layers, shape.texel_bytes, static_cast<size_t>(shape.kind), shape.is_integer};
+    return {shape.width, shape.height, shape.layers, shape.texel_bytes, static_cast<size_t>(shape.kind), static_cast<size_t>(shape.type)};
   }
   static Key key_of(const Memory& memory) { return key_of(memory.is_image ? memory.image : ImageShape{0, 0, 0, memory.bytes}); }
 

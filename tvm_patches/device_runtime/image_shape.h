@@ -11,14 +11,16 @@
 //     "global.texture"          ndim - 2    (n, c, h, w, 4)  ->  layers n*c, height h, width w
 //     "global.texture-weight"   1           (o, i, h, w, 4)  ->  layers 1, height o, width i*h*w
 //     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
-//     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) if the API has them (OpenCL)
+//     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) if the API has them (OpenCL),
+//                                           whose texels may also be of int32 and uint32
 //
 // The last axis of a matrix is cut into texels:
 //
 //     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k, an image as for "global.texture-2d"
 //     "global.texture-rows-joined"          (b, m, h, 4 * k) ->  layers 1, height b*m, width h*k
 //
-// Two more scopes are for handwritten OpenCL kernels, which declare image1d_t and image2d_t. Their texels may also be of int32:
+// Two more scopes are for handwritten OpenCL kernels, which declare image1d_t and image2d_t. Their texels may also be of int32
+// and uint32:
 //
 //     "global.image1d"          (w, 4)           "global.image2d"          (h, w, 4)
 //
@@ -41,11 +43,14 @@ namespace romou {
 
 enum class ImageKind : size_t { kArray2D, kPlain1D, kPlain2D };
 
+/// Numbers of a texel. Floats have as many bits as the texel's bytes allow.
+enum class TexelType : size_t { kFloat, kSigned, kUnsigned };
+
 /// Extent of an image in texels, the bytes of one texel (8 or 16), and its kind.
 struct ImageShape {
   size_t width = 0, height = 0, layers = 0, texel_bytes = 0;
   ImageKind kind = ImageKind::kArray2D;
-  bool is_integer = false;
+  TexelType type = TexelType::kFloat;
   size_t bytes() const { return width * height * layers * texel_bytes; }
   /// "64x32x2 texels of 16 bytes (width, height, layers)"
   std::string text() const {
@@ -106,11 +111,12 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
   if ((is_matrix ? shape[ndim - 1] % 4 != 0 : shape[ndim - 1] != 4) || dtype.lanes != 1) {
     TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be " << (is_matrix ? "a multiple of 4" : "4") << ", the lanes of a texel";
   }
-  const bool is_integer = kind != ImageKind::kArray2D && dtype.code == kDLInt && dtype.bits == 32;
+  const bool is_integer = kind != ImageKind::kArray2D && (dtype.code == kDLInt || dtype.code == kDLUInt) && dtype.bits == 32;
   if (!is_integer && (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16))) {
     TVM_FFI_THROW(ValueError) << what << " cannot be an image: only float32 and float16 can";
   }
-  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, kind, is_integer};
+  const TexelType type = dtype.code == kDLInt ? TexelType::kSigned : dtype.code == kDLUInt ? TexelType::kUnsigned : TexelType::kFloat;
+  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, kind, type};
   size_t bytes = image.texel_bytes;
   for (int i = 0; i < ndim; ++i) {
     const bool is_last = i + 1 == ndim;

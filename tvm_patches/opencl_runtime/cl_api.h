@@ -110,6 +110,7 @@ constexpr cl_bitfield CL_MAP_WRITE = 1 << 1;
 constexpr cl_bitfield CL_MAP_WRITE_INVALIDATE_REGION = 1 << 2;
 constexpr cl_uint CL_RGBA = 0x10B5;
 constexpr cl_uint CL_SIGNED_INT32 = 0x10D9;
+constexpr cl_uint CL_UNSIGNED_INT32 = 0x10DC;
 constexpr cl_uint CL_HALF_FLOAT = 0x10DD;
 constexpr cl_uint CL_FLOAT = 0x10DE;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE2D = 0x10F1;

@@ -84,7 +84,9 @@ Memory* create_image(Device& device, const ImageShape& shape) {
   if (shape.width > facts.image_max_width || shape.height > facts.image_max_height || shape.layers > facts.image_max_layers) {
     TVM_FFI_THROW(RuntimeError) << "image too large for device " << device.label() << ": " << detail();
   }
-  const cl_image_format format{CL_RGBA, shape.is_integer ? CL_SIGNED_INT32 : shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT};
+  const cl_uint floats = shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT;
+  const cl_uint type = shape.type == TexelType::kSigned ? CL_SIGNED_INT32 : shape.type == TexelType::kUnsigned ? CL_UNSIGNED_INT32 : floats;
+  const cl_image_format format{CL_RGBA, type};
   cl_image_desc description{};
   description.image_type = shape.kind == ImageKind::kArray2D   ? CL_MEM_OBJECT_IMAGE2D_ARRAY
                            : shape.kind == ImageKind::kPlain2D ? CL_MEM_OBJECT_IMAGE2D

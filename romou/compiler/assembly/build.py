@@ -18,6 +18,7 @@ from tvm_ffi.structural import structural_hash
 
 import romou.compiler.pipeline as pipeline
 from romou.base.errors import BuildError
+from romou.compiler.assembly.constants import ScopedConstants
 from romou.compiler.failures import Failures
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def build_executable(
 ) -> tuple[relax.VMExecutable, tvm.IRModule]:
     """Build scheduled modules into a program of TVM's virtual machine. Their graphs are already lowered to calls.
 
-    Functions of one name are one function. The program holds constants of equal bytes once.
+    Functions of one name are one function. The program holds constants of equal bytes once for each memory scope.
 
     scheduled: each module with its target. Targets differ in options of kernels only.
 
@@ -66,11 +67,13 @@ def build_executable(
     """
     builder = relax.ExecBuilder()
     functions: _Functions = {}
+    constants = ScopedConstants([module for module, _ in scheduled])
     for module, target in scheduled:
-        rest = vm_build._vmcodegen(builder, module, "bytecode")
+        rest = vm_build._vmcodegen(builder, constants.applied(module), "bytecode")
         for var, func in rest.functions_items():
             if isinstance(func, tirx.PrimFunc):
                 functions.setdefault(str(var.name_hint), (var, func, target))
+    constants.restore()
     lowered = _lowered(functions, kept)
     host = tvm.IRModule({var: func for each in lowered.values() for var, func in each.host.functions_items()})
     library = _library(lowered, host, target) if functions else None

@@ -15,6 +15,17 @@ from romou.devices.backends.launch import IMAGE, PLAIN_IMAGE, ROWS_IMAGE
 WEIGHT = "weight"
 
 
+def excess_of_image(shape: Sequence[int], scope: str, most: tuple[int, int, int]) -> str | None:
+    """Return why a tensor does not fit into an image of at most `most` texels, or None if it does."""
+    sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
+    reasons = (
+        f"its {side} would be {extent} texels, the device allows {limit}"
+        for side, extent, limit in sides
+        if extent > limit
+    )
+    return next(reasons, None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """Possible memory scopes of a fused function's "data", "weight" and "output".
@@ -78,10 +89,4 @@ class Placement:
         elif role in self.texels and shape[-1] == LANES:
             scopes = (PLAIN_IMAGE, IMAGE) if role == WEIGHT else (IMAGE,)
         for scope in scopes:
-            sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
-            reasons = (
-                f"its {side} would be {extent} texels, the device allows {limit}"
-                for side, extent, limit in sides
-                if extent > limit
-            )
-            yield scope, next(reasons, None)
+            yield scope, excess_of_image(shape, scope, most)

@@ -32,6 +32,10 @@ class PackedForm(Form):
         """Return the bytes of activations and of the weight that a work-item reads in a step."""
         raise NotImplementedError
 
+    def _image_bytes_of_item(self, columns: Columns) -> Any:
+        """Return the bytes of the weight that a work-item reads from an image in a step."""
+        return np.asarray(0)
+
     def _operations(self, columns: Columns) -> Any:
         """Return the multiply-adds, and instructions that take as long, of a work-item's step."""
         raise NotImplementedError
@@ -40,15 +44,16 @@ class PackedForm(Form):
         template = self._template
         tiles, registers = template.tiles(columns), template.registers(columns) + ADDRESSES
         data, weight = self._bytes_of_item(columns)
+        of_image = self._image_bytes_of_item(columns)
         shape = self._work.m * self._work.n
         return KernelUsage(
             registers=registers,
             needed_registers=registers,
             # Work-items of a part read the same activations.
-            buffer_bytes=tiles.parts * data + tiles.threads * weight,
-            image_bytes=np.asarray(0),
-            unshared_buffer_bytes=tiles.threads * (data + weight),
-            unshared_image_bytes=np.asarray(0),
+            buffer_bytes=tiles.parts * data + tiles.threads * (weight - of_image),
+            image_bytes=tiles.threads * of_image,
+            unshared_buffer_bytes=tiles.threads * (data + weight - of_image),
+            unshared_image_bytes=tiles.threads * of_image,
             access_width=self._access_width,
             output_bytes=shape * template.element_bytes,
             iterations=np.maximum(tiles.iterations, 1),
@@ -58,7 +63,7 @@ class PackedForm(Form):
             work_groups=tiles.groups,
             local_memory_bytes=tiles.local_memory_bytes,
             is_staged=np.asarray(False),
-            images=dict.fromkeys(template.names, False),
+            images={**dict.fromkeys(template.names, False), "weight": of_image > 0},
             has_copies=np.asarray(False),
             padding=tiles.groups * tiles.outputs_of_group / shape - 1,
             element_bytes=self._element_bytes,

@@ -9,8 +9,8 @@ import tvm
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
-from romou.compiler.operators.families.quantized_product import QuantizedTemplate
-from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK, PAIRS
+from romou.compiler.operators.families.quantized_product import BUFFER, IMAGE, QuantizedTemplate
+from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK, PAIRS, Tiles
 from romou.compiler.operators.tensor_cores import PRODUCTS
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.usage import KernelUsage
@@ -38,10 +38,18 @@ class QuantizedForm(PackedForm):
         tiles, work = self._template.tiles(columns), self._work
         zero = {"none": 0, "uint8": 1}.get(work.zero, self._element_bytes)
         blocks = -(-tiles.codes // work.block)
-        of_row = _CHUNK_BYTES * tiles.codes / work.chunk + blocks * (self._element_bytes + zero)
+        of_row = self._bytes_of_row(tiles) + blocks * (self._element_bytes + zero)
         # On tensor cores, work-items share rows of the weight, and copy different activations.
         shared = np.where(tiles.is_mma, _SHARED, 1)
         return tiles.item_data * shared * tiles.codes * self._element_bytes, tiles.item_rows / shared * of_row
+
+    def _bytes_of_row(self, tiles: Tiles) -> Any:
+        """Return the bytes of a row's codes in a step."""
+        return _CHUNK_BYTES * tiles.codes / self._work.chunk
+
+    def _image_bytes_of_item(self, columns: Columns) -> Any:
+        tiles, is_image = self._template.tiles(columns), np.asarray(columns.get("weight", BUFFER)) == IMAGE
+        return is_image * tiles.item_rows * self._bytes_of_row(tiles)
 
     def _operations(self, columns: Columns) -> Any:
         tiles = self._template.tiles(columns)

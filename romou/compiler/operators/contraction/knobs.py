@@ -31,14 +31,19 @@ ITEM, GROUP = "item", "group"
 # Choices of the knobs for the memory of operands, and the devices that have them.
 PLACES = tuple(kind.value for kind in MemoryKind)
 HAS_IMAGES = "image: devices with large enough images; the default of sums of products if read faster than buffers"
-# All but the weight's are knobs of element-wise kernels, too.
-DATA, WEIGHT, OUTPUT = (
+# Knobs of element-wise kernels, too.
+DATA, OUTPUT = (
     Knob(name=name, choices=PLACES, default=MemoryKind.BUFFER.value, help=f"memory that the {use}", devices=HAS_IMAGES)
-    for name, use in (
-        ("data", "activations are read from"),
-        ("weight", "weight is read from"),
-        ("output", "output is written to"),
-    )
+    for name, use in (("data", "activations are read from"), ("output", "output is written to"))
+)
+# Spaces of quantized products lack the knob if no image can hold the weight.
+WEIGHT = Knob(
+    name="weight",
+    choices=PLACES,
+    default=MemoryKind.BUFFER.value,
+    help="memory that the weight is read from",
+    devices=f"{HAS_IMAGES}. Quantized weights: OpenCL, the default on Adreno",
+    absent=MemoryKind.BUFFER.value,
 )
 AUTOBROADCAST = Knob(
     name="autobroadcast",

@@ -3,7 +3,8 @@
 data (m, k)      words uint32 (chunks, n, 4)      scales (blocks, n)      zeros (blocks, n), a table (2^bits,) or none
 output (m, n)
 
-`tvm_patches/quantized_matrix.py` shows the packing. A single row of activations is bound by the bytes of the weight, so
+`tvm_patches/quantized_matrix.py` shows the packing. In an image, a chunk of 128 bits is a texel: a row of the image has
+a chunk of each row of the weight. A single row of activations is bound by the bytes of the weight, so
 each weight is unpacked once. Of more rows, a work-item multiplies several with each unpacked weight.
 """
 
@@ -21,6 +22,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import ADDRESSES
+from romou.compiler.operators.contraction.knobs import WEIGHT
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.quantized.kernel import (
     BYTES,
@@ -47,13 +49,16 @@ from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKern
 from romou.compiler.operators.quantized.vector_kernel import ROWS, VectorKernel
 from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import loads_of
-from romou.compiler.tir.primitives import LANES, advance_pointers
+from romou.compiler.scheduling.placement import excess_of_image
+from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
 from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
+from romou.devices.backends.launch import PLAIN_IMAGE
 from tvm_patches.quantized_matrix import PRODUCT, QuantizedMatrix, QuantizedProduct
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+BUFFER, IMAGE = (kind.value for kind in MemoryKind)
 # Without tensor cores, and on tensor cores.
 _STAGES, _MMA_STAGED = (0, 256, 512, 1024, 2048, 4096), (32, 64, 128, 256, 512, 1024, 2048)
 KNOBS = (
@@ -100,6 +105,7 @@ KNOBS = (
         default=OF_BLOCK,
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
+    WEIGHT,
     TENSOR_CORES,
 )
 # Rows of activations of a work-item whose vectors are rows of the weight, besides those of all.
@@ -223,6 +229,7 @@ class QuantizedTemplate(PackedTemplate):
             "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
             "unpack": self._spellings(limits),
+            "weight": [BUFFER, IMAGE] if self._fits_image(limits) else [],
         }
         space = Space.of(self.knobs, limits, choices)
 
@@ -251,6 +258,7 @@ class QuantizedTemplate(PackedTemplate):
                 "rows are the lanes of a vector": np.where(
                     is_vector, self._fills_vectors(config), tiles.item_rows < ROWS
                 ),
+                "tensor cores copy out of buffers": ~is_mma | (np.asarray(config.get("weight", BUFFER)) == BUFFER),
                 "code of a step": written <= np.where(is_mma, _MOST_BY_MMA, _MOST_WRITTEN),
             }
 
@@ -265,6 +273,20 @@ class QuantizedTemplate(PackedTemplate):
         has_vectors = limits.is_cpu and limits.vector_lanes >= ROWS
         others = [*([PAIRS] if self._has_pairs(limits) else []), *([VECTORS] if has_vectors else [])]
         return [SHIFT, MASK, BYTES, EXPONENT, *others]
+
+    def _fits_image(self, limits: Limits) -> bool:
+        """Return whether an image can hold the packed weight."""
+        return limits.max_image is not None and limits.has_word_images and not self.kept_in_buffers(limits)
+
+    def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
+        if limits.max_image is None or not limits.has_word_images:
+            return {}
+        shape = [int(extent) for extent in self.operands.words.shape]
+        reason = excess_of_image(shape, PLAIN_IMAGE, limits.max_image)
+        return {} if reason is None else {"weight": reason}
+
+    def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
+        return {self.names["weight"]: PLAIN_IMAGE} if config.get("weight", BUFFER) == IMAGE else {}
 
     def _fills_vectors(self, config: Columns) -> Any:
         """Return whether a config, or which of many, has vectors of rows, whose steps are one chunk."""
@@ -342,6 +364,7 @@ class QuantizedTemplate(PackedTemplate):
             item_chunks=numbers.chunks if is_one else 1,
             staged_data=(_STAGED if is_one else _STAGED_TILE) if is_staged else 0,
             unpack=numbers.table if self.workload.has_table else PAIRS if has_pairs else unpack,
+            weight=numbers.weight,
         )
         # Sums of activations pay if a group shares them, or if there is one row of them, or if there are none.
         is_full = limits.registers is not None and self.registers(config) + ADDRESSES > limits.registers
@@ -397,6 +420,8 @@ class QuantizedTemplate(PackedTemplate):
         kind = {PAIRS: PairsKernel, VECTORS: VectorKernel}.get(str(config["unpack"]), QuantizedKernel)
         plain = kind(self._simplified, self.workload, self.operands, config, has_fp16=has_fp16)
         func = plain.function()
+        for name, scope in self.image_scopes(config, limits).items():
+            func = set_image(func, name, scope)
         has_pointers = limits.is_mobile and (self.workload.dtype == "float32" or has_fp16)
         return tvm.IRModule({"main": advance_pointers(func) if has_pointers else func})
 

@@ -143,6 +143,7 @@ class OpenCL(ComputeApi):
             "vector_lanes": _LANES,
             "dot_products": spec.dot_products,
             "has_dot_fallback": True,
+            "has_word_images": True,
             "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
             "sub_groups": self.sub_groups(spec),
         }

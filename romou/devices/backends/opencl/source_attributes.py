@@ -14,6 +14,8 @@ which costs registers and instructions. A read with a sampler takes floats, into
         ->  WRITE_PLAIN_IMAGEF(...), which is write_imagef(output, (int2)(x, y), texel)
     READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))
         ->  READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
+    as_uint4(READ_IMAGEF(words, image_sampler, (int4)(x, y, 0, 0)))      in the same scopes, of uint32
+        ->  as_uint4(READ_WORD_IMAGE(...)), which is read_imageui(words, (int2)(x, y))
     READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))          in scope "global.texture-inside"
         ->  READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0))
 
@@ -85,6 +87,8 @@ _LARGEST_BYTES = 64
 # Scope -> the name of its reads, and their coordinates.
 _PLAIN = "READ_PLAIN_IMAGE", "(coord).xy"
 _READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
+# Reads of texels of uint32.
+_WORD_READ = "READ_WORD_IMAGE"
 
 
 @functools.cache
@@ -110,7 +114,7 @@ def install() -> None:
             for var, func in sorted(mod.functions_items(), key=lambda item: str(item[1].attrs["global_symbol"])):
                 name = str(func.attrs["global_symbol"])
                 _check_arguments(name, func, target)
-                _building.kernels = {name: _Kernel(work_group(func), _images(func), dimension_comment(func))}
+                _building.kernels = {name: _kernel_of(func)}
                 generate(tvm.IRModule({var: access_unaligned(func)}, attrs=mod.attrs), target)
         finally:
             _building.kernels, _building.pieces = {}, None
@@ -151,11 +155,13 @@ class _Kernel:
 
     work_group: the sides of its work group.
     images: position -> scope, for image parameters read without a sampler.
+    words: positions of those whose texels are of uint32.
     comment: names of its dimensions, above the definition.
     """
 
     work_group: tuple[int, int, int]
     images: Mapping[int, str]
+    words: frozenset[int]
     comment: str
 
 
@@ -173,11 +179,13 @@ class _Building(threading.local):
 _building = _Building()
 
 
-def _images(func: Any) -> dict[int, str]:
+def _kernel_of(func: Any) -> _Kernel:
     scopes = (
         (position, str(getattr(parameter.ty, "storage_scope", ""))) for position, parameter in enumerate(func.params)
     )
-    return {position: scope for position, scope in scopes if scope in _READS}
+    images = {position: scope for position, scope in scopes if scope in _READS}
+    words = frozenset(at for at in images if str(func.params[at].ty.element_type).startswith("uint32"))
+    return _Kernel(work_group(func), images, words, dimension_comment(func))
 
 
 def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -199,6 +207,8 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
         for name, coordinate in reads
         for t in "HF"
     ]
+    if any(_WORD_READ in text for text in extended):
+        defined.append(f"#define {_WORD_READ}(image, sampler, coord) read_imageui(image, (coord).xy)\n")
     if any("WRITE_PLAIN_IMAGE" in text for text in extended):
         defined += [
             f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n"
@@ -233,7 +243,8 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
                 lambda match: f"WRITE_PLAIN_IMAGE{match[1].upper()}{match[2]}",
                 body,
             )
-        body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
+        read = _WORD_READ if position in kernel.words else rf"{_READS[scope][0]}\1"
+        body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{read}\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
     body = rounding.renamed(fp16_accesses.renamed(_aligned(body)))
