@@ -12,6 +12,7 @@ from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED, steps_of_sum
 from romou.compiler.operators.contraction.local_memory_defaults import staged_products
 from romou.compiler.operators.contraction.occupancy import (
+    coalesced_windows,
     fit_group,
     is_allowed,
     lost_images,
@@ -65,6 +66,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
         if is_idle and is_allowed(space, candidate, limits) and fits(space, contraction, config, candidate, limits):
             config = candidate
+    if _is_large(limits):
+        config = coalesced_windows(space, contraction, config, limits)
     config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)
 
