@@ -58,10 +58,13 @@ class Occupancy:
 
     min_busy_fraction: fraction of `Limits.busy_work_items` that is enough.
     min_register_rounds: rounds of work-items through the register files of all cores, or None for no such rule.
+    most_of_warps: work-items of a core up to which a depthwise convolution has groups of one warp, and above which they
+        are two wide rows. None for no such rule.
     """
 
     min_busy_fraction: float
     min_register_rounds: int | None = None
+    most_of_warps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

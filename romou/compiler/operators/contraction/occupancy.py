@@ -23,9 +23,6 @@ _MIN_STEPS_OF_PIXEL = 3
 _MIN_SPLIT_GROUP = 16
 # Neighbouring outputs of a group of a single pixel, if a warp is too small for the split.
 _PIXEL_WARPS = 4
-# Work-items of a core from which a depthwise convolution has larger groups than a warp. Fitted on an NVIDIA H100 to the
-# times of 46 layers through CUDA: groups of one warp take 0.6 to 1 times as long as those of two, below it.
-_MANY_ITEMS = 300
 # Padding that a larger group may compute, as a multiple of the least padding of all groups.
 _PADDING_TOLERANCE = 1.1
 
@@ -190,12 +187,15 @@ def coalesced_windows(space: Space, contraction: Contraction, config: Config, li
     """Return `config` with groups of neighbouring pixels if it is a depthwise convolution or a first layer.
 
     A depthwise convolution waits for its loads: a group is one warp, or two wide rows if there are groups enough. A
-    first layer, of a texel of channels, copies its weights into local memory.
+    first layer, of a texel of channels, copies its weights into local memory. Without a number for it in the device's
+    preset, nothing changes.
     """
+    if (most := limits.preset.occupancy.most_of_warps) is None:
+        return config
     steps, *window, _ = contraction.reduce.values()
     warp, has_window = warp_of(limits), math.prod(window) > 1
     if contraction.lhs_varies == "by lane":
-        if work_items(contraction, config) > _MANY_ITEMS * limits.cores:
+        if work_items(contraction, config) > most * limits.cores:
             return next(candidates(space, config, {"wg_w": [2 * warp], "wg_o": [2]}), config)
         sides = {"wg_w": range(1, warp + 1), "wg_o": space.knobs["wg_o"]}
         warps = [group for group in candidates(space, config, sides) if group["wg_w"] * group["wg_o"] == warp]
