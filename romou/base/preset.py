@@ -243,6 +243,8 @@ class Quantized:
     staged: products whose groups stage activations in local memory: "all", "tiles" (of more than few rows) or "none".
     group: work-items of a group.
     weight: memory of the packed weight, if an image can hold it.
+    norm_of_item, norm_of_number: instructions that a normalization adds at most to each work-item of one row, and to a
+        group for each number of the row.
     """
 
     unpack: Literal["shift", "mask", "bytes", "exponent"]
@@ -262,6 +264,8 @@ class Quantized:
     staged: Literal["all", "tiles", "none"]
     group: int
     weight: Literal["buffer", "image"]
+    norm_of_item: int
+    norm_of_number: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,14 +60,16 @@ def test_every_family_has_cases_and_a_name_of_its_own() -> None:
 
 
 def test_stages_walk_the_families_and_name_none() -> None:
-    """Stages import no family but the pair of convolutions, which is no operator of a graph."""
+    """Stages import no family but those whose kernels may be joined into one."""
     stages = [
         *(ROOT / "romou/compiler/graph").glob("*.py"),
         *(ROOT / "romou/compiler").glob("*.py"),
         ROOT / "tests/stress/check_operators.py",
     ]
     named = {path.name: re.findall(r"operators\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
-    assert {name: found for name, found in named.items() if found} == {"join_chains.py": ["depthwise_pointwise"]}
+    assert {name: found for name, found in named.items() if found} == {
+        "join_chains.py": ["depthwise_pointwise", "quantized_product", "row_reduction"]
+    }
 
 
 @each_case

@@ -120,9 +120,6 @@ _LEAST_ACROSS = 8
 _MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 224
 # Most multiply-adds that a step writes out, because compilers take long for longer code.
 _MOST_WRITTEN = 2048
-# Instructions that a normalization adds to each work-item, and to a group for each number of the row. By Mesa 25.0.7's
-# compilers for Adreno 630 and 740, Mali-G76 and G610, one row of 512, 2048 or 4096 numbers adds at most as many.
-_OF_SUM, _OF_NUMBER = 270, 12
 # The same on tensor cores, whose instructions make 64 multiply-adds of a work-item.
 _MOST_BY_MMA = 64 * 512
 
@@ -407,7 +404,8 @@ class QuantizedTemplate(PackedTemplate):
         if self.norm is None or self.workload.m > 1 or not (limits.is_mobile or config["unpack"] == VECTORS):
             return False
         tiles = self.tiles(config)
-        added = tiles.groups * (_OF_SUM * tiles.threads + _OF_NUMBER * self.workload.k)
+        number = limits.preset.quantized
+        added = tiles.groups * (number.norm_of_item * tiles.threads + number.norm_of_number * self.workload.k)
         return bool(readers * added < limits.preset.algorithms.launches / 2)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
