@@ -49,6 +49,7 @@ from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKern
 from romou.compiler.operators.quantized.vector_kernel import ROWS, VectorKernel
 from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import loads_of
+from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.placement import excess_of_image
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
 from romou.devices.backends.dialect import WARP_GROUP_COLUMNS
@@ -106,6 +107,7 @@ KNOBS = (
         help="whether scale and zero point are applied to the sums of a block or to each weight",
     ),
     WEIGHT,
+    SUB_GROUP,
     TENSOR_CORES,
 )
 # Rows of activations of a work-item whose vectors are rows of the weight, besides those of all.
@@ -206,7 +208,7 @@ class QuantizedTemplate(PackedTemplate):
         return np.where(tiles.is_mma, of_mma, np.where(is_vector, of_vectors, plain))
 
     def space(self, limits: Limits) -> Space:
-        work = self.workload
+        work, groups = self.workload, limits.sub_groups
         can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
         has_vectors = VECTORS in self._spellings(limits)
         asked = limits.asked_local_memory_bytes or limits.local_memory_bytes
@@ -227,6 +229,7 @@ class QuantizedTemplate(PackedTemplate):
             "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
             "unpack": self._spellings(limits),
             "weight": [BUFFER, IMAGE] if self._fits_image(limits) else [],
+            "sub_group": [1, groups.size] if groups is not None and groups.has_shuffles else [1],
         }
         space = Space.of(self.knobs, limits, choices)
 
@@ -245,6 +248,7 @@ class QuantizedTemplate(PackedTemplate):
                 <= np.where(is_mma, _MOST_MMA_REGISTERS, _MOST_REGISTERS),
                 "a group less than twice as large as the rows": (tiles.rows < 2 * work.n)
                 | (tiles.rows <= np.where(is_vector, _VECTOR_GROUP * ROWS, 8 + 8 * is_mma)),
+                "whole sub-groups with several parts": self._fits_sub_groups(config),
                 "a step for each part": is_mma | (tiles.parts == 1) | (tiles.parts <= tiles.steps),
                 "whole steps of all parts in a stage": is_mma
                 | (np.asarray(config["staged_data"]) == 0)
@@ -270,6 +274,12 @@ class QuantizedTemplate(PackedTemplate):
         has_vectors = limits.is_cpu and limits.vector_lanes >= ROWS
         others = [*([PAIRS] if self._has_pairs(limits) else []), *([VECTORS] if has_vectors else [])]
         return [SHIFT, MASK, BYTES, EXPONENT, *others]
+
+    def _fits_sub_groups(self, config: Columns) -> Any:
+        """Return whether sub-groups, if a config uses them, are full and have several parts of the same sums."""
+        tiles, size = self.tiles(config), np.asarray(config.get("sub_group", 1))
+        is_whole = (tiles.across < size) & (tiles.threads % size == 0) & ~tiles.is_mma & ~tiles.is_vector
+        return (size == 1) | is_whole
 
     def _fits_image(self, limits: Limits) -> bool:
         """Return whether an image can hold the packed weight."""

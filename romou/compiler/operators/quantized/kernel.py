@@ -9,7 +9,9 @@ step along k. A step is `item_chunks` chunks of 128 bits of each row:
             for each vector of four activations:
                 sums += activations * codes;  data sum += activations
             totals += scale * (sums - zero point * data sum)
-    totals -> local memory, added up by the work-items that share them -> output
+    totals -> sub-groups -> local memory, added up by the work-items that share them -> output
+
+Work-items of a row in the same sub-group exchange totals by shuffles, if the knob `sub_group` says so.
 
 Codes become floats in one of these ways, for code p of a word:
 
@@ -46,6 +48,7 @@ from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.scheduling.kernel_writer import KernelWriter
 from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
+from romou.devices.backends.dialect import sub_group_shuffle_xor
 from tvm_patches.quantized_matrix import QuantizedProduct
 
 _WIDE, _BYTES = "float32", 4
@@ -72,6 +75,8 @@ class Tiles:
         their rows of the weight.
     rows, columns: rows of the weight and of the activations that a group computes.
     threads: work-items of a group.
+    inner_parts, parts_left: parts of a sum that a sub-group adds up, and those that then meet in local memory. One is
+        left if a sub-group has them all.
     codes: codes of a row in a step.
     segment: codes of a step in the same block.
     staged: activations of a row that a group holds in local memory at a time. 0: they are read from memory.
@@ -92,6 +97,8 @@ class Tiles:
         self.item_rows, self.item_data = config["item_rows"], config["item_data"]
         self.rows, self.columns = self.across * self.item_rows, self.item_data * sharing
         self.threads, self.staged = self.across * self.parts * sharing, config["staged_data"]
+        self.inner_parts = np.maximum(np.asarray(config.get("sub_group", 1)) // self.across, 1)
+        self.parts_left = np.maximum(self.parts // self.inner_parts, 1)
         unpack = np.asarray(config.get("unpack", SHIFT))
         self.is_paired, self.is_table_local, self.is_vector = unpack == PAIRS, unpack == LOCAL, unpack == VECTORS
         self.codes = np.where(self.is_mma, self.staged // self.parts, work.chunk * config["item_chunks"])
@@ -147,7 +154,7 @@ class Tiles:
         """
         fp16 = 2 * self.item_data * self.staged
         staged = np.where(self.is_paired, fp16, 2 * fp16 + _BYTES * self.item_data * (self.staged // self.segment))
-        sums = _BYTES * (np.asarray(self.parts) > 1) * self.threads * self.outputs
+        sums = _BYTES * (self.parts_left > 1) * self.threads // self.inner_parts * self.outputs
         table = (_BYTES << self.work.bits) * self.is_table_local
         rows = np.where(self.is_vector, self.work.k, 0)
         norm = _BYTES * self.item_data * (self.threads + self.sums_of_row + 1 + rows) * self._is_normalized
@@ -202,6 +209,7 @@ class QuantizedKernel(KernelWriter):
         self.group, self.data_group, self.x, self.part, self.stage, self.iteration = (
             tirx.Var(name, "int32") for name in ("group", "data_group", "x", "part", "stage", "iteration")
         )
+        self.sub_group = int(config.get("sub_group", 1))
         self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
         # A table has no zero point.
@@ -266,6 +274,11 @@ class QuantizedKernel(KernelWriter):
             "threadIdx.x": (self.x, int(tiles.across)),
         }
         body: tirx.Stmt = tirx.SeqStmt(statements)
+        if self.sub_group > 1:
+            # Sub-groups are formed along x first, and on some drivers along no other axis.
+            item, across = tirx.Var("item", "int32"), int(tiles.across)
+            body = substitute(body, {self.x: item % across, self.part: item // across})
+            threads |= {"threadIdx.y": (self.part, 1), "threadIdx.x": (item, int(tiles.threads))}
         for name in ("blockIdx.y", "threadIdx.y"):
             var, extent = threads[name]
             if extent == 1:
@@ -692,19 +705,50 @@ class QuantizedKernel(KernelWriter):
                 for number in range(self.data)
                 for row in range(self.rows)
             ]
-        partial = self._buffer("partial", int(tiles.threads) * outputs, scope="shared")
+        inner, left, across = int(tiles.inner_parts), int(tiles.parts_left), int(tiles.across)
+        statements, partial = self._add_in_sub_group(), None
+        if left > 1:
+            partial = self._buffer("partial", left * across * outputs, scope="shared")
+            for first in range(0, outputs, inner):
+                which, at = self.part % inner, self.part % inner + first
+                place = (at * left + self.part // inner) * across + self.x
+                put = self._put(partial, place, self._chosen_total(first, which, inner))
+                statements.append(guarded(at < outputs if first + inner > outputs else None, put))
         shared = self._buffer("shared_total", 1)
-        statements = [
-            self._put(partial, (at * parts + self.part) * int(tiles.across) + self.x, self._at(self.totals, at))
-            for at in range(outputs)
-        ]
         for first in range(0, outputs, parts):
             at = self.part + first
-            sums = [self._at(partial, (at * parts + part) * int(tiles.across) + self.x) for part in range(parts)]
+            if partial is None:
+                total = self._chosen_total(first, self.part, parts)
+            else:
+                total = _sum_of([self._at(partial, (at * left + part) * across + self.x) for part in range(left)])
             store = self._store(at // self.rows, at % self.rows, self._at(shared, 0))
-            body = tirx.SeqStmt([self._put(shared, 0, _sum_of(sums)), store])
+            body = tirx.SeqStmt([self._put(shared, 0, total), store])
             statements.append(guarded(at < outputs if first + parts > outputs else None, body))
         return statements
+
+    def _add_in_sub_group(self) -> list[tirx.Stmt]:
+        """Add up the totals of a row's work-items in the same sub-group. Each of them gets the sums.
+
+        Every shuffle is its own statement: passes duplicate operands, and all work-items must reach it.
+        """
+        if self.sub_group == 1:
+            return []
+        received, statements = self._buffer("received", 1), list[tirx.Stmt]()
+        distance = int(self.tiles.across)
+        while distance < self.sub_group:
+            for at in range(self.rows * self.data):
+                total = self._at(self.totals, at)
+                statements.append(self._put(received, 0, sub_group_shuffle_xor(total, distance, self.sub_group)))
+                statements.append(self._put(self.totals, at, total + self._at(received, 0)))
+            distance *= 2
+        return statements
+
+    def _chosen_total(self, first: int, which: tirx.Expr, count: int) -> tirx.Expr:
+        """Return total `first + which` of the next `count`. Registers have no index that is known at run time only."""
+        total = self._at(self.totals, first)
+        for other in range(1, min(count, self.rows * self.data - first)):
+            total = tirx.Select(tirx.EQ(which, tirx.const(other, "int32")), self._at(self.totals, first + other), total)
+        return total
 
     def _store(self, number: int | tirx.Expr, row: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
         """Store an element of the output, if the output has it."""
