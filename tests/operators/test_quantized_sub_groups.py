@@ -149,3 +149,11 @@ def test_which_groups_fit() -> None:
         assert not space.is_valid(config.replace(**knobs)), knobs
     tensor_cores = space.narrowed({"tensor_cores": ("mma",)}).sample(np.random.default_rng(0), 20)
     assert {one["sub_group"] for one in tensor_cores} == {1}
+
+
+def test_configs_of_devices_without_sub_groups_run_where_there_are_some() -> None:
+    """Such a config lacks the knob, as those of records that were written before this family had it."""
+    task = quantized_task(CASES[0])
+    config = task.default_config(Target("opencl -device=adreno640"))
+    assert "sub_group" not in config
+    assert task.space(ADRENO).completed(config)["sub_group"] == 1

@@ -30,6 +30,7 @@ SUB_GROUP = Knob(
     help="work-items of a sub-group, whose functions combine their parts without local memory; 1: none are used",
     devices="those with sub-groups of a known size",
     exists_on=lambda limits: limits.sub_groups is not None,
+    absent=1,
 )
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 Block: TypeAlias = "s_tir.schedule.SBlockRV"
