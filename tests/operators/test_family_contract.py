@@ -37,7 +37,13 @@ TARGETS = [
     PHONE,
     *map(
         Target,
-        ("opencl -device=mali_g76", "opencl -device=host", "vulkan -device=mali_g715", "cuda -device=nvidia_h200"),
+        (
+            "opencl -device=mali_g76",
+            "opencl -device=host",
+            "opencl -device=nvidia_h200",
+            "vulkan -device=mali_g715",
+            "cuda -device=nvidia_h200",
+        ),
     ),
 ]
 SPACES = Path(__file__).parent / "space_sizes.json"
@@ -104,6 +110,16 @@ def test_configs_agree_with_the_plain_definition(family: Family, case: Case, ope
     drawn = quick_configs(task, target, rng, 1) if is_first else []
     for config in [task.default_config(target), *drawn]:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
+
+
+@each_case
+def test_default_configs_are_of_the_space(family: Family, case: Case) -> None:
+    """A default may not have a knob that the device's space lacks."""
+    task = task_of_case(family, case)
+    for target in TARGETS:
+        space, config = task.space(target), task.default_config(target)
+        assert space.at(space.index_of(config)) == config
+        assert space.is_valid(config), str(target)
 
 
 @pytest.mark.parametrize(

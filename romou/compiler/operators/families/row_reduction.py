@@ -169,7 +169,7 @@ class RowReduction(StreamingTemplate):
         configs = []
         for keep, threads, rows in groups:
             config = space.default(vector_width=width, threads=threads, rows=rows, keep=keep, combine=SERIAL)
-            if preset.has_sub_group_sums and 1 < 2 * size <= int(threads):
+            if preset.has_sub_group_sums and 1 < size <= int(threads) // 2:
                 config = config.replace(sub_group=size)
             elif int(threads) >= least:
                 config = config.replace(combine=TREE)
