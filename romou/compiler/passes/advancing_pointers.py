@@ -71,7 +71,7 @@ def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
 def keeps_loops(func: tirx.PrimFunc) -> bool:
     """Return whether loops with pointers can stay: the third dimension of the launch has one work group."""
     axes = (stmt.node for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == "thread_extent")
-    return dialect_of(func).has_pointers and not any(str(axis.thread_tag) == "blockIdx.z" for axis in axes)
+    return not any(str(axis.thread_tag) == "blockIdx.z" for axis in axes)
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,10 @@ _LEAST_ITERATIONS = 8
 @tirx.transform.prim_func_pass(opt_level=0)
 def read_odd_sums(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Sum four iterations at a time in the marked loops of a device function that read single numbers in a row."""
-    if not dialect_of(func).has_pointers:
+    dialect = dialect_of(func)
+    if not dialect.has_pointers:
         return func
-    dialect, written, keeps = dialect_of(func), _written(func), keeps_loops(func)
+    written, keeps = _written(func), keeps_loops(func)
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         new = mutator.default_mutate(stmt)

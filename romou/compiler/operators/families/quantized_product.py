@@ -152,14 +152,8 @@ class QuantizedTemplate(PackedTemplate):
         sources, total, epilogue = self._buffers()
         # In the order of the definition: data * (codes - zeros) * scales. A normalization reads other tensors as well.
         norm = self.norm
-        is_of_norm = [norm is not None and norm.reads(source) for source in sources]
         data = sources[0] if norm is None else norm.data
-        rest = (
-            sources[1:]
-            if norm is None
-            else [s for s, is_other in zip(sources, is_of_norm, strict=True) if not is_other]
-        )
-        words, *other, scales = rest
+        words, *other, scales = sources[1:] if norm is None else [s for s in sources if not norm.reads(s)]
         table, zeros = (other, []) if self.workload.has_table else ([], other)
         return Operands(
             data=data,

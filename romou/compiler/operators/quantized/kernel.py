@@ -297,11 +297,11 @@ class QuantizedKernel(KernelWriter):
         """Copy the table to local memory, if it is looked up there."""
         if self.config["unpack"] != LOCAL:
             return []
-        table, count = self.table, 1 << self.work.bits
-        turn, threads = tirx.Var("turn", "int32"), int(self.tiles.threads)
-        number = turn * threads + self._thread
-        copy = self._put(table, number, self._at(self.operands.table, number))
-        return [loop(turn, -(-count // threads), guarded(number < count if count % threads else None, copy)), barrier()]
+
+        def copy(number: tirx.Expr) -> tirx.Stmt:
+            return self._put(self.table, number, self._at(self.operands.table, number))
+
+        return [self._for_each(1 << self.work.bits, copy), barrier()]
 
     # Normalization
 
@@ -411,28 +411,26 @@ class QuantizedKernel(KernelWriter):
 
         A work-item copies all activations of a chunk or a segment, whichever is larger.
         """
-        work, tiles = self.work, self.tiles
-        unit = max(self.segment, work.chunk)
-        units, threads = self.staged_size // unit, int(tiles.threads)
-        count = self.data * units
-        turn = tirx.Var("turn", "int32")
-        number = turn * threads + self._thread
-        row, at = number // units, number % units * unit
-        steps: list[tirx.Stmt] = []
-        index = self._data_row_to_read(row)
-        for vector in range(unit // LANES):
-            start = self.stage * self.staged_size + at + vector * LANES
-            steps.append(self._load_vector(index, start, self.loaded, 0))
-            if self.data_sums is not None:
-                steps.append(self._add_vector(0, is_first=vector * LANES % self.segment == 0))
-            target = row * self.staged_size + at + vector * LANES
-            steps.append(self._put_staged(target, self._factor_of(vector % work.per_word)))
-            if self.data_sums is not None and (vector + 1) * LANES % self.segment == 0:
-                segment = row * self.segments + (at + vector * LANES) // self.segment
-                steps.append(self._put(self.staged_sums, segment, self._sum_of_lanes(0)))
-        is_cut = count % threads != 0
-        body = guarded(number < count if is_cut else None, tirx.SeqStmt(steps))
-        return loop(turn, -(-count // threads), body)
+        unit = max(self.segment, self.work.chunk)
+        units = self.staged_size // unit
+
+        def copy(number: tirx.Expr) -> tirx.Stmt:
+            row, at = number // units, number % units * unit
+            steps: list[tirx.Stmt] = []
+            index = self._data_row_to_read(row)
+            for vector in range(unit // LANES):
+                start = self.stage * self.staged_size + at + vector * LANES
+                steps.append(self._load_vector(index, start, self.loaded, 0))
+                if self.data_sums is not None:
+                    steps.append(self._add_vector(0, is_first=vector * LANES % self.segment == 0))
+                target = row * self.staged_size + at + vector * LANES
+                steps.append(self._put_staged(target, self._factor_of(vector % self.work.per_word)))
+                if self.data_sums is not None and (vector + 1) * LANES % self.segment == 0:
+                    segment = row * self.segments + (at + vector * LANES) // self.segment
+                    steps.append(self._put(self.staged_sums, segment, self._sum_of_lanes(0)))
+            return tirx.SeqStmt(steps)
+
+        return self._for_each(self.data * units, copy)
 
     def _put_staged(self, target: tirx.Expr, factor: float) -> tirx.Stmt:
         return self._in_lanes(

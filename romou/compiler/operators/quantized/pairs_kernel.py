@@ -16,7 +16,6 @@ from __future__ import annotations
 from tvm import tirx
 
 from romou.compiler.operators.quantized.kernel import QuantizedKernel
-from romou.compiler.scheduling.statements import guarded, loop
 from romou.compiler.tir.primitives import LANES
 
 _PAIR = "float16x2"
@@ -49,15 +48,16 @@ class PairsKernel(QuantizedKernel):
 
     def _stage_data(self) -> tirx.Stmt:
         """Copy pairs of activations into local memory, zeros beyond the end. A work-item copies units of four."""
-        units, chunk, threads = self.staged_size // UNIT, self.work.chunk, int(self.tiles.threads)
-        count, turn = self.data * units, tirx.Var("turn", "int32")
-        number = turn * threads + self._thread
-        row, unit = number // units, number % units
-        place = self.stage * self.staged_size + unit // (chunk // UNIT) * chunk + unit % (chunk // UNIT) * LANES
-        pairs = self._load_pairs(self._data_row_to_read(row), place, self.packed, 0, is_whole=False)
-        packed = tirx.BufferLoad(self.packed, [_lanes(0)])
-        body = tirx.SeqStmt([*pairs, self._put(self.staged, number, packed)])
-        return loop(turn, -(-count // threads), guarded(number < count if count % threads else None, body))
+        units, chunk = self.staged_size // UNIT, self.work.chunk
+
+        def copy(number: tirx.Expr) -> tirx.Stmt:
+            row, unit = number // units, number % units
+            place = self.stage * self.staged_size + unit // (chunk // UNIT) * chunk + unit % (chunk // UNIT) * LANES
+            pairs = self._load_pairs(self._data_row_to_read(row), place, self.packed, 0, is_whole=False)
+            packed = tirx.BufferLoad(self.packed, [_lanes(0)])
+            return tirx.SeqStmt([*pairs, self._put(self.staged, number, packed)])
+
+        return self._for_each(self.data * units, copy)
 
     def _load_pairs(
         self, index: tirx.Expr, place: tirx.Expr, target: tirx.Buffer, at: int, *, is_whole: bool
