@@ -57,14 +57,14 @@ class Occupancy:
     """The work-items that keep the device busy.
 
     min_busy_fraction: fraction of `Limits.busy_work_items` that is enough.
+    most_of_warps: work-items of a core up to which a depthwise convolution on a large GPU has groups of one warp. With
+        more, a group is two wide rows.
     min_register_rounds: rounds of work-items through the register files of all cores, or None for no such rule.
-    most_of_warps: work-items of a core up to which a depthwise convolution has groups of one warp, and above which they
-        are two wide rows. None for no such rule.
     """
 
     min_busy_fraction: float
+    most_of_warps: int
     min_register_rounds: int | None = None
-    most_of_warps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED, steps_of_sum
 from romou.compiler.operators.contraction.local_memory_defaults import staged_products
 from romou.compiler.operators.contraction.occupancy import (
+    SIDE,
     coalesced_windows,
     fit_group,
     is_allowed,
@@ -58,7 +59,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     config = fit_group(space, contraction, config, warp_of(limits))
     config = split_sums(space, contraction, config, limits)
     if is_grouped and _is_large(limits):
-        config = single_warp(space, contraction, config, limits)
+        # Short sums wait for their loads.
+        config = single_warp(space, contraction, config, limits, widest=SIDE, unroll=["window"])
     # A single pixel of short vectors takes more loads than products.
     has_short_vectors = contraction.is_batched and list(contraction.reduce.values())[-1] < LANES
     for tile_w in (2,) if has_short_vectors else (2, 1):

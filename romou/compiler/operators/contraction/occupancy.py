@@ -173,33 +173,33 @@ def fit_group(space: Space, contraction: Contraction, config: Config, warp_size:
     return largest(shapes, contraction, warp_size, wide) or config
 
 
-def single_warp(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
-    """Return `config` with groups of one warp, of neighbouring pixels first, and the window unrolled.
+def single_warp(
+    space: Space, contraction: Contraction, config: Config, limits: Limits, *, widest: int, **choices: Sequence[Any]
+) -> Config:
+    """Return `config` with groups of one warp, of up to `widest` neighbouring pixels first.
 
-    Short sums wait for their loads. Small groups divide the outputs among the cores more evenly.
+    Kernels that wait for their loads have such groups. They divide the outputs among the cores more evenly.
+
+    choices: choices of other knobs for these groups.
     """
-    sides = {"wg_w": range(1, SIDE + 1), "wg_o": space.knobs["wg_o"], "unroll": ["window"]}
-    warps = [group for group in candidates(space, config, sides) if group["wg_w"] * group["wg_o"] == warp_of(limits)]
-    return largest(warps, contraction, warp_of(limits)) or config
+    warp = warp_of(limits)
+    sides = {"wg_w": range(1, widest + 1), "wg_o": space.knobs["wg_o"], **choices}
+    warps = [group for group in candidates(space, config, sides) if group["wg_w"] * group["wg_o"] == warp]
+    return largest(warps, contraction, warp, widest) or config
 
 
 def coalesced_windows(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """Return `config` with groups of neighbouring pixels if it is a depthwise convolution or a first layer.
 
     A depthwise convolution waits for its loads: a group is one warp, or two wide rows if there are groups enough. A
-    first layer, of a texel of channels, copies its weights into local memory. Without a number for it in the device's
-    preset, nothing changes.
+    first layer, of a texel of channels, copies its weights into local memory.
     """
-    if (most := limits.preset.occupancy.most_of_warps) is None:
-        return config
     steps, *window, _ = contraction.reduce.values()
     warp, has_window = warp_of(limits), math.prod(window) > 1
     if contraction.lhs_varies == "by lane":
-        if work_items(contraction, config) > most * limits.cores:
+        if work_items(contraction, config) > limits.preset.occupancy.most_of_warps * limits.cores:
             return next(candidates(space, config, {"wg_w": [2 * warp], "wg_o": [2]}), config)
-        sides = {"wg_w": range(1, warp + 1), "wg_o": space.knobs["wg_o"]}
-        warps = [group for group in candidates(space, config, sides) if group["wg_w"] * group["wg_o"] == warp]
-        return largest(warps, contraction, warp, warp) or config
+        return single_warp(space, contraction, config, limits, widest=warp)
     if contraction.lhs_varies == "never" and steps == 1 and has_window and config["split_k"] == 1:
         return next(candidates(space, config, {"wg_w": [warp], "local": [1]}), config)
     return config
