@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx
 
 from romou.base.errors import as_build_error
-from romou.compiler.graph import Chain, find_chains, tasks_of
+from romou.compiler.graph import Chain, ChainGroup, find_chains, tasks_of
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.origins import NO_RUNGS, Rungs
 from romou.compiler.graph.relax_rewriter import with_names
@@ -89,8 +89,10 @@ class LoweredModel:
     def joined_by_default(self) -> LoweredModel:
         """Return a copy in which every chain is joined that is taken to be faster as one kernel."""
         limits = self.target.limits
-        faster = {chain.task.key for chain in self.chains if chain.task.template.is_faster(limits, len(chain.together))}
-        chosen = {key for chain in self.chains if faster.issuperset(chain.together) for key in chain.together}
+        faster = {
+            chain.task.key for chain in self.chains if chain.task.template.is_faster(limits, len(chain.group.joined))
+        }
+        chosen = {key for chain in self.chains if faster.issuperset(chain.group.joined) for key in chain.group.joined}
         return self.joined_where(chosen.__contains__)
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
@@ -102,14 +104,14 @@ class LoweredModel:
         """
         joined = {chain.task.key for chain in self.joined}
 
-        def is_faster(chain: Chain) -> bool:
-            apart, together = ([seconds.get(key) for key in keys] for keys in (chain.apart, chain.together))
+        def is_faster(group: ChainGroup) -> bool:
+            apart, together = ([seconds.get(key) for key in keys] for keys in (group.separate, group.joined))
             if None in apart:
-                return joined.issuperset(chain.together)
+                return joined.issuperset(group.joined)
             sums = [sum(time for time in times if time is not None) for times in (together, apart)]
             return None not in together and sums[0] < sums[1]
 
-        slower = {key for chain in self.chains if not is_faster(chain) for key in chain.together}
+        slower = {key for chain in self.chains if not is_faster(chain.group) for key in chain.group.joined}
         return self.joined_where(lambda key: key not in slower)
 
 

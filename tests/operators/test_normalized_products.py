@@ -167,8 +167,8 @@ def test_each_of_several_products_normalizes() -> None:
     assert len(normalized(compilation)) == 1
     (chain,) = apart.functions.chains
     norm, product = (task.key for task in apart.tasks)
-    assert chain.together == (chain.task.key,) * 3
-    assert chain.apart == (norm, product, product, product)
+    assert chain.group.joined == (chain.task.key,) * 3
+    assert chain.group.separate == (norm, product, product, product)
     seconds = {norm: 1.0, product: 2.0}
     assert normalized(apart.joined_where_faster({**seconds, chain.task.key: 2.3}))
     assert not normalized(apart.joined_where_faster({**seconds, chain.task.key: 2.4}))

@@ -3,7 +3,7 @@
 from romou.compiler.graph.bound_indices import bound_indices
 from romou.compiler.graph.check_families import check_families
 from romou.compiler.graph.drop_empty import drop_empty
-from romou.compiler.graph.join_chains import Chain, find_chains, join_chains, tasks_of
+from romou.compiler.graph.join_chains import Chain, ChainGroup, find_chains, join_chains, tasks_of
 from romou.compiler.graph.pack_channels import pack_channels
 from romou.compiler.graph.place_images import place_images
 from romou.compiler.graph.share_buffers import share_buffers
@@ -11,6 +11,7 @@ from romou.compiler.graph.split_weights import split_weights
 
 __all__ = [
     "Chain",
+    "ChainGroup",
     "bound_indices",
     "check_families",
     "drop_empty",

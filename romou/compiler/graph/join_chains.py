@@ -35,6 +35,18 @@ _MOST_FUNCTIONS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChainGroup:
+    """The chains that begin with the same call. They are joined together, or not at all.
+
+    joined: task keys of the joined functions.
+    separate: task keys of all functions of the chains.
+    """
+
+    joined: tuple[str, ...]
+    separate: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chain:
     """Functions of a fused module. Each is the only reader of the result of the one before.
 
@@ -45,16 +57,13 @@ class Chain:
     task: the joined function. Its calls are the calls of this chain.
     keys: task keys of the separate functions. A reshape has none, because it is a view. Of chains that begin with the
         same call, the first has the key of its function.
-    together: task keys of the joined functions of all chains that begin with the same call.
-    apart: task keys of all functions of these chains.
     """
 
     functions: tuple[str, ...]
     positions: tuple[int, ...]
     task: TunableTask
     keys: tuple[str, ...]
-    together: tuple[str, ...]
-    apart: tuple[str, ...]
+    group: ChainGroup
 
     @property
     def name(self) -> str:
@@ -89,21 +98,23 @@ def find_chains(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Chai
     most_buffers: a chain is left out if its joined kernel would bind more buffers.
     """
     chains: dict[tuple[tuple[str, ...], tuple[int, ...]], Chain] = {}
-    for group in _Graph(mod).chains():
-        tasks = [_task_of(mod, calls, most_buffers) for calls in group]
+    for calls_of_group in _Graph(mod).chains():
+        tasks = [_task_of(mod, calls, most_buffers) for calls in calls_of_group]
         if None in tasks:
             continue
-        together = tuple(task.key for task in tasks if task is not None)
-        keys = [_keys_of(mod, calls.key[0]) for calls in group]
+        keys = [_keys_of(mod, calls.key[0]) for calls in calls_of_group]
         keys[1:] = [of_chain[1:] for of_chain in keys[1:]]
-        for calls, task, of_chain in zip(group, tasks, keys, strict=True):
+        group = ChainGroup(
+            joined=tuple(task.key for task in tasks if task is not None),
+            separate=tuple(key for of_chain in keys for key in of_chain),
+        )
+        for calls, task, of_chain in zip(calls_of_group, tasks, keys, strict=True):
             if (chain := chains.get(calls.key)) is not None:
                 chains[calls.key] = replace(chain, task=replace(chain.task, calls=chain.task.calls + 1))
             elif task is not None:
                 functions, positions = calls.key
-                apart = tuple(key for other in keys for key in other)
                 chains[calls.key] = Chain(
-                    functions=functions, positions=positions, task=task, keys=of_chain, together=together, apart=apart
+                    functions=functions, positions=positions, task=task, keys=of_chain, group=group
                 )
     return list(chains.values())
 
