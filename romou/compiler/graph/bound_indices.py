@@ -35,13 +35,11 @@ def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Bounder(MainRewriter):
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding, with clamped indices if its operator has any."""
         value = binding.value
-        if isinstance(binding, relax.MatchCast):
-            self.match_cast(binding)
-        elif op_name(value) not in _EXTENTS:
-            self.plain[binding.var] = self.bb.emit(self.plain_expr(value))
+        if op_name(value) not in _EXTENTS:
+            super().visit(binding)
         else:
             data, indices, *rest = (self.plain_expr(arg) for arg in value.args)
             bounded = self._bounded(indices, _EXTENTS[op_name(value)](value), op_name(value).removeprefix("relax."))

@@ -61,6 +61,13 @@ class _Dropper(MainRewriter):
         super().__init__()
         self.result = result
 
+    def match_cast(self, binding: relax.MatchCast) -> None:
+        """Emit a binding that only states a type, unless the type is empty."""
+        if _is_empty(binding.var):
+            self.visit(binding)
+        else:
+            super().match_cast(binding)
+
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding unless its result is empty."""
         var, value = binding.var, binding.value
@@ -71,8 +78,6 @@ class _Dropper(MainRewriter):
             self.plain[var] = self.bb.emit(
                 relax.Tuple([self._output(self.plain_expr(field)) for field in value.fields])
             )
-        elif isinstance(binding, relax.MatchCast):
-            self.match_cast(binding)
         else:
             self.plain[var] = self.bb.emit(self._without_empty(value))
 

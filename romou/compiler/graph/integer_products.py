@@ -97,12 +97,9 @@ class _Rewriter(MainRewriter):
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._floats: dict[relax.Var, relax.Expr] = {}
 
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding. A product of integers becomes one of floats, or several."""
         var, value = binding.var, binding.value
-        if isinstance(binding, relax.MatchCast):
-            self.match_cast(binding)
-            return
         self._bound[var] = value
         name, is_integer = op_name(value), dtype_of(value) == "int32" if shape_of(var) is not None else False
         if name == "relax.astype" and dtype_of(value) == "float32" and value.args[0] in self._floats:
@@ -117,7 +114,7 @@ class _Rewriter(MainRewriter):
             integers = [self.bb.emit(relax.op.astype(part, "int32")) for part in parts]
             self.plain[var], self._floats[var] = self._sum(integers), self._sum(parts)
             return
-        self.plain[var] = self.bb.emit(self.plain_expr(value))
+        super().visit(binding)
         if name == "relax.add" and is_integer and any(arg in self._floats for arg in value.args):
             self._floats[var] = self._sum([self._float(arg) for arg in value.args])
 
@@ -288,7 +285,7 @@ class _Rewriter(MainRewriter):
 
 
 def _summed_axes(product: relax.Call) -> tuple[int, int]:
-    """Return the axis of the data, and that of the weight, whose indices are summed over. A factor may be a vector."""
+    """Return the summed axes of the data and of the weight. A factor may be a vector."""
     if op_name(product) != "relax.matmul":
         return 1, 1
     return -1, max(-2, -len(static_shape(product.args[1])))

@@ -149,12 +149,10 @@ def join_chains(mod: tvm.IRModule, chains: Sequence[Chain]) -> tvm.IRModule:
     calls = {found.calls[-1]: found for group in _Graph(mod).chains() for found in group if found.key in chosen}
 
     class Joiner(MainRewriter):
-        def visit(self, binding: relax.Binding) -> None:
-            chain = None if isinstance(binding, relax.MatchCast) else calls.get(binding.value)
-            if isinstance(binding, relax.MatchCast):
-                self.match_cast(binding)
-            elif chain is None:
-                self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
+        def visit(self, binding: relax.VarBinding) -> None:
+            chain = calls.get(binding.value)
+            if chain is None:
+                super().visit(binding)
             else:
                 function = self.variant(chosen[chain.key], (), lambda: _joined(mod, *chain.key))
                 fields = [self.plain_expr(field) for field in chain.fields]
@@ -220,7 +218,7 @@ class _Graph:
             yield [chain for chain in chains if chain is not None]
 
     def _to_products(self, var: relax.Var, calls: _Calls) -> Iterator[_Calls | None]:
-        """Yield `calls` with each reader of their result `var`, behind reshapes. None for one that is no product."""
+        """Yield `calls` with each reader of their result `var`, behind reshapes. None for a reader of another kind."""
         if self.uses[var] != len(self.readers[var]):
             yield None
         for reader in self.readers[var]:

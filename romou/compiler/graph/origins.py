@@ -118,18 +118,15 @@ def part_groups(mod: tvm.IRModule, operators: tvm.IRModule, rungs: Rungs) -> tvm
     origins = fused_origins(operators, mod)
 
     class Parter(MainRewriter):
-        def visit(self, binding: relax.Binding) -> None:
-            if isinstance(binding, relax.MatchCast):
-                return self.match_cast(binding)
+        def visit(self, binding: relax.VarBinding) -> None:
             group = _group_of(binding.value, mod)
             if group is None or not origins.get(binding.var, NOWHERE) & chosen:
-                self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
-                return None
+                super().visit(binding)
+                return
             self.plain.update(zip(group.params, map(self.plain_expr, binding.value.args), strict=True))
             for inner in bindings_of(group):
                 self.plain[inner.var] = self.bb.emit(self.plain_expr(inner.value))
             self.plain[binding.var] = self.plain_expr(group.body.body)
-            return None
 
     return rebuild_main(mod, Parter())
 

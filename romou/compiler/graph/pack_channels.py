@@ -145,19 +145,17 @@ class _Packer(MainRewriter):
 
         return self.bb.emit_te(unpack, x, primfunc_name_hint="unpack")
 
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding in the layout that its operator needs."""
         var, value = binding.var, binding.value
-        if isinstance(binding, relax.MatchCast):
-            self.match_cast(binding)
-        elif isinstance(value, relax.Var):
+        if isinstance(value, relax.Var):
             for forms in (self.plain, self.packed, self._rows):
                 if value in forms:
                     forms[var] = forms[value]
             if value not in self.plain and value not in self.packed and value not in self._rows:
                 self.plain[var] = value
         elif not self._rewrite(var, value):
-            self.plain[var] = self.bb.emit(self.plain_expr(value))
+            super().visit(binding)
 
     def _rewrite(self, var: relax.Var, value: relax.Expr) -> bool:
         """Return whether a family, or a rule for packed channels, has rewritten the operator."""

@@ -93,16 +93,14 @@ class _Padder(MainRewriter):
         self._wide, self._products = wide, products
         self._bound: dict[relax.Var, relax.Expr] = {}
 
-    def visit(self, binding: relax.Binding) -> None:
-        if isinstance(binding, relax.MatchCast):
-            return self.match_cast(binding)
+    def visit(self, binding: relax.VarBinding) -> None:
         var, call = binding.var, binding.value
         self._bound[var] = call
         if var in self._products:
             operands = [self.plain_expr(call.args[0]), self._padded(call.args[1], -2)]
         elif var not in self._wide:
-            self.plain[var] = self.bb.emit(self.plain_expr(call))
-            return None
+            super().visit(binding)
+            return
         elif op_name(call) == "relax.matmul":
             operands = [self.plain_expr(call.args[0]), self._padded(call.args[1], -1)]
         elif op_name(call) == "relax.nn.softmax":
@@ -112,7 +110,6 @@ class _Padder(MainRewriter):
             value = 1.0 if op_name(call) == "relax.divide" else 0.0
             operands = [self._operand(arg, static_shape(var)[-1], value) for arg in call.args]
         self.plain[var] = self.bb.emit(relax.Call(call.op, operands, call.attrs, call.ty_args))
-        return None
 
     @staticmethod
     def _row(scores: relax.Var) -> relax.Expr:

@@ -198,12 +198,12 @@ class _Placer(MainRewriter):
         # Views of images, and the views between them and their image.
         self._views: set[relax.Var] = set()
 
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding, as a call of its function's variant if it uses images."""
         var, value = binding.var, binding.value
         callee = called_function(value)
-        if isinstance(binding, relax.MatchCast) or callee is None:
-            self.plain[var] = self.bb.emit(self.plain_expr(value))
+        if callee is None:
+            super().visit(binding)
             return
         fields = list(value.args[1].fields)
         source = _source_of_view(value, self._mod)

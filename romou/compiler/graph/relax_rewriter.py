@@ -6,7 +6,6 @@ of the old function to expressions of the new one. Variables keep their ONNX nod
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 
 import tvm
@@ -33,7 +32,7 @@ class _Builder(relax.BlockBuilder):
         return var
 
 
-class MainRewriter(ABC):
+class MainRewriter:
     """Base of passes that emit the bindings of a function again.
 
     bb: builder of the new function.
@@ -45,9 +44,9 @@ class MainRewriter(ABC):
         self.plain: dict[relax.Var, relax.Expr] = {}
         self._variants: dict[tuple[str, Hashable], tvm.ir.GlobalVar] = {}
 
-    @abstractmethod
-    def visit(self, binding: relax.Binding) -> None:
-        """Emit one binding."""
+    def visit(self, binding: relax.VarBinding) -> None:
+        """Emit one binding as it is. A pass overrides it to emit something else."""
+        self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
 
     def plain_var(self, var: relax.Var) -> relax.Expr:
         """Return the new expression of an old variable. A pass may override it to emit the expression on demand."""
@@ -92,7 +91,10 @@ def rebuild_main(mod: tvm.IRModule, rewriter: MainRewriter) -> tvm.IRModule:
             for binding in bindings_of(main):
                 bb.origin = origins[binding.var]
                 try:
-                    rewriter.visit(binding)
+                    if isinstance(binding, relax.MatchCast):
+                        rewriter.match_cast(binding)
+                    else:
+                        rewriter.visit(binding)
                 except RomouError:
                     raise
                 except Exception as error:  # TVM and the passes raise many types

@@ -204,14 +204,12 @@ class _Sharer(MainRewriter):
         """Return the tensor that holds `var`."""
         return super().plain_var(self._slices.whole_of(var)[0])
 
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding, unless it is free."""
         var, value = binding.var, binding.value
         name = called_function(value)
-        if isinstance(binding, relax.MatchCast):
-            self.match_cast(binding)
-        elif name is None:
-            self.plain[var] = self.bb.emit(self.plain_expr(value))
+        if name is None:
+            super().visit(binding)
         elif var not in self._slices.free:
             fields = list(value.args[1].fields)
             slices = tuple(

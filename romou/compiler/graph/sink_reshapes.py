@@ -49,12 +49,9 @@ class _Sinker(MainRewriter):
             self.plain[var] = self.bb.emit(relax.op.reshape(self._unshaped[var], static_shape(var)))
         return super().plain_var(var)
 
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding, or delay its reshape."""
         var, value = binding.var, binding.value
-        if isinstance(binding, relax.MatchCast):
-            self.match_cast(binding)
-            return
         name = op_name(value) if isinstance(value, relax.Call) else ""
         if name == "relax.reshape" and shape_of(var) is not None:
             source = value.args[0]
@@ -71,11 +68,11 @@ class _Sinker(MainRewriter):
                 self._unshaped[var] = moved
                 self._open.add(moved)
                 return
-        plain = self.plain[var] = self.bb.emit(self.plain_expr(value))
+        super().visit(binding)
         if (name == "relax.call_tir" and self._is_contraction(value)) or (
             name in ELEMENTWISE and any(a in self._open for a in self.plain_expr(value).args)
         ):
-            self._open.add(plain)
+            self._open.add(self.plain[var])
 
     def _is_contraction(self, call: relax.Call) -> bool:
         attributes = self._mod[call.args[0]].attrs

@@ -74,21 +74,18 @@ def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequenc
     }
 
     class Splitter(MainRewriter):
-        def visit(self, binding: relax.Binding) -> None:
-            if isinstance(binding, relax.MatchCast):
-                return self.match_cast(binding)
+        def visit(self, binding: relax.VarBinding) -> None:
             call = binding.value
             name = call.op.name_hint if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) else None
             if name not in pieces:
-                self.plain[binding.var] = self.bb.emit(self.plain_expr(call))
-                return None
+                super().visit(binding)
+                return
             group = mod[name]
             inside = dict(zip(group.params, map(self.plain_expr, call.args), strict=True))
             for number, piece in enumerate(pieces[name]):
                 function = self.variant(f"{name}_{number}", (), functools.partial(_function_of, piece, group))
                 inside[piece.output] = self.bb.emit(relax.Call(function, [inside[var] for var in piece.inputs]))
             self.plain[binding.var] = inside[pieces[name][-1].output]
-            return None
 
     return rebuild_main(mod, Splitter()) if pieces else mod
 
@@ -198,7 +195,7 @@ def _read(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
 
 
 def _function_of(piece: _Piece, group: relax.Function) -> relax.Function:
-    rewriter = _Copy()
+    rewriter = MainRewriter()
     params = [relax.Var(f"x{i}", var.ty) for i, var in enumerate(piece.inputs)]
     rewriter.plain.update(zip(piece.inputs, params, strict=True))
     bb = rewriter.bb
@@ -209,8 +206,3 @@ def _function_of(piece: _Piece, group: relax.Function) -> relax.Function:
             result = bb.emit_output(rewriter.plain_expr(piece.bindings[-1].value))
         bb.emit_func_output(result)
     return bb.finalize()["piece"].without_attr("global_symbol")
-
-
-class _Copy(MainRewriter):
-    def visit(self, binding: relax.Binding) -> None:
-        self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))

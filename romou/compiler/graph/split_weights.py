@@ -41,13 +41,11 @@ class _Splitter(MainRewriter):
         super().__init__()
         self._most = most
 
-    def visit(self, binding: relax.Binding) -> None:
-        if isinstance(binding, relax.MatchCast):
-            return self.match_cast(binding)
+    def visit(self, binding: relax.VarBinding) -> None:
         call, columns = binding.value, _columns(binding.value, self._most)
         if columns == 0:
-            self.plain[binding.var] = self.bb.emit(self.plain_expr(call))
-            return None
+            super().visit(binding)
+            return
         axis, out_axis = _CHANNELS[op_name(call)]
         data, weight = self.plain_expr(call.args[0]), call.args[1].value.numpy()
         slices = np.split(weight, range(columns, weight.shape[axis], columns), axis)
@@ -56,7 +54,6 @@ class _Splitter(MainRewriter):
             for part in slices
         ]
         self.plain[binding.var] = self.bb.emit(relax.op.concat(parts, axis=out_axis))
-        return None
 
 
 def _columns(value: relax.Expr, most: int) -> int:

@@ -141,12 +141,12 @@ class _ImageCopies(MainRewriter):
         super().__init__()
         self._scopes, self._devices, self._target = scopes, devices, target
 
-    def visit(self, binding: relax.Binding) -> None:
+    def visit(self, binding: relax.VarBinding) -> None:
         """Emit a binding, with copies around it if its kernel reads or writes images."""
         value = binding.value
         scopes = self._scopes.get(called_function(value) or "")
-        if isinstance(binding, relax.MatchCast) or scopes is None:
-            self.plain[binding.var] = self.bb.emit(self.plain_expr(value))
+        if scopes is None:
+            super().visit(binding)
             return
         arguments = [
             self._copied(self.plain_expr(field), None, scopes[position])
