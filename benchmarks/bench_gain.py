@@ -54,7 +54,7 @@ class _Clock:
         self._last = 0.0
 
     def start(self) -> None:
-        """Let the time run."""
+        """Start the clock."""
         self._last = time.monotonic()
 
     def note(self, _trial: object = None) -> None:
@@ -68,7 +68,7 @@ class _Clock:
 def paused(
     model: onnx.ModelProto | Path, trials: Sequence[int], records: Path, workers: int | None, **asked: Any
 ) -> Iterator[dict[str, Any]]:
-    """Give what is known of a network after each number of `trials` of one search.
+    """Yield the results of a network after each number of `trials` of one search.
 
     The model is imported, and its default kernels are compiled, once.
     """

@@ -154,7 +154,7 @@ class ByteProduct:
 
 
 class Copy:
-    """A copy within the device that moves as many bytes as a product, from several places.
+    """A copy within the device that moves the bytes of a product, from several places.
 
     It doubles the values, so that it is a kernel: a copy by the API may wait for another engine.
     """

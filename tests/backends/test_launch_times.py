@@ -1,4 +1,4 @@
-"""Times of a kernel by itself: in a captured run where the host is slower than short kernels."""
+"""Times of a single kernel: in a captured run if the host is slower than short kernels."""
 
 from __future__ import annotations
 

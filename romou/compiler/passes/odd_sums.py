@@ -30,7 +30,7 @@ from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_LOOP, LANES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import Dialect, dialect_of
 
-# Mesa's compilers unroll loops with at most so many iterations and products, and load ahead for all of them.
+# Mesa's compilers unroll loops up to these iterations and products, and load ahead for all of them.
 _MOST_ITERATIONS, _MOST_PRODUCTS = 32, 832
 # Fewest iterations of a loop that is kept nevertheless (`keeps_loops`).
 _LEAST_ITERATIONS = 8
@@ -186,7 +186,7 @@ def _at(node: Any, loop: tirx.For, value: tirx.Expr) -> Any:
 
 
 def _with_own_variables(body: tirx.Stmt) -> tirx.Stmt:
-    """Return a copy of statements that declares variables of its own."""
+    """Return a copy of statements with new variables in place of the declared ones."""
     own = {stmt.var: tirx.Var(stmt.var.name, stmt.var.ty) for stmt in nodes_in(body, tirx.Bind)}
 
     return structural_map(body, (tirx.Var, lambda var: own.get(var, var)))

@@ -1,4 +1,4 @@
-"""The times of a kernel by itself, launched as a model launches it."""
+"""The times of a single kernel, launched as a model launches it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from romou.devices.backends.base import Backend, CapturedRun
 
-# Launches of a captured run. The run's own start, some microseconds, is a small part of so many.
+# Launches of a captured run. The start of the run, some microseconds, is a small part of their time.
 _RECORDED = 64
 # Where the host is slower than short kernels, a single launch takes ten microseconds, whatever the kernel takes. A
 # kernel that seems to take less than the first number of seconds is timed by the second number of launches instead.

@@ -32,7 +32,7 @@ MAIN = "main"
 _user_of_devices: int | None = None
 # Timed pairs of runs that decide whether capturing pays.
 _PAIRS = 3
-# Launches of a profiled kernel, where one by itself would measure the host.
+# Launches of a profiled kernel if a single launch would measure the host.
 _PROFILED = 20
 
 

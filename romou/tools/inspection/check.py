@@ -164,7 +164,7 @@ class CheckReport:
         """Return the estimate as node data of Model Explorer: milliseconds by the name of a node's first output.
 
         The nodes of a layer have equal shares of its time, so that sums over a group of nodes are right. A node on the
-        host has a colour of its own, and time only for the copies to it and from it.
+        host has its own colour, and time only for the copies to it and from it.
         """
         times: dict[str, float] = dict.fromkeys((host.name for host in self.host), 0.0)
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""What the forms of products with packed weights share: an iteration is one step along k."""
+"""The base of the forms of products with packed weights. An iteration is one step along k."""
 
 from __future__ import annotations
 

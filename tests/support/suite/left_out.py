@@ -96,7 +96,7 @@ def _values(item: Any) -> list[tuple[int, ...]]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Keep the processor time of a test and of all processes below this one, without the fixtures that it shares."""
+    """Record the processor time of a test without its shared fixtures, its child processes included."""
     stash = item.config.stash
     before, stash[_SET_UP] = _used_s(item.config), 0.0
     yield
@@ -115,7 +115,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 
 
 def _shared_fixtures(item: pytest.Item) -> list[str]:
-    """Return the names of the fixtures that a test shares with others. Those of the whole suite are always set up."""
+    """Return the names of a test's shared fixtures, without fixtures of the whole suite, which every run sets up."""
     fixtures = [definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values()]  # type: ignore[attr-defined]
     return [_name_of(one) for one in fixtures if one.scope != "function" and one.baseid not in ("", "tests")]
 
@@ -154,10 +154,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def _used_s(config: pytest.Config) -> float:
-    """Return the processor time of this process and of all below it, also of those that run on, in seconds.
+    """Return the processor seconds of this process and of all its descendants, running ones included.
 
-    Workers are forked by a process that runs on (`nursery`). The search for them takes time, so it is done only for a
-    run whose times are written.
+    Workers are forked by a process that keeps running (`nursery`). The search for them takes time, so only a run that
+    writes its times does it.
     """
     if not config.getoption("--update-long-tests"):
         return 0.0
@@ -176,7 +176,7 @@ def _used_s(config: pytest.Config) -> float:
 
 
 def _processor_s() -> float:
-    """Return the processor time of this process and of its children that ended, in seconds."""
+    """Return the processor seconds of this process and of its ended children."""
     used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 

@@ -203,13 +203,13 @@ class AttentionTemplate(Template):
         return min(configs, key=lambda config: self._cycles(config, limits))
 
     def _keys_and_waits(self, config: Config, limits: Limits) -> tuple[float, ...]:
-        """Return what orders configs on tensor cores: keys of all tiles, with what a tile waits for."""
+        """Return the sort key of configs on tensor cores: keys of all tiles, including the wait of each tile."""
         tiles, numbers = self.tiles(config), limits.preset.attention
         waiting = tiles.key_tiles * (tiles.keys + numbers.waiting_keys)
         return waiting, abs(config["group_queries"] - numbers.warps), config["item_queries"]
 
     def _cycles(self, config: Config, limits: Limits) -> tuple[float, ...]:
-        """Return the cycles of a core: what its groups issue, and what a group waits for in each of its tiles."""
+        """Return the cycles of a core, issued and waiting ones, then the bytes of local memory as a tie-breaker."""
         tiles, costs = self.tiles(config), limits.preset.attention
         cores = limits.cores
         warps = -(-tiles.threads // limits.warp_size)

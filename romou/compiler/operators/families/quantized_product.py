@@ -377,7 +377,7 @@ class QuantizedTemplate(PackedTemplate):
         return self._busy(splits, config, space, limits)
 
     def _vector_config(self, space: Space, limits: Limits) -> Config:
-        """Return vectors of rows, for as many rows of activations as leave each core a group."""
+        """Return a config with vectors of rows and the most rows of activations that leave each core a group."""
         tile = space.default(
             unpack=VECTORS,
             zero_point=OF_WEIGHT,

@@ -70,7 +70,7 @@ class IntegerMatrix:
         )
 
     def correction(self, moved: int) -> np.ndarray:
-        """Return what is missing in products of activations that are `moved` less than they should be."""
+        """Return the addend that corrects products of activations that were shifted down by `moved`."""
         offsets = 0 if self.offsets is None else self.offsets.astype(np.int64)
         corrections: np.ndarray = (moved * (self.sums.astype(np.int64) - self.k * offsets)).astype(np.int32)
         return corrections
@@ -106,7 +106,7 @@ class IntegerProduct:
         return (2**24 // ((128 if self.is_signed else 255) * 128) // BYTES) // VECTOR * VECTOR
 
     def moved(self, dtype: str) -> int:
-        """Return how much less activations are in the words than in a tensor of `dtype`."""
+        """Return the amount by which packing shifts activations of `dtype` down."""
         return 0 if self.is_signed == (dtype == "int8") else _MOVED if self.is_signed else -_MOVED
 
     def to_json(self) -> str:

@@ -73,7 +73,7 @@ class Norm:
         return self.total.same_as(buffer) or any(_reads(e, buffer) for e in (self.term, self.rest, self.factor))
 
     def term_of(self, row: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-        """Return what a number adds to the sum of its row."""
+        """Return the term that a number adds to the sum of its row."""
         return substitute(self.term, {self.row: row, self.at: at})
 
     def factor_of(self, row: tirx.Expr, total: tirx.Expr) -> tirx.Expr:

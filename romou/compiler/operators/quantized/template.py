@@ -1,4 +1,4 @@
-"""What the templates of products with packed constant matrices share."""
+"""The base of the templates of products with packed constant matrices."""
 
 from __future__ import annotations
 

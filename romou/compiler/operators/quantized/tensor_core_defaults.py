@@ -98,7 +98,7 @@ def _config(space: Space, tile: _Tile) -> Config | None:
 
 
 def _staged(space: Space, tile: _Tile, staged: int) -> Config | None:
-    """Return a tile as a config that stages so many numbers, or None if it is not valid."""
+    """Return a tile as a config that stages `staged` numbers, or None if it is not valid."""
     knobs: dict[str, str | int] = dict(zip(_KNOBS, tile, strict=True))
     plain = space.default(**{**knobs, "staged_data": 0, "item_chunks": 1, "unpack": SHIFT, "zero_point": OF_WEIGHT})
     config = plain.replace(staged_data=staged)

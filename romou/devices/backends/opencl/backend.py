@@ -258,6 +258,6 @@ def _dot_products(facts: Mapping[str, Any]) -> str | None:
 
 
 def _warp_sizes(facts: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Return what drivers of NVIDIA, AMD and Intel say. None for other drivers."""
+    """Return the warp sizes that drivers of NVIDIA, AMD and Intel report. None for other drivers."""
     size = int(facts.get("warp_size", 1))
     return (size,) if size > 1 else tuple(sorted(facts.get("sub_group_sizes", ()))) or None

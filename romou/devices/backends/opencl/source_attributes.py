@@ -122,9 +122,9 @@ def install() -> None:
         merged = ({key: value for piece in part for key, value in piece.items()} for part in (functions, texts))
         return create(b"".join(data), text_formats[0], *merged)
 
-    def create_told(data: Any, text_format: Any, functions: Any, texts: Any) -> Any:
-        extended = {str(key): _told(str(text), _building.kernels) for key, text in texts.items()}
-        code = _told(bytes(data).decode(), _building.kernels).encode()
+    def create_extended(data: Any, text_format: Any, functions: Any, texts: Any) -> Any:
+        extended = {str(key): _extended_module(str(text), _building.kernels) for key, text in texts.items()}
+        code = _extended_module(bytes(data).decode(), _building.kernels).encode()
         if _building.pieces is not None:
             _building.pieces.append(
                 (code, text_format, {str(key): value for key, value in functions.items()}, extended)
@@ -134,7 +134,7 @@ def install() -> None:
     # The error keeps its type when it passes through TVM.
     tvm_ffi.register_error(BuildError.__name__, BuildError)
     tvm_ffi.register_global_func("target.build.opencl", build, override=True)
-    tvm_ffi.register_global_func("ffi.Module.create.opencl", create_told, override=True)
+    tvm_ffi.register_global_func("ffi.Module.create.opencl", create_extended, override=True)
 
 
 def _check_arguments(name: str, func: Any, target: Any) -> None:
@@ -166,7 +166,7 @@ class _Kernel:
 
 
 class _Building(threading.local):
-    """The kernels that TVM's code generator now writes in this thread.
+    """The kernels that TVM's code generator is writing in this thread.
 
     kernels: by their names.
     pieces: the finished parts of a module. None outside of `build`.
@@ -188,19 +188,19 @@ def _kernel_of(func: Any) -> _Kernel:
     return _Kernel(work_group(func), images, words, dimension_comment(func))
 
 
-def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
+def _extended_module(source: str, kernels: Mapping[str, _Kernel]) -> str:
     """Return a module's text with the additions.
 
     Each kernel is behind its own marker, and the runtime compiles it separately.
     """
     return "".join(
-        _told_of_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE)
+        _extended_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE)
     )
 
 
-def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
+def _extended_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
-    extended = [_told_of(text, kernels) for text in texts]
+    extended = [_extended_kernel(text, kernels) for text in texts]
     reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in extended)]
     defined = [
         f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {coordinate})\n"
@@ -229,7 +229,7 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     return before + own + "".join(defined) + "".join(extended)
 
 
-def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
+def _extended_kernel(text: str, kernels: Mapping[str, _Kernel]) -> str:
     """Return the text of one kernel, its declaration or definition, with the additions."""
     head = re.match(r"__kernel void (\w+)\(([^()]*)\)", text)
     if head is None or head[1] not in kernels:
