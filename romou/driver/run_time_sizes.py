@@ -435,9 +435,14 @@ def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target,
         return None
     spaces = [task.space(target) for task in tasks]
     defaults = [task.default_config(target) for task in tasks]
+
+    def with_choices_of(wanted: Config) -> Config:
+        """Return the default config with the values of `wanted` that are choices of the space."""
+        choices = {name: value for name, value in wanted.items() if value in spaces[0].knobs.get(name, ())}
+        return Config({**defaults[0], **choices})
+
     # Vectors along the size are no choice if the size is odd.
-    same = {name: value for name, value in config.items() if value in spaces[0].knobs.get(name, ())}
-    attempts = [config, Config({**defaults[0], **same}), *defaults]
+    attempts = [config, with_choices_of(config), *defaults]
 
     def shared(configs: Iterable[Config]) -> list[Config]:
         return [each for each in configs if all(space.knows(each) and space.is_valid(each) for space in spaces)]
@@ -445,5 +450,7 @@ def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target,
     found = shared(attempts) or defaults[:1]
     if other:
         plain = replace(target.limits, has_tensor_cores=False, has_cooperative_matrices=False)
-        found += shared([*tasks[0].starts(target), *map(spaces[0].completed, tasks[0].template.starts(plain))])
+        # Spaces with tensor cores lack the short stages of a first layer's plain products.
+        starts = map(with_choices_of, map(spaces[0].completed, tasks[0].template.starts(plain)))
+        found += shared([*tasks[0].starts(target), *starts])
     return next(itertools.islice(dict.fromkeys(found), other, None), None)
