@@ -150,6 +150,10 @@ class Recording final : public Recorder {
   std::unique_ptr<RecordingHandle, Releaser<RecordingHandle>> handle_;
 };
 
+/// Launches after which a list is flushed. The device starts while the rest is enqueued: 90 launches of a tiny kernel take 497 us on an H100, without a
+/// flush 596, with one behind each launch 606.
+constexpr size_t kFlushedTogether = 8;
+
 /// The launches themselves, enqueued one after another. It needs no extension, and saves what a virtual machine does between two launches.
 class LaunchList final : public Recorder {
  public:
@@ -168,9 +172,11 @@ class LaunchList final : public Recorder {
   const char* call() const final { return "clEnqueueNDRangeKernel"; }
 
   cl_event enqueue(cl_command_queue queue) final {
+    size_t enqueued = 0;
     for (const Launch& launch : launches_) {
       device_.check(api().clEnqueueNDRangeKernel(queue, launch.kernel, launch.dimensions, nullptr, launch.global, launch.local, 0, nullptr, nullptr), call(),
                     launch.name);
+      if (++enqueued % kFlushedTogether == 0) device_.check(api().clFlush(queue), "clFlush");
     }
     statistics().launches += static_cast<int64_t>(launches_.size());
     return nullptr;
