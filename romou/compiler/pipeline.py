@@ -34,6 +34,7 @@ from romou.compiler.graph import (
     share_buffers,
     split_weights,
 )
+from romou.compiler.graph.flatten_patches import flatten_patches
 from romou.compiler.graph.fuse import (
     group_operators,
     legalize_operators,
@@ -105,6 +106,7 @@ GRAPH = listed(
         "weights of 8 bits stay packed; fp32 computes other sums of integers exactly",
         "target",
     ),
+    stage(flatten_patches, "a picture's patches that do not overlap are rows of a product"),
     stage(split_weights, "a buffer of the device has a largest size", "target"),
     stage(pad_rows, "phones read and write whole vectors of scores", "target"),
     stage(pack_channels, "four channels are one texel and one vector", "rungs"),
