@@ -27,7 +27,7 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
   int at_2 = min((int)at_1, (int)24);
   int at_3 = (local_z * 64);
   const __global float4* data_at = data_ptr + at;
-  for (int k = 0; k < 16; ++k) {
+  for (int k = get_group_id(2); k < 16; ++k) {
     patch_local_ptr[0] = data_at[0];
     int at_k = (at_3 + (k * 4));
     float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, at_k, 0, 0))));

@@ -12,7 +12,7 @@ from romou.compiler.operators.families.conv3d import Conv3d
 from romou.devices.mobile_compilers import compile_all, compiler_for
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from support.kernels.operators import conv, task_of
+from support.kernels.operators import conv, matmul, task_of
 
 
 def volume(kernel: tuple[int, int, int], dtype: str = "float32", **given: tuple[int, ...]) -> Conv3d:
@@ -54,6 +54,12 @@ LAYERS = [
     ("adreno690", conv(64, (56, 56), 64, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=4), None),
     ("mali_g76", conv(64, (56, 56), 64, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=4), (1, 2)),
     ("adreno640", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
+    # Columns that are no whole texels are loaded as single numbers: 160 loads of a short sum.
+    ("adreno640", matmul((3,), 49, 32, 49), None),
+    ("adreno640", matmul((3,), 77, 64, 77, "float16"), None),
+    ("adreno690", matmul((3,), 61, 80, 61), None),
+    ("mali_g76", matmul((3,), 77, 64, 77), None),
+    ("mali_g710", matmul((3,), 65, 64, 65), None),
     # Each of the stores of an odd number of tiles was compared.
     ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
 ]

@@ -106,13 +106,18 @@ def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written:
     return str(advance_pointers(tvm.IRModule({"main": func}))["main"].script())
 
 
-@pytest.mark.parametrize(("k", "stays"), [(24, True), (12, False), (64, False)])
-def test_a_loop_that_a_compiler_would_unroll_stays(k: int, stays: bool) -> None:
-    """Its counter starts at the third number of the group, a zero that no compiler knows. Short loops are
+@pytest.mark.parametrize(
+    ("k", "columns", "stays"),
+    # An iteration loads two rows and four texels, or two rows and sixteen single numbers.
+    [(24, 20, True), (10, 20, False), (12, 20, True), (64, 20, False), (4, 19, True), (3, 19, False)],
+)
+def test_a_loop_that_a_compiler_would_unroll_stays(k: int, columns: int, stays: bool) -> None:
+    """Its counter starts at the third number of the group, a zero that no compiler knows. Loops of few loads are
     unrolled, long ones stay anyway.
     """
-    task = task_of(matmul((2,), 18, 4 * k, 20))
-    config = task.default_config(PHONE).replace(split_k=1, data="buffer", weight="buffer", output="buffer")
+    task = task_of(matmul((2,), 18, 4 * k, columns))
+    memory = {"data": "buffer", "weight": "buffer", "output": "buffer"}
+    config = task.default_config(PHONE).replace(split_k=1, tile_o=1, tile_w=2, **memory)
     (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
     assert (f" = get_group_id(2); k < {k};" in kernel.source) == stays, kernel.source
     assert "KEEP_LOOP" not in kernel.source
