@@ -10,7 +10,8 @@ A MODEL is a bundled network, an ONNX file, a network of torch_networks.py, or a
 seed starts with empty records, unless --work-dir has some, and goes on from one number of trials to the next. "default"
 and the tuned times are of whole models, timed alternately ("gain" is their ratio) each time that the search pauses, on
 the clock of `summary()`. Seconds are those of `romou.tune` with that number of trials: the import, the search until
-then, and one compilation and check of the result.
+then, and the compilation, choice and check of one result. A later model keeps the kernels of an earlier one where these
+are faster in the model.
 
 Processes may run at the same time on one device: they wait for each other wherever they time. A process that is ended
 is continued with the same --work-dir and --json: points that the JSON file has are not measured again.
@@ -78,12 +79,21 @@ def paused(
     options = TuneOptions.from_dict(keywords | {"callback": clock.note})
     with searching(lambda: import_model(model, None, options.parsed_precision()), options) as (site, search, kernels):
         imported_s = time.monotonic() - started
+        tuned = None
         for total in trials:
             clock.start()
             searched = search.run(kernels, trials=total)
             clock.note()
-            finishing = time.monotonic()
-            tuned = finish(searched.compilation, site, searched.results, started=finishing, records=searched.records)
+            # A search without pauses would have begun then.
+            started = time.monotonic() - imported_s - clock.seconds
+            tuned = finish(
+                searched.compilation,
+                site,
+                searched.results,
+                started=started,
+                records=searched.records,
+                before=tuned,
+            )
             summary = tuned.summary()
             yield {
                 "total": total,
@@ -93,7 +103,7 @@ def paused(
                 "tuned_ms": summary.tuned_ms,
                 "noise": summary.noise,
                 "error": summary.relative_l2_error,
-                "seconds": imported_s + clock.seconds + time.monotonic() - finishing,
+                "seconds": time.monotonic() - started,
             }
 
 

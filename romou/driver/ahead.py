@@ -99,7 +99,7 @@ class DefaultKernels:
             self.lowered = imported.lowered()
             # The thread would have another pass context.
             context = tvm.transform.PassContext.current()
-            self._compiled = thread.submit(lambda: _assembled_in(context, self.lowered))
+            self._compiled = thread.submit(lambda: assembled_in(context, self.lowered))
 
     @property
     def has_failed(self) -> bool:
@@ -135,6 +135,7 @@ class DefaultKernels:
         return compiled
 
 
-def _assembled_in(context: tvm.transform.PassContext, lowered: Compilation) -> Compilation:
+def assembled_in(context: tvm.transform.PassContext, lowered: Compilation) -> Compilation:
+    """Return `lowered` assembled in this thread, with another thread's pass context."""
     with context:
         return lowered.assembled()

@@ -10,7 +10,7 @@ import pytest
 import romou
 from romou.base.device_lock import device_lock, lock_path
 from romou.base.space import Config
-from romou.driver import finish
+from romou.driver import finalist, finish, model
 from romou.driver.layer_times import LayerTime
 from romou.tuner.search import TaskResult, TuningSession
 from support.models.small_networks import NetworkBuilder, short_net
@@ -44,22 +44,23 @@ def tuned_with(
         return found
 
     made: list[romou.TunedModel] = []
-    make = finish.tuned_model
+    make = model.tuned_model
 
     def tuned_model(*arguments: Any) -> romou.TunedModel:
         made.append(make(*arguments))
         return made[-1]
 
     monkeypatch.setattr(TuningSession, "run", run)
-    monkeypatch.setattr(finish, "tuned_model", tuned_model)
+    for user in (finish, finalist):
+        monkeypatch.setattr(user, "tuned_model", tuned_model)
     monkeypatch.setattr(romou.TunedModel, "times", lambda self, *, repeat: [times_ms[made.index(self)]] * repeat)
     monkeypatch.setattr(finish, "time_layers", lambda *_: dict(zip(defaults, layers, strict=False)))
     graph, x = NetworkBuilder({"x": (1, 8, 9, 9)}), "x"
     for number in range(convs):
         x = graph.conv(x, 8 + number, 9 + number)
-    model = romou.tune(graph.model(x), target="null", trials=2 * convs, work_dir=False)
+    tuned = romou.tune(graph.model(x), target="null", trials=2 * convs, work_dir=False)
     assert len(made) == len(times_ms)
-    return model, defaults
+    return tuned, defaults
 
 
 def layer(default_ms: float, tuned_ms: float) -> LayerTime:

@@ -1,0 +1,137 @@
+"""The model that a tuning run may return, beside the models that it has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from romou.base.space import Config
+from romou.compiler.compilation import Compilation
+from romou.driver.layer_times import noise_of
+from romou.driver.model import tuned_model
+from romou.driver.site import TimingSite
+from romou.driver.verify import OutputCheck, check_outputs
+from romou.runtime.module import Summary, TunedModel
+from romou.tuner.search import TaskResult
+
+WHOLE_MODEL_ROUNDS = 5
+# A round of a short model is the median of several runs, because one run of 0.2 ms is timed to 2% only.
+_ROUND_MS = 10.0
+_MOST_RUNS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A model and what it was compiled from."""
+
+    compilation: Compilation
+    model: TunedModel
+
+    def configs(self) -> dict[str, Config | None]:
+        """Return task key -> config of each task, default configs included."""
+        configs, target = self.compilation.configs, self.compilation.target
+        return {
+            task.key: configs[task.key] if task.key in configs else task.default_config(target)
+            for task in self.compilation.tasks
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finalist:
+    """The tuned model, the default one, and the one whose kernels may replace those of the tuned model.
+
+    tuned: has the model of `default` if no task has another config.
+    base: the model that the same search returned earlier, or `default`.
+    results: task key -> result, with the configs that the tuned model has.
+    plain: summary of a model that is not timed.
+    """
+
+    site: TimingSite
+    default: Built
+    base: Built
+    tuned: Built
+    results: Mapping[str, TaskResult]
+    check: OutputCheck
+    plain: Summary
+
+    @property
+    def is_tuned(self) -> bool:
+        """True if a kernel is not the default one."""
+        return self.tuned.model is not self.default.model
+
+    def changed(self) -> set[str]:
+        """Return the keys of the tasks that `base` has with another config, or not at all."""
+        before = self.base.configs()
+        return {key for key, config in self.tuned.configs().items() if key not in before or config != before[key]}
+
+    def with_default_kernels(self) -> Finalist:
+        """Return the finalist with the default model."""
+        finalist = replace(self, base=self.default)
+        return finalist.without(finalist.changed())
+
+    def compilation_without(self, keys: Collection[str]) -> Compilation:
+        """Return the tuned model's compilation with the configs of `base` for some tasks."""
+        if self.changed() <= set(keys):
+            return self.base.compilation
+        before = self.base.configs()
+        configs = {**self.tuned.compilation.configs, **{key: before[key] for key in keys if key in before}}
+        return self.tuned.compilation.with_configs(configs)
+
+    def built(self, compilation: Compilation) -> Built:
+        """Return the model of a compilation, to run on the device."""
+        for known in (self.tuned, self.base, self.default):
+            if known.compilation is compilation:
+                return known
+        return Built(compilation=compilation, model=tuned_model(compilation, self.site, self.plain))
+
+    def without(self, keys: Collection[str], built: Built | None = None) -> Finalist:
+        """Return the finalist with the kernels of `base` for some tasks, or this one if its outputs are wrong then.
+
+        If no other task has a config of its own, the tuned model is `base`, with its joined kernels.
+
+        built: the model of `compilation_without(keys)`, if there is one.
+        """
+        built = built or self.built(self.compilation_without(keys))
+        check = check_outputs(built.model, built.compilation.imported, self.site.target)
+        if check.is_wrong:
+            return self
+        defaults, configs = self.default.configs(), built.configs()
+        results = dict(self.results)
+        for key in keys:
+            if key in results and key in configs:
+                result, is_default = results[key], configs[key] == defaults.get(key)
+                best_ms = result.default_ms if is_default else None
+                results[key] = replace(result, config=configs[key], best_ms=best_ms, is_default=is_default)
+        return replace(self, tuned=built, check=check, results=results)
+
+    def timed(self) -> tuple[float, float, float]:
+        """Return the median times of the default and the tuned model in ms, and their noise (`noise_of`).
+
+        A tuned model that seems slower is timed longer.
+        """
+        models = (self.default.model, self.tuned.model)
+        times = alternate_times(models, self.site)
+        if self.is_tuned and np.median(times[1]) >= np.median(times[0]):
+            more = alternate_times(models, self.site, 2 * WHOLE_MODEL_ROUNDS)
+            times = [[*before, *after] for before, after in zip(times, more, strict=True)]
+        return float(np.median(times[0])), float(np.median(times[1])), max(map(noise_of, times))
+
+
+def alternate_times(
+    models: Sequence[TunedModel], site: TimingSite, rounds: int = WHOLE_MODEL_ROUNDS
+) -> list[list[float]]:
+    """Return the time of each model in each round, in ms. They are timed alternately, so drift hits all of them.
+
+    The same model is timed once a round.
+    """
+    different = list(dict.fromkeys(models))
+    times: dict[TunedModel, list[float]] = {model: [] for model in different}
+    with site.alone():
+        longest = max(model.times(repeat=1)[0] for model in different)
+        runs = min(_MOST_RUNS, max(1, int(_ROUND_MS / longest))) if longest else _MOST_RUNS
+        for number in range(rounds):
+            for model in different if number % 2 == 0 else reversed(different):
+                times[model].append(float(np.median(model.times(repeat=runs))))
+    return [times[model] for model in models]
