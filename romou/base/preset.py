@@ -19,6 +19,12 @@ class Registers:
     max_unrolled_operations: most products, loads and operations of counters in a loop that the compiler unrolls.
     max_unrolled_products: most multiply-adds of a work-item if the compiler unrolls the rows of a depthwise window.
     max_unrolled_constant_products: the same limit for any window if all columns are constants.
+    max_unrolled_iterations: most iterations of a loop that the compiler unrolls.
+    max_seen_operations, max_seen_iteration: operations of a loop, and of one of its iterations, beyond which the
+        compiler was not seen to unroll it.
+    max_unrolled_vectors: most operations of vectors in a loop that the compiler unrolls before it splits vectors.
+    max_mixed_taps: most taps of a depthwise window with sums of mixed precision that is unrolled without spills, if the
+        register file is dedicated.
     min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
@@ -42,6 +48,11 @@ class Registers:
     max_unrolled_operations: int
     max_unrolled_products: int
     max_unrolled_constant_products: int
+    max_unrolled_iterations: int
+    max_seen_operations: int
+    max_seen_iteration: int
+    max_unrolled_vectors: int
+    max_mixed_taps: int
     min_rolled_texels: int | None = None
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None
@@ -60,11 +71,13 @@ class Occupancy:
     most_of_warps: work-items of a core up to which a depthwise convolution on a large GPU has groups of one warp. With
         more, a group is two wide rows.
     min_register_rounds: rounds of work-items through the register files of all cores, or None for no such rule.
+    min_product_rounds: the same for products of two matrices.
     """
 
     min_busy_fraction: float
     most_of_warps: int
     min_register_rounds: int | None = None
+    min_product_rounds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,7 @@ from romou.compiler.passes.flat_buffers import flatten_buffers, flatten_without_
 from romou.compiler.passes.float_differences import keep_differences
 from romou.compiler.passes.fp16_storage import widen_fp16
 from romou.compiler.passes.image_addressing import address_images, name_stored_texels
+from romou.compiler.passes.kept_loops import keep_marked_loops
 from romou.compiler.passes.kernel_attributes import keep_attributes
 from romou.compiler.passes.nan import keep_nan
 from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers
@@ -254,6 +255,7 @@ DEVICE = listed(
     stage(unroll_without_pragmas, "OpenCL C has no pragma for the device's compiler"),
     stage(read_odd_sums, "an iteration of an odd sum reads vectors, not single numbers"),
     stage(advance_pointers, "a pointer that advances replaces an address in each iteration"),
+    stage(keep_marked_loops, "phones' compilers unroll short loops and load ahead for all iterations"),
     stage(shorten_functions, "compilers need long for long straight-line code"),
     # No estimate counts the comparison: beside a load, a maximum costs nothing
     stage(keep_nan, "a maximum with NaN is NaN"),

@@ -33,7 +33,7 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[5] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[6] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[7] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ic = 0; ic < 16; ++ic) {
+    for (int ic = get_group_id(2); ic < 16; ++ic) {
       float4 v_ = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_2, ic, 0))));
       patch_local_ptr[0] = v_;
       float4 v__1 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_2, ic, 0))));

@@ -31,8 +31,8 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ic = 0; ic < 8; ++ic) {
-      for (int ky = 0; ky < 7; ++ky) {
+    for (int ic = get_group_id(2); ic < 8; ++ic) {
+      for (int ky = get_group_id(2); ky < 7; ++ky) {
         int at_ky = (at_3 + ky);
         float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_ky, ic, 0))));
         patch_local_ptr[0] = v_;

@@ -22,10 +22,10 @@ def volume(kernel: tuple[int, int, int], dtype: str = "float32", **given: tuple[
 SAME, HALF = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "stride": (2, 2)}
 # (Device, layer, the texels of channels and the pixels of its tile.)
 LAYERS = [
-    # All of a short sum is loaded ahead: 236 numbers of twelve channels in a tile of 2x7, 176 of eight.
-    ("adreno640", conv(12, (56, 56), 64, (1, 1)), (1, 8)),
-    ("adreno640", conv(16, (112, 112), 96, (1, 1)), (1, 7)),
-    ("adreno640", conv(16, (112, 112), 96, (1, 1), "float16"), (1, 7)),
+    # All of a short sum would be loaded ahead. Where that does not fit, the loop stays.
+    ("adreno640", conv(12, (56, 56), 64, (1, 1)), (2, 7)),
+    ("adreno640", conv(16, (112, 112), 96, (1, 1)), (2, 7)),
+    ("adreno640", conv(16, (112, 112), 96, (1, 1), "float16"), (2, 7)),
     ("adreno640", conv(8, (56, 56), 64, (1, 1)), (2, 7)),
     # So is a row of seven columns of three channels.
     ("adreno640", conv(3, (224, 224), 96, (7, 7), stride=(2, 2)), (1, 4)),
@@ -50,7 +50,7 @@ LAYERS = [
     ("adreno640", conv(672, (14, 14), 672, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=672), (1, 2)),
     ("adreno690", conv(128, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2)), (2, 4)),
     ("adreno690", conv(160, (7, 7), 960, (1, 1)), None),
-    ("adreno690", conv(32, (35, 35), 48, (1, 3), padding=(0, 1, 0, 1)), (1, 2)),
+    ("adreno690", conv(32, (35, 35), 48, (1, 3), padding=(0, 1, 0, 1)), (1, 7)),
     ("adreno690", conv(64, (56, 56), 64, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=4), None),
     ("mali_g76", conv(64, (56, 56), 64, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=4), (1, 2)),
     ("adreno640", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
@@ -60,6 +60,22 @@ LAYERS = [
     ("adreno690", matmul((3,), 61, 80, 61), None),
     ("mali_g76", matmul((3,), 77, 64, 77), None),
     ("mali_g710", matmul((3,), 65, 64, 65), None),
+    # Loops that stay: groups of eight channels, few channels, and a sum in pieces of 25 texels.
+    *(
+        (device, work, None)
+        for device in ("adreno690", "mali_g76", "mali_g710")
+        for work in (
+            conv(56, (56, 56), 56, (3, 3), groups=7, **SAME),
+            conv(48, (112, 112), 48, (3, 3), groups=6, **HALF),
+            conv(10, (30, 30), 20, (3, 3), **SAME),
+            conv(6, (28, 28), 16, (5, 5)),
+            conv(200, (14, 14), 80, (1, 1)),
+            conv(128, (1, 100), 128, (1, 3), padding=(0, 1, 0, 1)),
+            # Between Winograd's transforms.
+            conv(64, (52, 52), 64, (3, 3), **SAME),
+        )
+    ),
+    ("mali_g76", conv(56, (35, 35), 56, (9, 9), "float16", padding=(4, 4, 4, 4), groups=56), None),
     # Each of the stores of an odd number of tiles was compared.
     ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
 ]

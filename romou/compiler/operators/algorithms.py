@@ -22,10 +22,11 @@ from romou.base.variants import VARIANTS
 from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.dimensions import describe
-from romou.compiler.operators.contraction.knobs import GROUP, MOST_MIXED, space_of, store_constraints, sums_of
+from romou.compiler.operators.contraction.knobs import GROUP, MIXED, MOST_MIXED, space_of, store_constraints, sums_of
 from romou.compiler.operators.contraction.occupancy import work_groups
+from romou.compiler.operators.contraction.registers import kept_loops
 from romou.compiler.operators.contraction.schedule import schedule_group_store, schedule_stages
-from romou.compiler.operators.contraction.stages import Stage, build_stages
+from romou.compiler.operators.contraction.stages import BLOCKS, Stage, build_stages
 from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, split_cycles, staged_config
 from romou.compiler.operators.functions import FUNCTIONS, function_choices
 from romou.compiler.operators.operator import Operator
@@ -203,6 +204,10 @@ class Algorithm(ABC):
         """Return whether the kernels around the contraction fit the device."""
         return True
 
+    def kept_loops(self, config: Config, limits: Limits) -> Sequence[str]:
+        """Return the names of loops that a compiler must not unroll."""
+        return ()
+
     def _own_choices(self, limits: Limits) -> dict[str, Sequence[Choice]]:
         """Return the choices that do not follow from extents: memory of the tensors, functions of the epilogue."""
         return {
@@ -295,6 +300,9 @@ class DirectAlgorithm(Algorithm):
             schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         schedule_packing(sch)
         return sch
+
+    def kept_loops(self, config: Config, limits: Limits) -> Sequence[str]:
+        return _kept_loops(self.contraction(flat=_is_flat(config)), config, limits)
 
     def dimensions(self, config: Config) -> str | None:
         contracted = self.contracted
@@ -394,6 +402,9 @@ class WinogradAlgorithm(Algorithm):
     def fits(self, limits: Limits) -> bool:
         return self.form.fits(limits)
 
+    def kept_loops(self, config: Config, limits: Limits) -> Sequence[str]:
+        return _kept_loops(self.contraction(flat=False), config, limits)
+
     def stored_weight(self) -> StoredWeight | None:
         if not self._is_weight_stored:
             return None
@@ -450,6 +461,15 @@ class PiecesAlgorithm(Algorithm):
         sch, loops = contracted.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         schedule_pieces(sch, loops, list(form.reduce), config)
         return sch
+
+
+def _kept_loops(contraction: Contraction, config: Config, limits: Limits) -> Sequence[str]:
+    """Return the names of outer loops of a sum that a compiler must not unroll."""
+    if config["local"]:
+        return ()
+    kept = list(contraction.reduce)[: kept_loops(contraction, config, limits)]
+    # The first axis is two loops then, and the inner one is short.
+    return (BLOCKS, *kept[len(kept) == 1 :]) if kept and config["accumulate"] == MIXED else kept
 
 
 def inline_epilogue(sch: s_tir.Schedule) -> Block:

@@ -45,7 +45,7 @@ from romou.compiler.scheduling.blocks import (
 from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.tir.expressions import FLOATS
-from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
+from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, keep_loops, set_image
 from romou.devices.backends.launch import DIMENSIONS
 
 
@@ -305,6 +305,7 @@ class ContractionTemplate(Template):
         reads_buffers = not config["local"] and not reads_images
         has_pointers = limits.is_mobile and reads_buffers
         read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
+        scheduled = keep_loops(scheduled, self._algorithm(config).kept_loops(config, limits))
         return tvm.IRModule({"main": advance_pointers(scheduled, read_ahead) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:

@@ -35,7 +35,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import is_fp16_load, is_pure, is_texel_load
-from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_LOOP
+from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_ANY_LOOP, KEEP_LOOP
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import Dialect, dialect_of
 
@@ -59,11 +59,16 @@ def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
             return new
         if not dialect.has_pointers:
             return new.body
+        return advanced(new.body)
+
+    def advanced(stmt: tirx.Stmt) -> tirx.Stmt:
+        if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key == KEEP_ANY_LOOP:
+            return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, advanced(stmt.body))
         # Declarations of variables may come before the loop.
         return sequence_of(
             [
                 _with_pointers(child, written, dialect, keeps=keeps) if isinstance(child, tirx.For) else child
-                for child in statements_of(new.body)
+                for child in statements_of(stmt)
             ]
         )
 

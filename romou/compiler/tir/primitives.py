@@ -5,7 +5,7 @@ They are setImage, autobroadcast (paper, Listing 4), multiply-add, and marks for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 import numpy as np
@@ -51,8 +51,9 @@ UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 # making the pointer costs more than it saves.
 ADVANCE_POINTERS, _LEAST_ADVANCED = "pragma_romou_advance_pointers", 4
 
-# On a loop with pointers, which stays although a compiler would unroll it (`passes/advancing_pointers.py`).
-KEEP_LOOP = "romou_keep_loop"
+# On a loop with pointers, which stays although a compiler would unroll it (`passes/advancing_pointers.py`), and on any
+# loop that stays, which `passes/kept_loops.py` carries out.
+KEEP_LOOP, KEEP_ANY_LOOP = "romou_keep_loop", "pragma_romou_keep_loop"
 
 # On statements, which `passes/nan.py` carries out.
 IGNORE_NAN = "pragma_romou_ignore_nan"
@@ -242,16 +243,31 @@ def advance_pointers(func: tirx.PrimFunc, read_ahead: int = 1) -> tirx.PrimFunc:
     def marked(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.SERIAL or int(loop.extent) < _LEAST_ADVANCED:
             return loop
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            loop.body,
-            loop.thread_binding,
-            {**loop.annotations, ADVANCE_POINTERS: read_ahead},
-            loop.step,
-        )
+        return _with_mark(loop, ADVANCE_POINTERS, read_ahead)
+
+    return func.with_body(structural_map(func.body, (tirx.For, marked)))
+
+
+def _with_mark(loop: tirx.For, mark: str, value: int) -> tirx.For:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        loop.body,
+        loop.thread_binding,
+        {**loop.annotations, mark: value},
+        loop.step,
+    )
+
+
+def keep_loops(func: tirx.PrimFunc, names: Collection[str]) -> tirx.PrimFunc:
+    """Mark the serial loops of a scheduled function with these names, which a compiler must not unroll."""
+
+    def marked(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.SERIAL or str(loop.loop_var.name) not in names:
+            return loop
+        return _with_mark(loop, KEEP_ANY_LOOP, 1)
 
     return func.with_body(structural_map(func.body, (tirx.For, marked)))
 

@@ -24,7 +24,7 @@ from romou.compiler.operators.contraction.occupancy import (
     work_items,
 )
 from romou.compiler.operators.contraction.tensor_core_defaults import tensor_core_config
-from romou.compiler.operators.contraction.tiles import fit_tile, fits
+from romou.compiler.operators.contraction.tiles import fill_device, fit_tile, fits
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
@@ -57,6 +57,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         return vector_tile(space, contraction, fit_group(space, contraction, config, 1), tiles)
     config = fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
+    if (filled := fill_device(space, contraction, config, limits)) is not None:
+        return filled
     config = split_sums(space, contraction, config, limits)
     if is_grouped and _is_large(limits):
         # Short sums wait for their loads.

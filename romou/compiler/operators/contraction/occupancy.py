@@ -49,8 +49,10 @@ def min_work_items(limits: Limits, contraction: Contraction, tile: Config) -> fl
     busy = limits.busy_work_items * occupancy.min_busy_fraction
     if limits.registers_of_all is None or occupancy.min_register_rounds is None or model is None:
         return busy
-    in_flight = limits.registers_of_all / estimated_registers(contraction, tile, model)
-    return min(busy, occupancy.min_register_rounds * in_flight)
+    in_flight = limits.registers_of_all / estimated_registers(contraction, tile, limits)
+    is_product = contraction.is_batched and contraction.texel != LANES
+    rounds = occupancy.min_product_rounds if is_product else occupancy.min_register_rounds
+    return min(busy, rounds * in_flight)
 
 
 def warp_of(limits: Limits) -> int:
@@ -60,12 +62,23 @@ def warp_of(limits: Limits) -> int:
 
 def split_sums(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """Return `config` with its sums split until the device is busy, as far as that pays."""
-    steps, warp = next(iter(contraction.reduce.values())), warp_of(limits)
+    steps = next(iter(contraction.reduce.values()))
     splits = [k for k in space.knobs["split_k"] if isinstance(k, int) and k > 1]
     if not limits.is_mobile and contraction.extents[1:] == (1, 1):
         return _split_pixel(
             space, contraction, config, limits, [k for k in splits if k <= steps // _MIN_STEPS_OF_PIXEL]
         )
+    for choice in split_choices(space, contraction, config, limits):
+        if work_items(contraction, config) >= min_work_items(limits, contraction, config):
+            break
+        config = choice
+    return config
+
+
+def split_choices(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Iterator[Config]:
+    """Yield `config` with its sums split among more and more work-items, as far as their registers allow."""
+    steps, warp = next(iter(contraction.reduce.values())), warp_of(limits)
+    splits = [k for k in space.knobs["split_k"] if isinstance(k, int) and k > 1]
     for split in [k for k in splits if k <= steps // _MIN_STEPS_OF_PIECE]:
         # All work-items of the split add up parts: of a lane each, or of a texel of an image.
         parts = config["tile_o"] * config["tile_h"] * config["tile_w"]
@@ -79,8 +92,6 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
             size = min(size, limits.most_with_local_memory)
         if size < split * wide:
             break
-        if work_items(contraction, config) >= min_work_items(limits, contraction, config):
-            continue
         whole = config.replace(split_k=split, wg_w=wide, **({"wg_h": 1} if "wg_h" in config else {}))
         # A single pixel has no other work-items.
         is_row = contraction.extents[2] > 1
@@ -93,7 +104,7 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
             if group["wg_w"] * group["wg_o"] * split <= size and is_allowed(space, group, limits)
         ]
         config = largest(groups, contraction, warp, wide) or config
-    return config
+        yield config
 
 
 def _split_pixel(
@@ -123,7 +134,7 @@ def _spills(contraction: Contraction, config: Config, limits: Limits) -> bool:
     model = limits.preset.registers
     if model is None or limits.registers is None or limits.registers_of_all is None:
         return False
-    return estimated_registers(contraction, config, model) > model.max_fill * limits.registers
+    return estimated_registers(contraction, config, limits) > model.max_fill * limits.registers
 
 
 def _most_waiting(contraction: Contraction, config: Config, limits: Limits) -> int:
@@ -131,7 +142,7 @@ def _most_waiting(contraction: Contraction, config: Config, limits: Limits) -> i
     model = limits.preset.registers
     if model is None or model.waiting is None:
         return limits.max_work_group_size
-    most = model.max_fill * model.waiting / estimated_registers(contraction, config, model)
+    most = model.max_fill * model.waiting / estimated_registers(contraction, config, limits)
     return max(int(most), warp_of(limits) // 2)
 
 

@@ -47,6 +47,8 @@ class Stage(str, Enum):
     __str__, __repr__ = str.__str__, str.__repr__
 
 
+# Name of the loop over the sums that `MIXED` adds up in fp32.
+BLOCKS = "blocks"
 # The value of an operand, at a work-item's own element and a step of the reduction.
 _Operand: TypeAlias = Callable[..., tirx.Expr]
 
@@ -287,7 +289,7 @@ def _sum_of_piece(domain: _Domain, product: _Operand) -> _Operand:
         lambda b, *i: te.sum(product(*i, b * size + step, *axes), axis=[step, *axes]),
         name=Stage.BLOCK,
     )
-    blocks = te.reduce_axis((0, share // size), "blocks")
+    blocks = te.reduce_axis((0, share // size), BLOCKS)
     return lambda k, *i: te.sum(block[(k * (share // size) + blocks, *i)].astype(FP32), axis=blocks)
 
 
