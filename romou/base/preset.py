@@ -28,11 +28,12 @@ class Registers:
     min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
-        the window is unrolled), or "all".
+        the window is unrolled), or "all". Products whose rows end inside a tile have narrower ones unless it is "none".
     most_strided_taps: most taps of a depthwise window at a stride, if four of its outputs fit into the registers. None
         for no limit.
     waiting: 32-bit registers of a work group that waits at barriers. None for no such limit.
-    read_ahead: most registers for the sums, pointers and vectors of an iteration that reads odd rows in vectors.
+    read_ahead: most registers for the sums, pointers, vectors and other loads of an iteration that reads odd rows in
+        vectors.
     max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
         register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
     max_needed_fp16: the same for kernels in fp16 if the register file is dedicated, else for kernels with fp16 sums.

@@ -76,6 +76,15 @@ LAYERS = [
         )
     ),
     ("mali_g76", conv(56, (35, 35), 56, (9, 9), "float16", padding=(4, 4, 4, 4), groups=56), None),
+    # Odd rows end inside a tile of four, and are read in vectors.
+    ("adreno640", matmul((3,), 197, 61, 197), (2, 7)),
+    ("mali_g76", matmul((3,), 197, 61, 197), (1, 3)),
+    ("mali_g76", matmul((3,), 77, 64, 77, is_transposed=True), (1, 3)),
+    ("mali_g76", matmul((3,), 257, 64, 257, is_transposed=True), (1, 3)),
+    ("mali_g76", matmul((3,), 197, 80, 197, "float16", is_transposed=True), (1, 3)),
+    ("mali_g710", matmul((3,), 197, 197, 61), (1, 3)),
+    ("mali_g710", matmul((3,), 145, 32, 145, is_transposed=True), (1, 2)),
+    ("mali_g710", matmul((3,), 197, 96, 197, "float16"), (1, 3)),
     # Each of the stores of an odd number of tiles was compared.
     ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
 ]

@@ -247,15 +247,17 @@ def test_winograd_has_square_tiles_on_mali_if_a_tile_is_cut() -> None:
     assert tile_of_winograd(14, ADRENO)[2] != 2
 
 
-def test_products_with_odd_columns_have_narrow_tiles_on_valhall_if_a_tile_is_cut() -> None:
-    """Four rows of scores spill in fp32 on Mali-G610 if there are 197, and do not on Mali-G76 or if there are 200."""
+@pytest.mark.parametrize(("device", "transposed"), [("mali_g76", 3), ("mali_g610", 2)])
+def test_products_with_odd_columns_have_narrow_tiles_on_mali_if_a_tile_is_cut(device: str, transposed: int) -> None:
+    """Four rows of scores spill in fp32 if there are 197, and do not if there are 200."""
 
-    def tile_of_scores(tokens: int, device: str, dtype: str = "float32") -> int:
-        task = task_of(matmul((3,), tokens, 64, tokens, dtype=dtype)).with_free_images()
+    def tile_of_scores(tokens: int, length: int, dtype: str = "float32", **fields: bool) -> int:
+        task = task_of(matmul((3,), tokens, length, tokens, dtype=dtype, **fields)).with_free_images()
         return int(task.default_config(Target(f"opencl -device={device}"))["tile_w"])
 
-    assert [tile_of_scores(tokens, "mali_g610") for tokens in (197, 200)] == [3, 4]
-    assert tile_of_scores(197, "mali_g76") == tile_of_scores(197, "mali_g610", "float16") == 4
+    assert [tile_of_scores(tokens, 64) for tokens in (197, 200)] == [3, 4]
+    assert [tile_of_scores(tokens, 64, is_transposed=True) for tokens in (197, 200)] == [transposed, 4]
+    assert [tile_of_scores(197, length, "float16") for length in (64, 80)] == [4, 3]
 
 
 def test_products_of_mixed_sums_keep_their_tiles() -> None:

@@ -133,15 +133,15 @@ def _in_vectors(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, most: 
         return [loop]
     least = _LEAST_ITERATIONS if keeps else _MOST_ITERATIONS + 1
     stays = [n for n in (LANES, 2) if extent // n >= least or extent * len(stores) > _MOST_PRODUCTS]
-    # The sums, and a pointer of two registers for each load.
+    # The sums, a pointer of two registers and the vector for each row, and what is loaded from other places.
     sums = sum(tvm.DataType(str(store.value.ty)).lanes for store in stores)
     loads = [
         load
         for load in nodes_in(loop.body, TensorLoad, tvm.ir.Call)
         if (str(load.source.scope()) == "global" if isinstance(load, TensorLoad) else is_fp16_load(load))
     ]
-    others = sums + 2 * len(loads)
-    lanes = next((n for n in stays if n < extent and others + n * len(singles) <= most), 1)
+    others = len(loads) - len(singles)
+    lanes = next((n for n in stays if n < extent and sums + (2 + n) * len(singles) + n * others <= most), 1)
     if not singles or lanes == 1:
         return [loop]
     first = loop.loop_var * lanes

@@ -251,11 +251,7 @@ class _TileRules:
         if spilling == "none":
             return {}
         if self.contraction.is_batched and w % config["tile_w"] > 0:
-            # The tensor between the transforms has texels, an operand of a product has none.
-            is_winograd = self.contraction.texel == LANES
-            by_scalars = self.contraction.rhs_vector == "none" and spilling == "all"
-            mixed = square if is_winograd and config["accumulate"] == MIXED else {}
-            return {"tile_w": (3,)} if self.is_float and by_scalars else mixed
+            return self._narrow_sides(config)
         if stride == 1:
             return {}
         if self.contraction.lhs_varies == "by lane":
@@ -272,3 +268,23 @@ class _TileRules:
             return square if stride > 2 or is_cut else {}
         products = LANES * config["tile_o"] * config["tile_w"] * lanes * math.prod(window)
         return {"tile_w": (2,)} if stride == 2 and products <= self.model.max_unrolled_products else {}
+
+    def _narrow_sides(self, config: Config) -> dict[str, tuple[int, ...]]:
+        """Return the sides of a tile of a product if a row ends inside the default tile, whose pixels have an index
+        each.
+
+        The texels of a weight that is contiguous along the sum, or its single numbers, leave no registers for four
+        indices. Pieces of sums in mixed precision are short.
+        """
+        *_, lanes = self.contraction.reduce.values()
+        vector, is_mixed = self.contraction.rhs_vector, config["accumulate"] == MIXED
+        if self.contraction.texel == LANES:
+            # The tensor between Winograd's transforms has texels, an operand of a product has none.
+            return {"tile_o": (2,), "tile_w": (2,)} if is_mixed else {}
+        if vector == "none" or (vector == "reduction" and lanes > 1):
+            if self.is_float:
+                is_narrow = vector == "reduction" and self.model.spilling_windows == "all"
+                return {"tile_w": (2,) if is_narrow else (3,)}
+            if is_mixed and self.grouped(config)["split_k"] == 1:
+                return {"tile_w": (3,)}
+        return {}
