@@ -25,6 +25,9 @@ class Registers:
     max_unrolled_vectors: most operations of vectors in a loop that the compiler unrolls before it splits vectors.
     max_mixed_taps: most taps of a depthwise window with sums of mixed precision that is unrolled without spills, if the
         register file is dedicated.
+    max_loads_ahead, min_rolled_loads: most loads of the sum of a single pixel that are issued ahead without spills, if
+        the compiler unrolls the loop, and fewest loads of a loop that stays. None if it does not spill.
+    max_preamble_products: most multiply-adds of a layer if the compiler computes values that all lanes share once.
     min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
@@ -54,6 +57,9 @@ class Registers:
     max_seen_iteration: int
     max_unrolled_vectors: int
     max_mixed_taps: int
+    max_loads_ahead: int | None = None
+    min_rolled_loads: int | None = None
+    max_preamble_products: int = 0
     min_rolled_texels: int | None = None
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None

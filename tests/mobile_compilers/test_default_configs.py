@@ -85,6 +85,13 @@ LAYERS = [
     ("mali_g710", matmul((3,), 197, 197, 61), (1, 3)),
     ("mali_g710", matmul((3,), 145, 32, 145, is_transposed=True), (1, 2)),
     ("mali_g710", matmul((3,), 197, 96, 197, "float16"), (1, 3)),
+    # A single pixel. An unrolled loop loads ahead for all steps of its piece.
+    ("adreno640", conv(88, (1, 1), 24, (1, 1)), None),
+    ("adreno640", conv(96, (1, 1), 24, (1, 1), "float16"), None),
+    ("adreno640", conv(120, (1, 1), 480, (1, 1)), None),
+    ("adreno640", conv(120, (1, 1), 480, (1, 1), "float16"), None),
+    ("adreno690", conv(1152, (1, 1), 48, (1, 1)), None),
+    ("adreno690", conv(72, (1, 1), 288, (1, 1)), None),
     # Each of the stores of an odd number of tiles was compared.
     ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
 ]

@@ -23,6 +23,7 @@ from romou.compiler.operators.contraction.occupancy import (
     warp_of,
     work_items,
 )
+from romou.compiler.operators.contraction.pixel_defaults import fill_warps
 from romou.compiler.operators.contraction.tensor_core_defaults import tensor_core_config
 from romou.compiler.operators.contraction.tiles import fill_device, fit_tile, fits
 from romou.compiler.tir.primitives import LANES, MemoryKind
@@ -60,6 +61,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     if (filled := fill_device(space, contraction, config, limits)) is not None:
         return filled
     config = split_sums(space, contraction, config, limits)
+    config = fill_warps(space, contraction, config, limits)
     if is_grouped and _is_large(limits):
         # Short sums wait for their loads.
         config = single_warp(space, contraction, config, limits, widest=SIDE, unroll=["window"])

@@ -1,0 +1,49 @@
+"""Default configs of a single pixel on phones fill the lanes of a warp, and their kernels are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from romou.compiler.operators.families.dense import Dense
+from romou.devices.targets import Target
+from support.kernels.operators import assert_agrees, conv, random_arrays, reference, task_of
+
+PHONES = ("adreno640", "adreno740", "mali_g76", "mali_g710")
+WORKS = (
+    conv(480, (1, 1), 20, (1, 1)),
+    conv(144, (1, 1), 6, (1, 1)),
+    conv(96, (1, 1), 24, (1, 1), "float16"),
+    conv(24, (1, 1), 72, (1, 1)),
+    conv(88, (1, 1), 24, (1, 1)),
+    conv(13, (1, 1), 11, (1, 1)),
+    Dense(m=1, k=48, n=61),
+)
+
+
+@pytest.mark.parametrize("device", PHONES)
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_they_are_right(work: object, device: str) -> None:
+    target = Target(f"opencl -device={device} -half=storage")
+    task = task_of(work).with_free_images()
+    arrays = random_arrays(task, np.random.default_rng(7))
+    assert_agrees(target, task, task.default_config(target), arrays, reference(task, arrays), 1e-3)
+
+
+@pytest.mark.parametrize("device", PHONES)
+@pytest.mark.parametrize(("work", "texels"), [(WORKS[0], 5), (WORKS[2], 6)], ids=str)
+def test_they_leave_at_most_half_of_the_lanes_idle(work: object, texels: int, device: str) -> None:
+    target = Target(f"opencl -device={device}")
+    config = task_of(work).with_free_images().default_config(target)
+    tiles = -(-texels // config["tile_o"])
+    groups = -(-tiles // config["wg_o"])
+    warps = groups * -(-config["wg_o"] * config["split_k"] // target.limits.warp_size)
+    # A pixel of 24 texels has pieces of at least one step.
+    assert 2 * tiles * config["split_k"] >= warps * target.limits.warp_size, config
+
+
+@pytest.mark.parametrize("device", ["adreno640", "adreno740"])
+def test_one_work_item_computes_what_fits_into_the_preamble(device: str) -> None:
+    target = Target(f"opencl -device={device}")
+    config = task_of(conv(16, (1, 1), 8, (1, 1))).with_free_images().default_config(target)
+    assert (config["tile_o"], config["wg_o"], config["split_k"]) == (2, 1, 1)
