@@ -106,7 +106,7 @@ def test_kernels_for_a_phone_are_checked_on_a_cpu(target: str, runs: list[TunedM
     assert summary.is_right
     assert summary.checked_on in cpus
     assert str(model.target) == target
-    assert [run.device_index for run in runs] == [named.backend.device_index(summary.checked_on)]
+    assert [named.backend.facts(run.device_index)["name"] for run in runs] == [summary.checked_on]
 
 
 def test_a_wrong_model_for_a_phone_is_the_same_error(wrong_sigmoid: None) -> None:
@@ -129,7 +129,9 @@ def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str) -> 
         for entry in phone.backend.list_devices():
             limited = phone.limited_to(entry)
             has_fp16 = limited.limits.has_fp16_arithmetic or not needs_fp16(text)
-            runs_all[entry["name"]] = has_fp16 and not (limited.limits.without and "native_" in text)
+            # PoCL's images are smaller than a phone's on machines with little memory.
+            has_images = limited.limits.max_image == phone.limits.max_image
+            runs_all[entry["name"]] = has_fp16 and has_images and not (limited.limits.without and "native_" in text)
             assert check_compiled.runs_on_stand_in(plain, phone, limited) == runs_all[entry["name"]]
         assert runs_all[summary.checked_on] or not any(runs_all.values())
 
