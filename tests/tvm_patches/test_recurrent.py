@@ -229,5 +229,8 @@ def test_a_thousand_steps(target: str) -> None:
     ]
     texts = [re.sub(r"\d+", "", "".join(sorted(compiled.sources()))) for compiled in kernels]
     assert len(texts[1]) <= len(texts[0]) + 100
-    arguments = [re.findall(r"(?:__global|buffer |__read_only)", text) for text in kernels[1].sources().values()]
+    # OpenCL's kernels also have pointers of their own.
+    heads = ("".join(re.findall(r"__kernel[^{]*", text)) or text for text in kernels[1].sources().values())
+    arguments = [re.findall(r"(?:__global|buffer |__read_only)", head) for head in heads]
+    assert all(arguments)
     assert max(map(len, arguments)) <= 8
