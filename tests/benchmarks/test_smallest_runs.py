@@ -6,6 +6,7 @@ Models are two nodes instead of a bundled network, and a peer that needs an NVID
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib
 import io
 import json
@@ -24,9 +25,11 @@ import record_spaces
 import romou
 from romou import models
 from romou.api.decoder import Generated
-from romou.compiler.single_operator import conv
+from romou.compiler.single_operator import conv, task_of
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
+from searched_layers import SearchedLayer
 from support.data.autotvm_logs import write_log
+from support.data.recordings import TARGET, searched
 from support.docs.documents import ROOT
 from support.docs.smallest_runs import MESA_RUNS, RUNS
 from support.models.small_networks import NetworkBuilder
@@ -64,6 +67,10 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     onnx.save(model, tmp_path / "decoder.onnx")
     (tmp_path / "spaces").mkdir()
     shutil.copy(ROOT / "benchmarks/data/spaces_pocl/dense.json.gz", tmp_path / "spaces")
+    task = task_of(conv(16, (7, 7), 16, (1, 1)))
+    searched(tmp_path / "search", [task])
+    layer = SearchedLayer(task.template.workload.to_dict(), [task.default_config(TARGET)] * 4, [1e-6] * 4)
+    (tmp_path / "searched.jsonl.gz").write_bytes(gzip.compress(layer.to_line().encode()))
     write_log(tmp_path / "phone.log")
     (tmp_path / "clblast.json").write_text(json.dumps({"rows": CLBLAST_ROWS}))
     return tmp_path

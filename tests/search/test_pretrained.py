@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from romou.tuner.search.features import _FIRST, _SHARES, TYPES, Correction, Task
 from romou.tuner.search.pretrained import PretrainedModel, model_path, pretrained_for
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
+from searched_layers import load_layers
 from simulation import SimulatedDevice, SimulatedTask
 from support.data.recordings import TARGET, recorded
 from support.kernels.operators import relax_tasks
@@ -269,10 +271,14 @@ def rank_correlation(path: Path, target: Target, model: Correction | None) -> fl
     task = SimulatedTask.of_recording(RecordedSpace.load(path))
     space, configs = task.recorded.space(), list(task.space(target))
     seconds = [task.recorded.configs[space.index_of(c)].time_s for c in configs]
+    return correlation(TaskFeatures(task.template, target.limits, target.spec, model).expected(configs), seconds)
+
+
+def correlation(expected: np.ndarray, seconds: Sequence[float | None]) -> float:
+    """Return the rank correlation of expected scores with measured times, of the configs that ran."""
     ran = np.asarray([s is not None for s in seconds])
-    expected = TaskFeatures(task.template, target.limits, target.spec, model).expected(configs)[ran]
     ranks = [
-        np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))
+        np.argsort(np.argsort(values)) for values in (-expected[ran], np.asarray([s for s in seconds if s is not None]))
     ]
     return float(np.corrcoef(*ranks)[0, 1])
 
@@ -291,6 +297,24 @@ def test_what_ships_fits_through_cuda(name: str) -> None:
     assert rank_correlation(path, target, pretrained_for(target)) > rank_correlation(path, target, None) + 0.05
 
 
+def test_what_ships_ranks_configs_with_and_without_tensor_cores() -> None:
+    target, found = Target("cuda -device=nvidia_h200"), []
+    for layer in load_layers(pretrain_cost_model.LAYERS):
+        if len(layer.configs) > 50 and len({config["multiply_add"] for config in layer.configs}) > 1:
+            task = layer.task
+            ranked = [
+                correlation(
+                    TaskFeatures(task.template, task.limits(target), target.spec, model).expected(layer.configs),
+                    layer.times_s,
+                )
+                for model in (pretrained_for(target), None)
+            ]
+            found.append(ranked)
+    trained, estimated = np.mean(found, axis=0)
+    assert len(found) > 50
+    assert trained > max(0.7, estimated + 0.3)
+
+
 def test_what_is_only_trained_on_is_none_of_the_operators_that_searches_are_compared_on() -> None:
     paths = [path for folder in pretrain_cost_model.SPACES for path in sorted(folder.glob("*.json.gz"))]
     assert len(paths) == 24
@@ -306,8 +330,11 @@ def test_the_command_makes_a_file(tmp_path: Path) -> None:
     made.start(path)
     made.append(path, list(made.configs.values()))
     out = tmp_path / "out.ubj.gz"
-    result = CliRunner().invoke(pretrain_cost_model.main, ["--spaces", str(tmp_path), "--out", str(out)])
+    with gzip.open(pretrain_cost_model.LAYERS, "rt", encoding="utf-8") as file:
+        (tmp_path / "layers.gz").write_bytes(gzip.compress("".join(itertools.islice(file, 9)).encode()))
+    options = ["--spaces", str(tmp_path), "--layers", str(tmp_path / "layers.gz"), "--out", str(out)]
+    result = CliRunner().invoke(pretrain_cost_model.main, options)
     assert result.exit_code == 0, result.output
-    assert "1 recordings" in result.output
+    assert "1 recordings and 9 layers" in result.output
     PretrainedModel.load(out)
     assert model_path("opencl", "nvidia_h200").is_file()

@@ -1,7 +1,7 @@
 """Pretrained cost models: trees that correct the estimate on a device or a family, trained on what was recorded there.
 
-They were trained on sums of products in OpenCL without tensor cores. Backends with OpenCL in `learns_from` use them
-too.
+They were trained on sums of products: in OpenCL without tensor cores, and for the H200 also through CUDA with floats
+split for them. Backends with OpenCL in `learns_from` use them too.
 """
 
 from __future__ import annotations

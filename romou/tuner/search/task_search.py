@@ -79,7 +79,7 @@ class TaskSearch:
         self.is_by_estimate = is_by_estimate
         self.space = task.space(target)
         self.default = task.default_config(target)
-        # The pretrained model was trained on contractions without tensor cores.
+        # Pretrained models know tensor cores by floats that are split for them alone.
         spellings = {*self.space.knobs.get("multiply_add", ())}
         is_known = bool(spellings) and spellings.isdisjoint({*tensor_core.CHOICES} - {tensor_core.TF32X3})
         self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)

@@ -1,15 +1,22 @@
-"""Synthetic recordings, for tests of simulations."""
+"""Synthetic recordings and records of searches."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from romou.base.outcome import Outcome
 from romou.compiler.single_operator import conv, task_of
+from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
+from romou.tuner.records.record import Record
 from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
+from romou.tuner.records.store import RecordStore
+from romou.tuner.records.task_files import keep_tasks
 
 TARGET = Target("opencl -device=host")
 
@@ -39,3 +46,26 @@ def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) 
             index=index, outcome=outcome, times_s=times if outcome == "ok" else (), build_s=0.5, run_s=0.25
         )
     return made
+
+
+def searched(folder: Path, tasks: Sequence[TunableTask], device: str = "made up") -> list[Record]:
+    """Write and return what a search of tasks leaves in a folder.
+
+    The default config of task n (from 1) has two records, of 0.9 n and 1.1 n microseconds.
+    """
+    keep_tasks(folder, tasks)
+    store = RecordStore(folder)
+    for number, task in enumerate(tasks, start=1):
+        config = dict(task.default_config(TARGET))
+        for time_s in (number * 0.9e-6, number * 1.1e-6):
+            store.append(
+                Record(
+                    task_key=task.key,
+                    task_name=task.name,
+                    config=config,
+                    device={"name": device},
+                    outcome=Outcome.OK,
+                    times_s=(time_s,),
+                )
+            )
+    return list(store)

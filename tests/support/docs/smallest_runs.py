@@ -83,7 +83,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "OUT/phone.log --gpu adreno660 --least 36 --strategies ''",
         r"random +│ +1 │ +\d+ │ +\d+ to \d+ │(.|\n)*from the estimate, 1 at a time +│ +1 │ +\d+ │",
     ),
-    "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
+    "pretrain_cost_model": (
+        "--spaces OUT/spaces --layers OUT/searched.jsonl.gz --out OUT/model.json.gz",
+        r"model.json.gz: \d+ bytes, out of 1 recordings and 1 layers",
+    ),
     "pretrain_on_phones": (
         "OUT/phone.log --gpu adreno660 --least 36 --out OUT/phones.ubj.gz",
         r"phones.ubj.gz: \d+ bytes, out of 1 layers",
@@ -92,6 +95,7 @@ RUNS: dict[str, tuple[str, str]] = {
         "--products '1x2048x8192 int4 b32' --configs 0 --rotate 1 --launches 1 --timings 1",
         r"1x2048x8192 int4 b32 │ +[\d.]+ │ +[\d.]+ │ +\d+% │",
     ),
+    "searched_layers": ("OUT/layers.jsonl.gz OUT/search", r"layers.jsonl.gz: 1 layers, 1 configs"),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
 }
 # The same for scripts that need Mesa's compilers.
