@@ -171,13 +171,21 @@ class Conv2d(Workload):
         """Return names of (o, h, w) of `pixels` for a reader of the kernel."""
         oh, ow = self.out_hw
         row = f"n * {oh} + y" if self.batch > 1 else "y"
-        return ("oc", "", f"({row}) * {ow} + x" if self.batch > 1 else f"y * {ow} + x") if flat else ("oc", row, "x")
+        if flat and not self._is_row:
+            return "oc", "", f"({row}) * {ow} + x" if self.batch > 1 else f"y * {ow} + x"
+        return "oc", row, "x"
+
+    @property
+    def _is_row(self) -> bool:
+        """Return whether all output pixels are one row, so that a pixel's column is its place in either layout."""
+        return self.batch * self.out_hw[0] == 1
 
     def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
         """Return the layout of output pixels on the (h, w) plane of a contraction.
 
-        flat: all pixels of the batch are in one row, so that no tile is cut at the end of a short row. If not, rows
-        stay rows, so that neighbouring pixels of a tile share the input that their windows have in common.
+        flat: all pixels of the batch are in one row, so that no tile is cut at the end of a short row. If not, or if
+        there is only one row, rows stay rows, so that neighbouring pixels of a tile share the input that their windows
+        have in common.
 
         Returns (extents, place, output):
             extents                     (o, h, w)
@@ -185,7 +193,7 @@ class Conv2d(Workload):
             output(n, o, y, x, lane)    -> (o, h, w, lane)
         """
         oh, ow = self.out_hw
-        if flat:
+        if flat and not self._is_row:
             return (
                 (self.out_texels, 1, self.batch * oh * ow),
                 lambda _h, w: (

@@ -9,7 +9,7 @@ from romou.base.limits import Limits
 from romou.base.preset import Registers
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction, round_up
-from romou.compiler.operators.contraction.knobs import FP32, MAX_TILE, MIXED
+from romou.compiler.operators.contraction.knobs import FP32, MIXED
 from romou.compiler.operators.contraction.occupancy import (
     candidates,
     computed,
@@ -89,7 +89,6 @@ def fill_device(space: Space, contraction: Contraction, config: Config, limits: 
     choices = [
         choice
         for tile in candidates(space, config, {"tile_o": (1, 2), "tile_w": (1, 2, 4, 7, 8)})
-        if sums_of(tile) <= rules.most_sums
         for group in [fit_group(space, contraction, tile, warp_of(limits))]
         for choice in (group, *split_choices(space, contraction, group, limits))
         if rules.registers(choice) <= rules.most_registers and is_allowed(space, choice, limits)
@@ -183,13 +182,6 @@ class _TileRules:
             else round_up(o, tile["tile_o"])
         )
         return float((1 + self._loads(tile)) * texels)
-
-    @property
-    def most_sums(self) -> int:
-        """The most texels that a work-item sums. Windows of one row are unrolled, and spill in larger tiles."""
-        texels, *window, _ = self.contraction.reduce.values()
-        is_row = texels > 1 and len(window) > 1 and window[-1] > 1 == math.prod(window[:-1])
-        return 8 if is_row else MAX_TILE
 
     def time(self, config: Config) -> float:
         """Return the instructions of a config with its group, more if it leaves the device idle."""
