@@ -39,6 +39,7 @@ from romou.base.errors import RomouError
 from romou.base.files import replacing
 from romou.compiler.compilation import import_model
 from romou.driver.finish import finish
+from romou.driver.kept_choice import choice_of
 from romou.driver.options import TuneOptions
 from romou.tools.report.table import number, ratio, table_of_numbers
 
@@ -92,7 +93,7 @@ def paused(
                 searched.results,
                 started=started,
                 records=searched.records,
-                before=tuned,
+                before=None if tuned is None else choice_of(tuned, searched.compilation),
             )
             summary = tuned.summary()
             yield {

@@ -15,6 +15,7 @@ from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
 from romou.driver.finish import finish
+from romou.driver.kept_choice import keep_choice, kept_choice
 from romou.driver.options import TuneOptions
 from romou.driver.search import ModelSearch
 from romou.driver.shapes import for_each_shape
@@ -73,15 +74,20 @@ def tune_one(import_now: Callable[[], ImportedModel], options: TuneOptions) -> T
     with searching(import_now, options) as (site, search, kernels):
         searched = search.run(kernels)  # tasks -> pruned spaces -> measured candidates -> the best config of each
     try:
-        return finish(
-            searched.compilation,
+        compilation, folder = searched.compilation, searched.records
+        tuned = finish(
+            compilation,
             site,
             searched.results,
             started=started,
-            records=searched.records,
+            records=folder,
             max_memory=options.max_memory,
             verify=options.verify,
+            before=None if folder is None else kept_choice(folder, compilation, site),
         )
+        if folder is not None and not tuned.summary().is_by_estimate:
+            keep_choice(folder, compilation, site, tuned)
+        return tuned
     finally:
         site.release()
 

@@ -14,6 +14,7 @@ from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
 from romou.driver.finalist import Built, Finalist
+from romou.driver.kept_choice import Choice
 from romou.driver.layer_times import LayerTime, time_layers
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
@@ -43,13 +44,13 @@ def finish(
     records: Path | None = None,
     max_memory: int | None = None,
     verify: bool = True,
-    before: TunedModel | None = None,
+    before: Choice | None = None,
 ) -> TunedModel:
     """Assemble the model with the best configs, compare it with onnxruntime and with the default kernels.
 
     results: task key -> result of the search.
     started: the search began at this `time.monotonic()`. The summary counts seconds from then.
-    before: the model that an earlier call returned in the same search. The new one has its kernels if these are faster.
+    before: the configs that an earlier search of the same tasks chose. The model has these if they are faster.
     max_memory, verify: see `tune`.
 
     Raises
@@ -69,7 +70,7 @@ def finish(
     # A stand-in's times say nothing of the target's device.
     is_by_times = not is_by_estimate and _has_default_times(finalist.results)
     if is_by_times:
-        finalist = _with_base(finalist, compilation, before)
+        finalist = _with_base(finalist, before, max_memory)
     if is_by_times and (finalist.is_tuned or finalist.changed()):
         stop_at = time.monotonic() + budget_s - assembling_s
         finalist, times = _of_what_helps(finalist, layers, lambda: time.monotonic() < stop_at)
@@ -186,14 +187,20 @@ def with_fp32_sums(
     return changed
 
 
-def _with_base(finalist: Finalist, compilation: Compilation, before: TunedModel | None) -> Finalist:
-    """Return the finalist with a model of an earlier search of the same tasks as its base."""
-    program = None if before is None else before.program
-    if before is None or program is None or str(program.target) != str(finalist.site.target):
+def _with_base(finalist: Finalist, choice: Choice | None, max_memory: int | None) -> Finalist:
+    """Return the finalist with the model of an earlier choice as its base. A choice of other knobs is left out."""
+    target = finalist.site.target
+    spaces = {task.key: task.space(target) for task in finalist.tuned.compilation.candidates}
+    if not choice or not all(
+        key in spaces and (config is None or spaces[key].knows(config)) for key, config in choice.items()
+    ):
         return finalist
-    lowered = compilation.joined_at(program.joined)
-    configs = {lowered.task_of[name].key: config for name, config in program.config_of.items()}
-    return replace(finalist, base=Built(compilation=lowered.with_configs(configs), model=before))
+    for built in (finalist.tuned, finalist.default):
+        if built.configs() == choice:
+            return replace(finalist, base=built)
+    compilation = finalist.tuned.compilation.joined_where(choice.__contains__).with_configs(choice).within(max_memory)
+    model = tuned_model(compilation, finalist.site, finalist.plain)
+    return replace(finalist, base=Built(compilation=compilation, model=model))
 
 
 def _of_what_helps(

@@ -458,7 +458,8 @@ class TuneOptions(DeviceOptions):
     work_dir: str | Path | Literal[False] | None = option(
         None,
         """
-        Folder of the records. A later call with the same folder continues from them. Models that share a folder share
+        Folder of the records. A later call with the same folder continues from them, and from the kernels that an
+        earlier call chose for the same model, target and device. Models that share a folder share
         measurements and learn from each other, even while running concurrently. None: a folder of the user's cache,
         named by the model's kernels and the target, so the same model for the same target continues
         (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or ~/.cache/romou). `summary().records` has its path. False: no

@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,9 +19,11 @@ from romou.compiler.compilation import Compilation, import_model
 from romou.driver import finalist, model
 from romou.driver import finish as finishing
 from romou.driver.finish import finish
+from romou.driver.kept_choice import FOLDER_NAME, choice_of
 from romou.driver.layer_times import LayerTime
 from romou.driver.options import TuneOptions
 from romou.driver.whole_model_choice import GROUPS, MOST_ROUNDS, Kept, choose
+from romou.tuner.measure import DeviceFingerprint
 from romou.tuner.search import TaskResult, TuningSession
 from support.models.small_networks import NetworkBuilder
 
@@ -198,7 +201,7 @@ class FakeSearch:
             for self.numbers in found:
                 searched = search.run(kernels)
                 started = time.monotonic() - 60.0
-                before = tuned[-1] if tuned else None
+                before = choice_of(tuned[-1], searched.compilation) if tuned else None
                 tuned.append(finish(searched.compilation, site, searched.results, started=started, before=before))
                 summary = tuned[-1].summary()
                 assert summary.default_ms is not None
@@ -255,3 +258,66 @@ def test_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     (tuned,) = search.finished([[1, 1, 1]], ENOUGH)
     assert tuned.summary().is_right
     assert len(search.made) > 2
+
+
+# Several calls of `tune`
+
+
+class Calls:
+    """Calls of `tune` with one `work_dir`. The times of the search say that every config it found is faster."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, work_dir: Path, costs: Sequence[Sequence[float]]) -> None:
+        self.search, self.work_dir = FakeSearch(monkeypatch, costs), work_dir
+
+    def numbers_after(self, found: Sequence[int], **options: Any) -> list[int]:
+        """Return the numbers of the configs that the model has if the search has found these."""
+        self.search.numbers = list(found)
+        self.search.configs.clear()
+        keywords = {"target": "null", "trials": 2, "work_dir": self.work_dir, "progress": False} | options
+        return self.search.numbers_of(romou.tune(network(len(self.search.costs)), **keywords))
+
+    def file(self) -> Path:
+        (path,) = (self.work_dir / FOLDER_NAME).iterdir()
+        return path
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
+    return Calls(monkeypatch, tmp_path, [(2.0, 1.0, 1.4)] * 3)
+
+
+def test_a_later_call_is_not_slower_than_an_earlier_one(calls: Calls) -> None:
+    assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+    assert calls.numbers_after([2, 2, 2]) == [1, 1, 1]
+    assert calls.numbers_after([0, 0, 0]) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("options", [{"target": "null -device=adreno640"}, {"precision": "float16"}])
+def test_a_choice_is_of_one_target_and_precision(calls: Calls, options: Mapping[str, str]) -> None:
+    assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+    assert calls.numbers_after([2, 2, 2], **options) == [2, 2, 2]
+
+
+def test_a_choice_is_of_one_device(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+    of_facts = DeviceFingerprint.of_facts
+    monkeypatch.setattr(DeviceFingerprint, "of_facts", lambda kind, facts: of_facts(kind, {**facts, "driver": "other"}))
+    assert calls.numbers_after([2, 2, 2]) == [2, 2, 2]
+
+
+def test_a_damaged_choice_is_named_and_replaced(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
+    assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+    whole = calls.file().read_text()
+    for text in (whole[: len(whole) // 2], "[]", "7", '{"key": 7}'):
+        calls.file().write_text(text)
+        caplog.clear()
+        assert calls.numbers_after([2, 2, 2]) == [2, 2, 2]
+        assert f"{calls.file()} is not used, since it is damaged" in caplog.text
+        calls.file().unlink()
+        assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+
+
+def test_a_choice_of_other_knobs_is_not_used(calls: Calls) -> None:
+    assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+    calls.file().write_text(calls.file().read_text().replace("tile_w", "tile_v"))
+    assert calls.numbers_after([2, 2, 2]) == [2, 2, 2]
