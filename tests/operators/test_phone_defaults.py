@@ -196,6 +196,24 @@ def test_windows_apart_have_small_tiles_on_valhall() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("device", "channels", "side", "tile_w"),
+    [
+        pytest.param("mali_g610", 208, 113, 2, id="both are cut"),
+        pytest.param("mali_g610", 208, 112, 4, id="tiles divide the row"),
+        pytest.param("mali_g610", 144, 113, 4, id="groups divide the channels"),
+        pytest.param("mali_g610", 208, 57, 4, id="a group has the whole row"),
+        pytest.param("mali_g76", 208, 113, 4, id="Bifrost"),
+    ],
+)
+def test_depthwise_tiles_are_small_on_valhall_if_channels_and_rows_are_cut(
+    device: str, channels: int, side: int, tile_w: int
+) -> None:
+    """Under Mesa's compiler four pixels of 208x113x113 spill 19 registers on Mali-G610."""
+    work = conv(channels, (side, side), channels, (3, 3), padding=(1, 1, 1, 1), stride=(2, 2), groups=channels)
+    assert tile_of(work, device) == (1, tile_w, 1)
+
+
 @in_turn
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("device", ["adreno640", "adreno740", "mali_g76", "mali_g715"])

@@ -254,10 +254,11 @@ class _TileRules:
             return self._narrow_sides(config)
         if stride == 1:
             return {}
+        is_cut = stride == 2 and self.contraction.is_padded and w % config["tile_w"] > 0
         if self.contraction.lhs_varies == "by lane":
             taps, most = math.prod(self.contraction.reduce.values()), self.model.most_strided_taps
-            return {"tile_w": (2,)} if most is not None and taps > most else {}
-        is_cut = stride == 2 and self.contraction.is_padded and w % config["tile_w"] > 0
+            is_guarded = spilling == "all" and is_cut and self._guards_channels(config)
+            return {"tile_w": (2,)} if is_guarded or (most is not None and taps > most) else {}
         if math.prod(window) == 1 or not self.is_float:
             return square if math.prod(window) > 1 < texels and is_cut and spilling == "all" else {}
         if self.contraction.lhs_varies == "by texel":
@@ -268,6 +269,15 @@ class _TileRules:
             return square if stride > 2 or is_cut else {}
         products = LANES * config["tile_o"] * config["tile_w"] * lanes * math.prod(window)
         return {"tile_w": (2,)} if stride == 2 and products <= self.model.max_unrolled_products else {}
+
+    def _guards_channels(self, config: Config) -> bool:
+        """Return whether the channels end inside a work group, and a row has several groups of several tiles.
+
+        Work-items then keep the index of a channel that exists, of their own channel, and of their pixels in the row.
+        """
+        group = self.grouped(config)
+        o, _, w = self.contraction.extents
+        return bool(o % (group["tile_o"] * group["wg_o"]) > 0 and w > group["tile_w"] * group["wg_w"] > group["tile_w"])
 
     def _narrow_sides(self, config: Config) -> dict[str, tuple[int, ...]]:
         """Return the sides of a tile of a product if a row ends inside the default tile, whose pixels have an index
