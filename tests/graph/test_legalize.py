@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import romou
-from support.models.nodes import model_of
+from support.models.nodes import assert_as_onnxruntime, model_of
+from support.models.small_networks import NetworkBuilder
 
 HALF = Fraction(1, 2)
 ROUNDED = {
@@ -50,3 +51,42 @@ def test_positions_are_exact(transform: str) -> None:
     assert min(len(axis) for axis in whole) > 1
     expected = x[:, :, [int(rows[i]) for i in whole[0]]][:, :, :, [int(columns[i]) for i in whole[1]]]
     np.testing.assert_array_equal(found["linear"][:, :, whole[0]][:, :, :, whole[1]], expected)
+
+
+@pytest.mark.parametrize(
+    "transform", ["half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "asymmetric", "align_corners"]
+)
+def test_sizes_may_have_any_ratio(transform: str) -> None:
+    x = np.random.default_rng(4).standard_normal((1, 6, 7, 33)).astype("float32")
+    options = {"mode": "linear", "coordinate_transformation_mode": transform}
+    nodes = {
+        name: ("Resize", f"x none none {name}_sizes", options) for name in ("larger", "smaller", "mixed", "one_row")
+    } | {"by_scales": ("Resize", "x none scales", options)}
+    constants = {
+        "none": np.zeros(0, "float32"),
+        "larger_sizes": np.array([1, 6, 16, 513]),
+        "smaller_sizes": np.array([1, 6, 5, 13]),
+        "mixed_sizes": np.array([1, 6, 23, 32]),
+        "one_row_sizes": np.array([1, 6, 1, 40]),
+        # 2 and 65 / 33: the product with 33 is not quite 65.
+        "scales": np.array([1, 1, 2, np.nextafter(np.float32(65 / 33), np.float32(2))], "float32"),
+    }
+    assert_as_onnxruntime(model_of(nodes, {"x": x}, constants), {"x": x}, 1e-5)
+
+
+@pytest.mark.parametrize("transform", ["half_pixel", "pytorch_half_pixel", "align_corners"])
+def test_a_linear_resize_keeps_packed_channels(transform: str) -> None:
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
+    resized = graph.add(
+        "Resize",
+        graph.conv("x", 8, 21),
+        "",
+        "",
+        graph.constant(np.array([1, 21, 20, 20])),
+        mode="linear",
+        coordinate_transformation_mode=transform,
+    )
+    model = graph.model(graph.conv(resized, 21, 12))
+    names = [kernel.name for kernel in romou.inspect(model, target="opencl -device=adreno640")]
+    assert sum("resize" in name for name in names) == 1
+    assert sum("pack" in name for name in names) == 2, f"only the input and the output are packed: {names}"

@@ -17,6 +17,9 @@ from tvm_patches.onnx_converters.resize_at_run_time import resize_at_run_time
 
 op = relax.op
 
+# The most elements of the input by which a position of a linear resize may be off.
+_MOST_DIFFERENCE = 1e-5
+
 
 @converter("Upsample")
 def upsample(node: Node) -> relax.Expr:
@@ -57,8 +60,8 @@ def resize(node: Node) -> relax.Expr:
     ):
         return resize_at_run_time(node, axes, node.input(scale_input), None)
     result, scales = _extents(node, axes)
-    if _is_plain(node, shape, result, scales, transform):
-        return _wheel(node, result, mode, transform, rounding)
+    if (plain := _plain_transform(node, shape, result, scales, transform)) is not None:
+        return _wheel(node, result, mode, plain, rounding)
     if transform == "tf_crop_and_resize" and roi is None:
         raise ValueError("it has no region")
     value = node.input(0)
@@ -108,18 +111,32 @@ def _extents(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
     return result, scales
 
 
-def _is_plain(node: Node, shape: Sequence[int], result: Sequence[int], scales: Sequence[float], transform: str) -> bool:
-    """Return whether the wheel's resize is right: images of four axes, whole scales, no attribute of later opsets."""
-    return (
+def _plain_transform(
+    node: Node, shape: Sequence[int], result: Sequence[int], scales: Sequence[float], transform: str
+) -> str | None:
+    """Return the coordinate transformation with which the wheel's resize is right, or None.
+
+    It resizes images of four axes, without attributes of later opsets, and takes the scales from the extents. Given
+    scales may differ a little from those in a linear resize. A nearest one rounds positions, so its scales are whole
+    numbers.
+    """
+    is_linear, extents = node.attributes["mode"] == "linear", list(zip(shape, result, scales, strict=True))
+    if is_linear and transform in ("pytorch_half_pixel", "half_pixel_symmetric") and all(r > 1 for r in result[2:]):
+        transform = "half_pixel"
+    is_right = (
         len(shape) == 4
         and list(shape[:2]) == list(result[:2])
-        and all(r == e * s and float(s).is_integer() for e, r, s in zip(shape, result, scales, strict=True))
         and transform in ("half_pixel", "asymmetric", "align_corners")
-        and node.attributes["mode"] in ("nearest", "linear")
         and not node.attributes.get("antialias", 0)
         and not node.attributes.get("exclude_outside", 0)
         and node.dtype() in ("float16", "float32")
     )
+    if is_linear:
+        is_right &= all(abs(r / s - e) < _MOST_DIFFERENCE for e, r, s in extents)
+    else:
+        is_right &= node.attributes["mode"] == "nearest"
+        is_right &= all(r == e * s and float(s).is_integer() for e, r, s in extents)
+    return transform if is_right else None
 
 
 def _wheel(node: Node, result: Sequence[int], mode: str, transform: str, rounding: str) -> relax.Expr:
