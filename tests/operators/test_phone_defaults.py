@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tvm import relax
 
 from romou.compiler.operators.families.batch_matmul import BatchMatmul, matmul
 from romou.compiler.operators.families.dense import Dense
@@ -12,7 +13,7 @@ from romou.devices.hardware import known_devices
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.tasks import pruned_space
-from support.kernels.operators import conv, task_of
+from support.kernels.operators import conv, relax_tasks, task_of
 from support.suite.exhaustive import in_turn
 
 ADRENO, MALI, H200 = (Target(f"opencl -device={name}") for name in ("adreno640", "mali_g76", "nvidia_h200"))
@@ -304,3 +305,15 @@ def test_sums_are_not_split_into_pieces_that_spill_on_adreno() -> None:
     """Two pieces of nine texels would be unrolled, one sum of 18 texels is not."""
     config = task_of(conv(72, (28, 28), 40, (1, 1))).with_free_images().default_config(ADRENO_690)
     assert config["split_k"] == 1
+
+
+@pytest.mark.parametrize("target", [ADRENO, MALI], ids=["adreno", "mali"])
+@pytest.mark.parametrize(("side", "threads"), [(7, 2), (14, 8), (28, 32)])
+def test_means_of_packed_channels_share_no_more_than_a_work_item_reads(side: int, threads: int, target: Target) -> None:
+    """A work-item reads up to 25 texels. With four to six, most instructions would add up parts."""
+    (task,) = relax_tasks(lambda a: relax.op.mean(a, axis=[2, 3], keepdims=True), (1, 18, side, side, 4))
+    assert task.family == "row_reduction"
+    assert task.default_config(target)["threads"] == threads
+    # A row that is kept between two passes has other shares.
+    (task,) = relax_tasks(lambda a: relax.op.nn.softmax(a, axis=1), (18, side * side, 4))
+    assert -(-(side * side) // task.default_config(target)["threads"]) <= 6

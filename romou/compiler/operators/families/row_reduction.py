@@ -161,7 +161,9 @@ class RowReduction(StreamingTemplate):
         space, preset = self.space(limits), limits.preset.streaming
         width = space.knobs["vector_width"][0]
         _, elements = self._rows.count(width)
-        share = preset.row_numbers if width == 1 else preset.row_vectors
+        is_read_once = self._rows.is_across and self._rows.shared_load is None
+        of_vectors = preset.row_texels if is_read_once else preset.row_vectors
+        share = preset.row_numbers if width == 1 else of_vectors
         most = elements if share is None else share
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
         least = LEAST_OF_TREE if preset.has_reduction_trees else limits.max_work_group_size + 1
