@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm import relax
 
+import romou
 from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
@@ -66,10 +67,35 @@ def test_a_window_over_the_border_keeps_channels_packed(operator: str) -> None:
     assert {name: count for name, count in calls.items() if "pack" in name} == {"pack": 1, "unpack": 1}
 
 
-@pytest.mark.parametrize("odd", [6, 7])
-def test_concat_of_unfilled_texels_stays_right(odd: int) -> None:
+@pytest.mark.parametrize("parts", [(6, 8), (7, 8), (21, 42), (5, 6, 7), (3, 42), (6, 4, 5, 9)])
+def test_a_concatenation_in_the_middle_of_texels_stays_packed(parts: tuple[int, ...]) -> None:
+    g = NetworkBuilder({"image": (1, 4, 9, 11)})
+    joined = g.add("Relu", g.add("Concat", *(g.conv("image", 4, part) for part in parts), axis=1))
+    model = g.model(g.conv(joined, sum(parts), 5))
+    calls = count_calls(check(model))
+    assert {name: count for name, count in calls.items() if "pack" in name} == {"pack": 1, "unpack": 1}
+    inputs = random_inputs(model)
+    (expected,) = run_onnxruntime(model, inputs) or ()
+    (found,) = romou.compile(model, target="opencl", strict=True).run(inputs)
+    assert relative_l2_error(found, expected) < 1e-5
+
+
+def test_a_shuffle_reads_the_parts_of_a_concatenation() -> None:
     g = NetworkBuilder({"image": (1, 4, 9, 9)})
-    check(g.model(g.add("Relu", g.add("Concat", g.conv("image", 4, odd), g.conv("image", 4, 8), axis=1))))
+    joined = g.add("Concat", g.conv("image", 4, 6), g.conv("image", 4, 6), axis=1)
+    groups = g.add("Transpose", g.add("Reshape", joined, g.constant(np.array([1, 2, 6, 7, 7]))), perm=[0, 2, 1, 3, 4])
+    packed = check(g.model(g.conv(g.add("Reshape", groups, g.constant(np.array([1, 12, 7, 7]))), 12, 8)))
+    (moved,) = [name for name in count_calls(fuse_operators(packed, TARGET)) if "concatenate" in name]
+    assert "transpose" in moved
+    assert moved.count("unpack") == 2
+
+
+@pytest.mark.parametrize("parts", [(7,), (1, 64), (3, 1, 2)])
+def test_a_concatenation_with_an_unpacked_part_stays_right(parts: tuple[int, ...]) -> None:
+    """The model's input is not packed, nor is a convolution of one channel."""
+    g = NetworkBuilder({"image": (1, 5, 9, 9)})
+    joined = g.add("Concat", *(g.conv("image", 5, part, (1, 1)) for part in parts), "image", axis=1)
+    check(g.model(g.conv(joined, sum(parts) + 5, 8)))
 
 
 def test_division_where_the_last_texel_is_not_full() -> None:

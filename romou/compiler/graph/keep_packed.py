@@ -9,7 +9,9 @@ the last texel is not full.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -183,13 +185,54 @@ def _mean(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
 
 def _concat(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     fields = list(call.args[0].fields)
-    if int(call.attrs.axis) != 1 or any(static_shape(field)[1] % LANES for field in fields[:-1]):
+    if int(call.attrs.axis) != 1:
         return None
+    channels = [static_shape(field)[1] for field in fields]
+    if any(count % LANES for count in channels[:-1]):
+        if not all(isinstance(field, relax.Var) and field in graph.packed for field in fields):
+            return None
+        # Readers of the plain layout, as a shuffle of channels, read the parts themselves.
+        if not _stays_packed(call, graph):
+            return None
+        parts = [graph.packed[field] for field in fields]
+        return graph.bb.emit_te(partial(_shifted, channels), *parts, primfunc_name_hint="concatenate")
     packed = [graph.packed_expr(field) for field in fields]
     if not _is_free(fields, graph):
         return graph.bb.emit(relax.op.concat(packed, axis=1))
     define: Callable[..., te.Tensor] = lambda *parts: topi.concatenate(parts, axis=1)
     return graph.bb.emit_te(define, *packed, primfunc_name_hint="concatenate", primfunc_attrs={"op_pattern": OPAQUE})
+
+
+def _stays_packed(call: relax.Call, graph: PackedGraph) -> bool:
+    """Return whether only operators that take packed tensors read the result of a concatenation."""
+    (field, *_) = call.args[0].fields
+    results = [user for user in graph.users.get(field, ()) if call.same_as(graph.bound.get(user))]
+    readers = [reader for result in results for reader in graph.users.get(result, ())]
+    return bool(readers) and all(op_name(graph.bound.get(r)) in graph.packing | _RULES.keys() for r in readers)
+
+
+def _shifted(channels: Sequence[int], *parts: te.Tensor) -> te.Tensor:
+    """Return a concatenation of packed channels whose texels may have lanes of several parts.
+
+    channels: of each part.
+    """
+    starts = list(itertools.accumulate(channels, initial=0))
+    n, _, *pixels, _ = parts[0].shape
+    texels = -(-starts[-1] // LANES)
+
+    def number(image: tirx.Var, texel: tirx.Var, *place: tirx.Var) -> tirx.Expr:
+        *pixel, lane = place
+        channel, value = texel * LANES + lane, tirx.const(0, str(parts[0].dtype))
+        for part, start, end in reversed(list(zip(parts, starts, starts[1:], strict=False))):
+            index, last = channel - start, int(part.shape[1]) - 1
+            inside = tirx.max(tirx.min(tirx.floordiv(index, LANES), last), 0)
+            read = part[(image, inside, *pixel, tirx.floormod(index, LANES))]
+            # The lanes that pad the last part may pad the result.
+            is_padded = end == starts[-1] and texels * LANES - start <= (last + 1) * LANES
+            value = read if is_padded else tirx.Select(channel < end, read, value)
+        return value
+
+    return te.compute((n, texels, *pixels, LANES), number, name="concatenate")
 
 
 def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
