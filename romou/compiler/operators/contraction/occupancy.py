@@ -95,7 +95,11 @@ def split_choices(space: Space, contraction: Contraction, config: Config, limits
         whole = config.replace(split_k=split, wg_w=wide, **({"wg_h": 1} if "wg_h" in config else {}))
         # A single pixel has no other work-items.
         is_row = contraction.extents[2] > 1
-        if is_row and _spills(contraction, whole, limits) and not _spills(contraction, config, limits):
+        if (
+            is_row
+            and _exceeds_registers(contraction, whole, limits)
+            and not _exceeds_registers(contraction, config, limits)
+        ):
             continue
         size = min(size, _most_waiting(contraction, whole, limits))
         groups = [
@@ -129,7 +133,7 @@ def _split_pixel(
     return config
 
 
-def _spills(contraction: Contraction, config: Config, limits: Limits) -> bool:
+def _exceeds_registers(contraction: Contraction, config: Config, limits: Limits) -> bool:
     """Return whether a tile needs too many registers, as the short loop of a piece may: a compiler unrolls it."""
     model = limits.preset.registers
     if model is None or limits.registers is None or limits.registers_of_all is None:

@@ -43,14 +43,14 @@ def fill_warps(space: Space, contraction: Contraction, config: Config, limits: L
         for choice in candidates(space, config.replace(wg_w=1), sides)
         if choice["wg_o"] * choice["split_k"] <= most
         and _LEAST_ITEMS * items <= work_items(contraction, choice)
-        and not _spills(contraction, choice, model.max_loads_ahead, model.min_rolled_loads)
+        and not _loads_too_far_ahead(contraction, choice, model.max_loads_ahead, model.min_rolled_loads)
     ]
 
     def cost(choice: Config) -> float:
         return _lanes(contraction, choice, warp) * _instructions(contraction, choice)
 
     best = min(fitting, key=lambda c: (cost(c), -c["split_k"], c["wg_o"]), default=config)
-    is_worse = _spills(contraction, config, model.max_loads_ahead, model.min_rolled_loads)
+    is_worse = _loads_too_far_ahead(contraction, config, model.max_loads_ahead, model.min_rolled_loads)
     return best if is_worse or cost(best) < _GAIN * cost(config) else config
 
 
@@ -76,7 +76,7 @@ def _instructions(contraction: Contraction, config: Config) -> int:
     return int(-(-steps // split) * step + shared)
 
 
-def _spills(contraction: Contraction, config: Config, most: int | None, rolled: int | None) -> bool:
+def _loads_too_far_ahead(contraction: Contraction, config: Config, most: int | None, rolled: int | None) -> bool:
     """Return whether the loop of a piece is unrolled, and its loads do not fit into the registers."""
     if most is None or rolled is None:
         return False
