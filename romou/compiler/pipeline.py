@@ -77,7 +77,7 @@ from romou.compiler.passes.flat_buffers import flatten_buffers, flatten_without_
 from romou.compiler.passes.float_differences import keep_differences
 from romou.compiler.passes.fp16_storage import widen_fp16
 from romou.compiler.passes.image_addressing import address_images, name_stored_texels
-from romou.compiler.passes.kept_loops import keep_marked_loops
+from romou.compiler.passes.keep_marked_loops import keep_marked_loops
 from romou.compiler.passes.kernel_attributes import keep_attributes
 from romou.compiler.passes.nan import keep_nan
 from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers

@@ -204,7 +204,7 @@ class Algorithm(ABC):
         """Return whether the kernels around the contraction fit the device."""
         return True
 
-    def kept_loops(self, config: Config, limits: Limits) -> Sequence[str]:
+    def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
         """Return the names of loops that a compiler must not unroll."""
         return ()
 
@@ -301,8 +301,8 @@ class DirectAlgorithm(Algorithm):
         schedule_packing(sch)
         return sch
 
-    def kept_loops(self, config: Config, limits: Limits) -> Sequence[str]:
-        return _kept_loops(self.contraction(flat=_is_flat(config)), config, limits)
+    def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
+        return _kept_loop_names(self.contraction(flat=_is_flat(config)), config, limits)
 
     def dimensions(self, config: Config) -> str | None:
         contracted = self.contracted
@@ -402,8 +402,8 @@ class WinogradAlgorithm(Algorithm):
     def fits(self, limits: Limits) -> bool:
         return self.form.fits(limits)
 
-    def kept_loops(self, config: Config, limits: Limits) -> Sequence[str]:
-        return _kept_loops(self.contraction(flat=False), config, limits)
+    def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
+        return _kept_loop_names(self.contraction(flat=False), config, limits)
 
     def stored_weight(self) -> StoredWeight | None:
         if not self._is_weight_stored:
@@ -463,7 +463,7 @@ class PiecesAlgorithm(Algorithm):
         return sch
 
 
-def _kept_loops(contraction: Contraction, config: Config, limits: Limits) -> Sequence[str]:
+def _kept_loop_names(contraction: Contraction, config: Config, limits: Limits) -> Sequence[str]:
     """Return the names of outer loops of a sum that a compiler must not unroll."""
     if config["local"]:
         return ()

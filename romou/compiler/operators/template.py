@@ -305,7 +305,7 @@ class ContractionTemplate(Template):
         reads_buffers = not config["local"] and not reads_images
         has_pointers = limits.is_mobile and reads_buffers
         read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
-        scheduled = keep_loops(scheduled, self._algorithm(config).kept_loops(config, limits))
+        scheduled = keep_loops(scheduled, self._algorithm(config).kept_loop_names(config, limits))
         return tvm.IRModule({"main": advance_pointers(scheduled, read_ahead) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:

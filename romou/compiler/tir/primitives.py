@@ -52,7 +52,7 @@ UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 ADVANCE_POINTERS, _LEAST_ADVANCED = "pragma_romou_advance_pointers", 4
 
 # On a loop with pointers, which stays although a compiler would unroll it (`passes/advancing_pointers.py`), and on any
-# loop that stays, which `passes/kept_loops.py` carries out.
+# loop that stays, which `passes/keep_marked_loops.py` carries out.
 KEEP_LOOP, KEEP_ANY_LOOP = "romou_keep_loop", "pragma_romou_keep_loop"
 
 # On statements, which `passes/nan.py` carries out.

@@ -1,4 +1,4 @@
-"""Loops that phones' compilers must not unroll (`romou/compiler/passes/kept_loops.py`)."""
+"""Loops that phones' compilers must not unroll (`romou/compiler/passes/keep_marked_loops.py`)."""
 
 from __future__ import annotations
 
