@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import multiprocessing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, TimeoutError
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
 from romou.devices.targets import Target
 from romou.runtime.module.tensors import device_tensor
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.tuner.measure import verify
 from romou.tuner.measure.fingerprint import split_device
 
@@ -48,30 +46,21 @@ class AttachedTarget:
         facts = asked.backend.facts(index)
         self.text, self.device, self.name = text, f"{asked.kind}:{index}", str(facts["name"])
         self.target = asked.limited_to(facts)
-        self._pool: ProcessPoolExecutor | None = None
+        # Processes that multiprocessing spawns list fewer OpenCL devices once this one has opened NVIDIA's driver.
+        self._child = ChildProcess(text)
 
     def output(self, task: TunableTask, config: Config, inputs: Sequence[np.ndarray]) -> np.ndarray | str:
         """Return the output, or the reason why there is none."""
-        # Spawned instead of forked, because TVM and drivers have started threads.
-        self._pool = self._pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        arguments = (task.to_json(), dict(config), self.target.to_json(), self.device, list(inputs))
         try:
-            return self._pool.submit(
-                output_of, task.to_json(), dict(config), self.target.to_json(), self.device, list(inputs)
-            ).result(LIMIT_S)
-        except (BrokenProcessPool, TimeoutError) as error:
-            self.close()
-            return (
-                f"{type(error).__name__}: the process that ran the kernel"
-                f" {'died' if isinstance(error, BrokenProcessPool) else f'took over {LIMIT_S:.0f} s'}"
-            )
+            output: np.ndarray | str = self._child.call(f"{__name__}:output_of", *arguments, timeout_s=LIMIT_S)
+        except (ChildCrashError, ChildTimeoutError) as error:
+            return f"{type(error).__name__}: {error}"
+        return output
 
     def close(self) -> None:
         """End the process."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._child.kill()
 
 
 def places_of(texts: Sequence[str]) -> tuple[list[AttachedTarget], dict[str, str]]:
