@@ -25,7 +25,6 @@ from romou.base.space import Config
 from romou.compiler.operators.families import workload_of
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
-from romou.tuner.records.record import Record
 from romou.tuner.records.store import RecordStore
 from romou.tuner.records.task_files import FOLDER_NAME
 
@@ -76,30 +75,25 @@ def layers_of(folders: Iterable[Path]) -> Iterator[SearchedLayer]:
     RecordError if they were measured on several devices, or a record has no task.
     """
     devices: set[str] = set()
-    found: dict[str, dict[Config, list[float | None]]] = {}
+    found: dict[str, dict[Config, list[float]]] = {}
     for folder in folders:
         records = list(RecordStore(folder))
         devices |= {str(record.device["name"]) for record in records}
         workloads = {key: _workload(folder, key) for key in {record.task_key for record in records}}
         for record in records:
             if (workload := workloads[record.task_key]) is not None:
-                _add(found.setdefault(workload, {}), record)
+                times = found.setdefault(workload, {}).setdefault(Config(record.config), [])
+                times += [] if record.time_s is None else [record.time_s]
     if len(devices) > 1:
         raise RecordError(f"records of several devices: {', '.join(sorted(devices))}", hint="Give those of one.")
-    for workload, times in sorted(found.items()):
-        timed = {config: [t for t in all_s if t is not None] for config, all_s in times.items()}
+    for workload, timed in sorted(found.items()):
         yield SearchedLayer(
-            json.loads(workload), list(timed), [median(all_s) if all_s else None for all_s in timed.values()]
+            json.loads(workload), list(timed), [median(times) if times else None for times in timed.values()]
         )
 
 
-def _add(times: dict[Config, list[float | None]], record: Record) -> None:
-    """Add a record to the times of its layer's configs."""
-    times.setdefault(Config(record.config), []).append(record.time_s)
-
-
 def _workload(folder: Path, key: str) -> str | None:
-    """Return a task's workload as JSON. None if its kernel is not that of a workload alone."""
+    """Return a task's workload as JSON. None if its kernel computes more than one operator."""
     path = folder / FOLDER_NAME / f"{key}.json"
     if not path.is_file():
         raise RecordError(f"{path} is missing", hint="Give a folder that a search wrote.")

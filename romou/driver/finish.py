@@ -189,11 +189,11 @@ def with_fp32_sums(
 
 def _with_base(finalist: Finalist, choice: Choice | None, max_memory: int | None) -> Finalist:
     """Return the finalist with the model of an earlier choice as its base. A choice of other knobs is left out."""
+    if not choice:
+        return finalist
     target = finalist.site.target
     spaces = {task.key: task.space(target) for task in finalist.tuned.compilation.candidates}
-    if not choice or not all(
-        key in spaces and (config is None or spaces[key].knows(config)) for key, config in choice.items()
-    ):
+    if not all(key in spaces and (config is None or spaces[key].knows(config)) for key, config in choice.items()):
         return finalist
     for built in (finalist.tuned, finalist.default):
         if built.configs() == choice:

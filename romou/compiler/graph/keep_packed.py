@@ -189,10 +189,9 @@ def _concat(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
         return None
     channels = [static_shape(field)[1] for field in fields]
     if any(count % LANES for count in channels[:-1]):
-        if not all(isinstance(field, relax.Var) and field in graph.packed for field in fields):
-            return None
+        is_packed = all(isinstance(field, relax.Var) and field in graph.packed for field in fields)
         # Readers of the plain layout, as a shuffle of channels, read the parts themselves.
-        if not _stays_packed(call, graph):
+        if not (is_packed and _stays_packed(call, graph)):
             return None
         parts = [graph.packed[field] for field in fields]
         return graph.bb.emit_te(partial(_shifted, channels), *parts, primfunc_name_hint="concatenate")

@@ -79,7 +79,7 @@ class TaskSearch:
         self.is_by_estimate = is_by_estimate
         self.space = task.space(target)
         self.default = task.default_config(target)
-        # Pretrained models know tensor cores by floats that are split for them alone.
+        # Pretrained models were trained on tensor cores with split floats only.
         spellings = {*self.space.knobs.get("multiply_add", ())}
         is_known = bool(spellings) and spellings.isdisjoint({*tensor_core.CHOICES} - {tensor_core.TF32X3})
         self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)
