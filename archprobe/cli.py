@@ -15,8 +15,8 @@ from rich.table import Table
 
 from archprobe import session
 from archprobe.curve import Findings
-from archprobe.devices import open_device
-from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
+from archprobe.devices import SERVED, device_kinds, listed_devices, open_device
+from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, DeviceError, UsageError
 from archprobe.plots.curves import caption
 from archprobe.probes import all_probes
 from archprobe.probes.probe import Probe
@@ -39,21 +39,24 @@ def app() -> None:
 @app.command()
 @_RPC
 def devices(rpc: str) -> None:
-    """List the OpenCL devices that --device accepts."""
-    if rpc:
-        from archprobe.devices.rpc import list_devices as list_remote
-
-        lines = list_remote(rpc)
-    else:
-        from archprobe.devices.opencl import list_devices
-
-        lines = [
-            f"{d.name.strip()}  ({d.platform.name.strip()}, driver {d.driver_version.strip()})" for d in list_devices()
-        ]
-    for index, line in enumerate(lines):
-        click.echo(f"opencl:{index}  {line}")
-    if not lines:
-        click.echo("no OpenCL device: install the GPU's driver, or pocl-opencl-icd for the CPU", err=True)
+    """List the devices that --device accepts, of every kind, with the numbers that `romou devices` gives them."""
+    is_found = False
+    for name, kind in device_kinds().items():
+        if rpc and name not in SERVED:
+            continue
+        try:
+            listed = listed_devices(kind, rpc=rpc)
+            reason = f"no {kind.title} device: {kind.driver_hint}"
+        except DeviceError as error:
+            if rpc and not is_found:
+                raise
+            listed, reason = [], error.message
+        for index, device in enumerate(listed):
+            click.echo(f"{name}:{index}  {device}")
+        if not listed:
+            click.echo(f"no {name}:0: {reason}", err=True)
+        is_found = is_found or bool(listed)
+    if not is_found:
         sys.exit(EXIT_NO_DEVICE)
 
 
@@ -62,7 +65,7 @@ def devices(rpc: str) -> None:
     "--device",
     default="opencl:0",
     show_default=True,
-    help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX, or vulkan:INDEX.",
+    help="opencl:INDEX, cuda:INDEX or vulkan:INDEX, as `archprobe devices` lists them.",
 )
 @_RPC
 @click.option(

@@ -118,14 +118,42 @@ class Device(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceKind:
-    """A kind of device: the `name` before the colon of `--device name:INDEX`, and the function that opens number INDEX.
+class ListedDevice:
+    """A device that a driver lists.
 
-    `open_index` raises DeviceError if there is no such device.
+    handle: the binding's object for it
+    name, platform, driver: the names that the driver reports, and its version
+    rank: place of the device's type among the types; lower ranks come first
+    """
+
+    handle: Any
+    name: str
+    platform: str
+    driver: str
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}  ({self.platform}, driver {self.driver})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceKind:
+    """A kind of device.
+
+    name: the word before the colon of `--device name:INDEX`
+    title: the API's name
+    list_devices: lists the devices in the order of their drivers; DeviceError if the binding is missing
+    open: opens one of them
+    driver_hint: how to get a driver
+    variable: the environment variable that puts devices first, "" if there is none
     """
 
     name: str
-    open_index: Callable[[int], Device]
+    title: str
+    list_devices: Callable[[], list[ListedDevice]]
+    open: Callable[[ListedDevice], Device]
+    driver_hint: str = "install the device's driver"
+    variable: str = ""
 
 
 def defines(macros: Mapping[str, Any]) -> str:

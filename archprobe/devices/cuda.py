@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.devices.base import Device, DeviceKind, Facts, defines
+from archprobe.devices.base import Device, DeviceKind, Facts, ListedDevice, defines
 from archprobe.errors import BuildError, DeviceError, KernelError
 
+_PLATFORM = "NVIDIA CUDA"
 # A vector is a plain array with the operators that the kernels use. The longest load has 16 bytes.
 _PRELUDE = r"""
 #define __kernel extern "C" __global__
@@ -60,19 +61,7 @@ class CudaDevice(Device):
     """A device that compiles through CuPy and NVRTC and times by CUDA events."""
 
     def __init__(self, index: int) -> None:
-        try:
-            import cupy
-        except ImportError as error:
-            raise DeviceError(
-                "CUDA needs CuPy; `pip install cupy-cuda12x` or the one for your CUDA, or name an OpenCL device"
-            ) from error
-        self.cupy = cupy
-        try:
-            count = cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            raise DeviceError(f"no CUDA device: {error}") from error
-        if index >= count:
-            raise DeviceError(f"there is no CUDA device {index}; the driver sees {count}", index=index)
+        self.cupy = cupy = _binding()
         cupy.cuda.Device(index).use()
         self.facts = _facts(cupy.cuda.runtime, index)
         self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
@@ -135,16 +124,48 @@ class CudaDevice(Device):
         return f".s[{index}]"
 
 
+def list_devices() -> list[ListedDevice]:
+    """Return the CUDA devices. DeviceError without CuPy or a device."""
+    runtime = _binding().cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise DeviceError(f"no CUDA device: {error}") from error
+    return [
+        ListedDevice(
+            handle=index,
+            name=runtime.getDeviceProperties(index)["name"].decode(),
+            platform=_PLATFORM,
+            driver=_driver(runtime),
+        )
+        for index in range(count)
+    ]
+
+
+def _binding() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceError(
+            "CUDA needs CuPy; `pip install cupy-cuda12x` or the one for your CUDA, or name an OpenCL device"
+        ) from error
+    return cupy
+
+
+def _driver(runtime: Any) -> str:
+    driver = runtime.driverGetVersion()
+    return f"CUDA {driver // 1000}.{driver % 1000 // 10}"
+
+
 def _facts(runtime: Any, index: int) -> Facts:
     device = runtime.getDeviceProperties(index)
     version = f"{device['major']}.{device['minor']}"
-    driver = runtime.driverGetVersion()
     return Facts(
         api="cuda",
         name=device["name"].decode(),
         vendor="NVIDIA Corporation",
-        driver=f"CUDA {driver // 1000}.{driver % 1000 // 10}",
-        platform="NVIDIA CUDA",
+        driver=_driver(runtime),
+        platform=_PLATFORM,
         version=f"compute capability {version}",
         is_cpu=False,
         compute_units=device["multiProcessorCount"],
@@ -159,4 +180,4 @@ def _facts(runtime: Any, index: int) -> Facts:
     )
 
 
-KIND = DeviceKind(name="cuda", open_index=CudaDevice)
+KIND = DeviceKind(name="cuda", title="CUDA", list_devices=list_devices, open=lambda device: CudaDevice(device.handle))

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.devices.base import Device, DeviceKind, Facts
+from archprobe.devices.base import Device, DeviceKind, Facts, ListedDevice
 from archprobe.errors import BuildError, DeviceError, KernelError
 
-# The platform of the driver for CPUs that Intel publishes on PyPI.
-_OF_PYPI = "Intel(R) OpenCL"
+# The platform of Intel's driver for CPUs, which PyPI has too.
+_INTEL = "Intel(R) OpenCL"
 PRELUDE = """
 #define FLOAT4(a, b, c, d) (float4)(a, b, c, d)
 #define TOTAL4(v) ((v).x + (v).y + (v).z + (v).w)
@@ -118,17 +118,51 @@ def _seconds(event: Any) -> float:
     return max(int(event.profile.end) - int(event.profile.start), 1) * 1e-9
 
 
-def list_devices() -> list[Any]:
-    """Return the OpenCL devices of all platforms, as pyopencl lists them. The list is empty without a driver.
+def list_devices() -> list[ListedDevice]:
+    """Return the OpenCL devices of all platforms, by the platforms' names. The list is empty without a driver.
 
-    Intel's driver from PyPI is the last platform, as in Romou's runtime, so a device has the same number in both.
+    The order of the loader is not kept: pyopencl's and the system's list platforms in different orders.
     """
-    return [device for platform in _platforms() for device in platform.get_devices()]
+    listed = [
+        ListedDevice(
+            handle=device,
+            name=device.name.strip(),
+            platform=platform.name.strip(),
+            driver=device.driver_version.strip(),
+            rank=_rank(device.type, platform.name),
+        )
+        for platform in _platforms()
+        for device in _devices_of(platform)
+    ]
+    return sorted(listed, key=lambda device: (device.platform, device.driver))
+
+
+def _devices_of(platform: Any) -> list[Any]:
+    import pyopencl as cl
+
+    try:
+        return list(platform.get_devices())
+    except cl.Error:
+        return []
+
+
+def _rank(kind: int, platform: str) -> int:
+    """Return the place of a device type: GPUs, accelerators, CPUs with Intel's driver, other CPUs, the rest."""
+    import pyopencl as cl
+
+    types = cl.device_type
+    if kind & types.GPU:
+        return 0
+    if kind & types.ACCELERATOR:
+        return 1
+    if not kind & types.CPU:
+        return 4
+    return 2 if platform == _INTEL else 3
 
 
 @functools.cache
 def _platforms() -> list[Any]:
-    """Return the platforms that the loader finds on its first call, followed by Intel's driver from PyPI."""
+    """Return the platforms that the loader finds on its first call, and Intel's driver from PyPI."""
     driver = _driver_from_pypi()
     with _with_driver(driver) if driver else contextlib.nullcontext():
         try:
@@ -136,10 +170,10 @@ def _platforms() -> list[Any]:
         except ImportError as error:
             raise DeviceError("pyopencl is not installed; `pip install pyopencl`") from error
         try:
-            platforms = cl.get_platforms()
+            # The loader lists the driver twice if the system installed it too.
+            return list(dict.fromkeys(cl.get_platforms()))
         except cl.Error:
             return []
-    return sorted(platforms, key=lambda platform: driver is not None and platform.name == _OF_PYPI)
 
 
 def _driver_from_pypi() -> str | None:
@@ -179,15 +213,6 @@ def _with_driver(driver: str) -> Iterator[None]:
                 os.environ["OCL_ICD_VENDORS"] = before
 
 
-def _open(index: int) -> OpenCLDevice:
-    devices = list_devices()
-    if index >= len(devices):
-        names = "; ".join(f"opencl:{i} is {d.name.strip()}" for i, d in enumerate(devices))
-        names = names or "none at all: install the GPU's driver, or pocl-opencl-icd for the CPU"
-        raise DeviceError(f"there is no OpenCL device {index}; the driver loader sees {names}", index=index)
-    return OpenCLDevice(devices[index])
-
-
 def _facts(cl: Any, d: Any) -> Facts:
     extensions = tuple(d.extensions.split())
     images = bool(d.image_support)
@@ -217,4 +242,11 @@ def _facts(cl: Any, d: Any) -> Facts:
     )
 
 
-KIND = DeviceKind(name="opencl", open_index=_open)
+KIND = DeviceKind(
+    name="opencl",
+    title="OpenCL",
+    list_devices=list_devices,
+    open=lambda device: OpenCLDevice(device.handle),
+    driver_hint="install the GPU's driver, or pocl-opencl-icd for the CPU",
+    variable="ROMOU_OPENCL_DEVICE",
+)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archprobe.devices.base import Device, Facts, defines
+from archprobe.devices.base import Device, Facts, ListedDevice, defines
 from archprobe.devices.glsl import compile_kernel
 from archprobe.devices.opencl import PRELUDE
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
@@ -172,11 +172,12 @@ class RpcDevice(Device):
             raise ConnectionLostError(message, address=self.connection.server) from error
 
 
-def list_devices(address: str) -> list[str]:
-    """Return the names of the server's OpenCL devices. It raises the same errors as `RpcDevice`."""
-    connection = _connect(address)
+def list_devices(address: str, kind: str) -> list[ListedDevice]:
+    """Return the server's devices of a kind in the server's order. It raises the same errors as `RpcDevice`."""
+    connection = _connect(address, kind)
     connection.close()
-    return [f"{d['name']}  ({d['platform']}, driver {d['driver']})" for d in connection.devices]
+    names = ("name", "platform", "driver")
+    return [ListedDevice(handle=None, **{name: device[name] for name in names}) for device in connection.devices]
 
 
 def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> list[Any]:

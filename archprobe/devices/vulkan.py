@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.devices.base import Device, DeviceKind, Facts, defines
+from archprobe.devices.base import Device, DeviceKind, Facts, ListedDevice, defines
 from archprobe.devices.glsl import Shader, compile_kernel
 from archprobe.errors import DeviceError, KernelError
 
 _FORMATS = {"int": "i", "uint": "I", "float": "f"}
 _HALF = "VK_KHR_shader_float16_int8"
 _STAGED_BYTES = 1 << 24
+# Vulkan 1.1, which Romou's runtime needs too.
+_OLDEST = 1 << 22 | 1 << 12
 
 
 class _Buffer:
@@ -177,18 +179,8 @@ class VulkanDevice(Device):
 
     widest = 4
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, physical: Any) -> None:
         self.vk = vk = _binding()
-        devices = _physical_devices(vk)
-        if index >= len(devices):
-            names = "; ".join(
-                f"vulkan:{i} is {vk.vkGetPhysicalDeviceProperties(d).deviceName}" for i, d in enumerate(devices)
-            )
-            raise DeviceError(
-                f"there is no Vulkan device {index}; the loader sees"
-                f" {names or 'none: install a driver, or mesa-vulkan-drivers for the CPU'}"
-            )
-        physical = devices[index]
         self._memory = vk.vkGetPhysicalDeviceMemoryProperties(physical)
         families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
         family = next(
@@ -399,10 +391,34 @@ class VulkanDevice(Device):
         return f"[{index}]"
 
 
-def list_devices() -> list[str]:
-    """Return the names of all Vulkan devices. DeviceError without the binding."""
+def list_devices() -> list[ListedDevice]:
+    """Return the devices with Vulkan 1.1 or newer in the order of the loader. DeviceError without the binding."""
     vk = _binding()
-    return [str(vk.vkGetPhysicalDeviceProperties(device).deviceName) for device in _physical_devices(vk)]
+    ranks = {
+        vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: 0,
+        vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: 0,
+        vk.VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 0,
+        vk.VK_PHYSICAL_DEVICE_TYPE_CPU: 1,
+    }
+    listed = []
+    for physical in _physical_devices(vk):
+        device = vk.vkGetPhysicalDeviceProperties(physical)
+        if device.apiVersion >= _OLDEST:
+            platform, driver = _driver(vk, physical, device)
+            rank = ranks.get(device.deviceType, 2)
+            listed.append(
+                ListedDevice(handle=physical, name=device.deviceName, platform=platform, driver=driver, rank=rank)
+            )
+    return listed
+
+
+def _driver(vk: Any, physical: Any, device: Any) -> tuple[str, str]:
+    """Return the names of a device's driver and of its version, which the driver states since Vulkan 1.2."""
+    driver = vk.VkPhysicalDeviceDriverProperties()
+    if device.apiVersion >= vk.VK_MAKE_VERSION(1, 2, 0):
+        vk.vkGetPhysicalDeviceProperties2(physical, vk.VkPhysicalDeviceProperties2(pNext=driver))
+    name, info = (vk.ffi.string(text).decode() for text in (driver.driverName, driver.driverInfo))
+    return name or "Vulkan", info or f"{device.driverVersion:#x}"
 
 
 def _binding() -> Any:
@@ -467,4 +483,11 @@ def _facts(vk: Any, physical: Any, memory: Any, *, has_half: bool) -> Facts:
     )
 
 
-KIND = DeviceKind(name="vulkan", open_index=VulkanDevice)
+KIND = DeviceKind(
+    name="vulkan",
+    title="Vulkan",
+    list_devices=list_devices,
+    open=lambda device: VulkanDevice(device.handle),
+    driver_hint="install the GPU's driver, or mesa-vulkan-drivers for the CPU",
+    variable="ROMOU_VULKAN_DEVICE",
+)

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 READERS = {
     "setup.py",
     "archprobe/devices/opencl.py",
+    "archprobe/devices/order.py",
     "romou/base/environment.py",
     "romou/base/interpreter.py",
     "romou/runtime/deploy/run_model.py",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from archprobe.probes import all_probes
 from archprobe.probes.overheads import difference
 from archprobe.report.convert import converted
 from archprobe.report.document import load_report
-from romou.devices.backends import backend
 
 PIXEL4 = Path(__file__).parent / "data" / "pixel4"
 
@@ -97,15 +94,6 @@ def test_three_runs_claim_alike(tmp_path: Path) -> None:
         for other in claims:
             for key in one.keys() & other.keys():
                 assert not both(one[key], other[key]).is_declined, (key, one[key], other[key])
-
-
-def test_devices_have_the_numbers_that_romou_gives_them() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "archprobe", "devices"], capture_output=True, text=True, timeout=120, check=False
-    )
-    listed = [line.partition("  (")[0].split(None, 1)[1] for line in done.stdout.splitlines()]
-    assert listed == [str(device["name"]).strip() for device in backend("opencl").list_devices()]
-    assert listed
 
 
 def test_curves_of_microsofts_tool_become_a_report(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from archprobe.report.document import load_report
 
 DEVICE = '''
 import numpy as np
-from archprobe.devices.base import Device, DeviceKind, Facts
+from archprobe.devices.base import Device, DeviceKind, Facts, ListedDevice
 
 NUMBERS = ("compute_units", "clock_mhz", "max_work_group_size", "local_mem_bytes", "constant_bytes", "global_mem_bytes", "max_buffer_bytes",
            "global_cache_bytes", "global_cache_line_bytes", "max_image_width", "max_image_height", "timer_step_ns")
@@ -49,7 +49,11 @@ class ToyDevice(Device):
         return 1e-6
 
 
-KIND = DeviceKind(name="toy", open_index=ToyDevice)
+def list_devices():
+    return [ListedDevice(handle=index, name=f"Toy {index}", platform="toy", driver="1") for index in range(4)]
+
+
+KIND = DeviceKind(name="toy", title="Toy", list_devices=list_devices, open=lambda device: ToyDevice(device.handle))
 '''  # noqa: E501
 PROBE = """
 import numpy as np

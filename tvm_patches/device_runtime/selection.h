@@ -28,7 +28,7 @@ std::string device_listing(const std::vector<std::unique_ptr<Device>>& devices) 
 
 /// Sort devices by the rank of their type, move the devices with the text of `variable` in the name of the platform or device (any case) to the
 /// front, and number them. A number below the count of devices is an index in that order. Return an error with the reason if none matches, or an
-/// empty text.
+/// empty text. ArchProbe has the same rule in archprobe/devices/order.py.
 template <typename Device>
 std::string choose_devices(std::vector<std::unique_ptr<Device>>& devices, const char* variable, const char* api) {
   std::stable_sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) { return a->type_rank() < b->type_rank(); });

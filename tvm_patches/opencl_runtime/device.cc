@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <sstream>
+#include <tuple>
 
 #include "loader.h"
 #include "selection.h"
@@ -231,6 +232,10 @@ DeviceTable::DeviceTable() {
     if (api().clGetDeviceIDs(platform.id, CL_DEVICE_TYPE_ALL, count, ids.data(), nullptr) != CL_SUCCESS) continue;
     for (cl_device_id id : ids) devices_.push_back(std::make_unique<Device>(platform, id));
   }
+  // Loaders list platforms in different orders, and pyopencl brings a loader of its own: names order the platforms within a type.
+  std::stable_sort(devices_.begin(), devices_.end(), [](const auto& a, const auto& b) {
+    return std::tie(a->facts().platform, a->facts().driver) < std::tie(b->facts().platform, b->facts().driver);
+  });
   selection_error_ = choose_devices(devices_, "ROMOU_OPENCL_DEVICE", "OpenCL");
 }
 

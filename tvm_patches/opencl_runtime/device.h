@@ -133,8 +133,9 @@ class Device {
   std::string build_options_;
 };
 
-/// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Devices with $ROMOU_OPENCL_DEVICE in the name of
-/// the platform or device (any case) are moved to the front. Enumerated at the first call. Empty without a loader.
+/// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms' names. Devices with $ROMOU_OPENCL_DEVICE in the
+/// name of the platform or device (any case) are moved to the front. Enumerated at the first call. Empty without a loader. The order is that of
+/// archprobe/devices/order.py.
 class DeviceTable {
  public:
   static DeviceTable& global();
