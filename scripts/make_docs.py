@@ -1,10 +1,11 @@
-"""Generates tables in docs/ from the code: `python scripts/make_docs.py`.
+"""Generates tables in docs/ from the code, and writes figures (scripts/figures.py): `python scripts/make_docs.py`.
 
-tests/docs/test_generated_docs.py fails while a page is stale.
+tests/docs/test_generated_docs.py fails while a page, or a figure that is printed soon, is wrong.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -13,65 +14,14 @@ from typing import Any
 
 import click
 
+from figures import with_measured, with_printed
+
 ROOT = Path(__file__).resolve().parent.parent
 _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
 # The part of a page that is written by this script.
 _BEGIN, _END = "<!-- Written by scripts/make_docs.py. -->", "<!-- End of what scripts/make_docs.py writes. -->"
 # A line of a docstring with a field and its description, in two columns.
 _FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
-
-# Figures of benchmarks/bench_l1.py
-_L1 = """\
-## Two ways to count bytes against L1
-
-`l1=` of `tune` (`--l1`, also of `romou space`) chooses which bytes of one loop iteration have to fit into the
-first-level cache. Records and reports keep the choice.
-
-| `l1` | counts |
-| --- | --- |
-| `reread` (default) | bytes that a later iteration reads again, once for a work group; none of staged data |
-| `paper` | every byte, for every work-item (Romou paper, section 4.2); `buffers` then counts the output, too |
-
-`python benchmarks/bench_l1.py` varies the size of the cache. The first three rows count the kept configs on Adreno 640.
-"\\*": criteria gave way. The other rows are recorded on an NVIDIA H200: the time of the fastest config that fits,
-relative to the fastest of all.
-
-| operator | `l1` | 256 B | 1 KB | 4 KB | 16 KB | 64 KB |
-| --- | --- | ---: | ---: | ---: | ---: | ---: |
-| 1x1, 256x14x14 -> 256 | reread | 11655 | 11655 | 11655 | 11655 | 11655 |
-| 1x1, 256x14x14 -> 256 | paper | 555\\* | 555\\* | 2289\\* | 1767 | 4791 |
-| 3x3, 64x28x28 -> 64 | reread | 54786 | 59031 | 69087 | 74265 | 74859 |
-| H200, 1x1 | reread | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 |
-| H200, 1x1 | paper | 1.80 | 1.22 | 1.08 | 1.00 | 1.00 |
-| H200, 3x3 | reread | 1.43 | 1.22 | 1.00 | 1.00 | 1.00 |
-| H200, 3x3 | paper | 5.04 | 2.04 | 1.46 | 1.00 | 1.00 |
-
-Under `reread` the budget changes nothing for 1x1 and dense layers. No iteration reads what an earlier one has read, so
-there is nothing to keep in the cache. Counting every byte there favours small tiles, which load more bytes in all: the
-fastest 1x1 kernel that fits into 1 KB takes 1.22 times the fastest of all. With a window, the next iteration reads most
-of the data again, and the budget acts. The H200's cache holds 256 KB, so these rows show what a small tile costs.
-
-On phones `reread` is right. `python benchmarks/bench_l1.py --phones FILE` reads AutoTVM's measurements, described in
-[Validation](validation.md). Geometric means of the fastest config that fits over the fastest of all; in brackets, the
-tasks without a config that fits:
-
-| GPU, operator | tasks | `l1` | 256 B | 1 KB | 4 KB | 16 KB | 64 KB |
-| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |
-| Adreno 660, 1x1 | 45 | reread | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 |
-| Adreno 660, 1x1 | 45 | paper | none (45) | 3.24 (44) | 1.54 (2) | 1.03 | 1.00 |
-| Adreno 660, 3x3 | 46 | reread | 1.37 (2) | 1.02 | 1.00 | 1.00 | 1.00 |
-| Adreno 660, 3x3 | 46 | paper | 5.78 (37) | 2.13 (9) | 1.26 (1) | 1.04 | 1.00 |
-| Adreno 660, 7x1 | 5 | reread | 1.83 | 1.06 | 1.00 | 1.00 | 1.00 |
-| Adreno 660, 7x1 | 5 | paper | 4.60 (4) | 2.79 | 1.31 | 1.04 | 1.00 |
-| Adreno 660, depthwise | 15 | reread | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 |
-| Adreno 660, depthwise | 15 | paper | 5.56 (3) | 3.54 | 1.34 | 1.00 | 1.00 |
-| Adreno 740, 3x3 | 6 | reread | 2.11 | 1.05 | 1.00 | 1.00 | 1.00 |
-| Adreno 740, 3x3 | 6 | paper | 3.66 (5) | 4.58 (2) | 1.68 | 1.02 | 1.00 |
-
-With 1 KB, the texture cache of Adreno 640, `reread` costs at most 6% in these rows. `paper` keeps no config of 44 of
-the 45 1x1 layers, and elsewhere costs a factor of 2.1 to 4.6. So a budget that acts on 1x1 layers excludes the fastest
-kernels. Only configs that AutoTVM measured are counted, and few of them have small tiles.
-"""
 
 
 def programs() -> dict[str, click.Group]:
@@ -141,18 +91,14 @@ def environment() -> str:
 
 
 def criteria() -> str:
-    """Return the page of the pruning criteria, in the order that pruning drops them."""
+    """Return the page of the pruning criteria, with the table of them in the order that pruning drops them."""
     from romou.tuner.pruning.criteria import CRITERIA
 
     rows = [
         (f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split()))
         for name, function in CRITERIA.items()
     ]
-    head = (
-        "In the order in which they give way where too few configs would be left. `romou space` shows what each one"
-        " removes."
-    )
-    return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}\n{_L1}"
+    return _with_table("docs/criteria.md", _table(("criterion", "meaning"), rows))
 
 
 def knobs() -> str:
@@ -322,10 +268,14 @@ def variants() -> str:
         )
         for (name, variant), choices in zip(VARIANTS.items(), every, strict=True)
     ]
-    before, _, rest = (ROOT / "docs/variants.md").read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     head = ("variant", "what it is in Boda", "operators", "knobs here", "target")
-    return f"{before}{_BEGIN}\n\n{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n\n{_END}{after}"
+    return _with_table("docs/variants.md", f"{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n")
+
+
+def _with_table(path: str, table: str) -> str:
+    """Return a page with a table between its two comments."""
+    before, _, rest = (ROOT / path).read_text().partition(_BEGIN)
+    return f"{before}{_BEGIN}\n\n{table}\n{_END}{rest.partition(_END)[2]}"
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -339,7 +289,42 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/variants.md": variants,
 }
 
+
+def pages() -> list[str]:
+    """Return the pages that this script writes or fills figures into."""
+    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/README.md")), *ROOT.glob("docs/*.md")]
+    return [str(file.relative_to(ROOT)) for file in (*files, *ROOT.glob("benchmarks/*/README.md"))]
+
+
+@click.command()
+@click.option(
+    "--check", is_flag=True, help="Write nothing. Exit code 1 if a page or a figure is not as it would be written."
+)
+@click.option("--slow", is_flag=True, help="Also run the commands of figures that are printed slowly, for hours.")
+@click.option("--only", default="", help="Only pages whose path holds this text.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of files that commands read and that are not here."
+)
+def main(check: bool, slow: bool, only: str, data: Path | None) -> None:
+    """Write the generated pages, and the figures in all others."""
+    wrong, left_out = [], set[str]()
+    for path in (page for page in pages() if only in page):
+        before = (ROOT / path).read_text()
+        page = with_printed(PAGES[path]() if path in PAGES else before, slow=slow, data=data, left_out=left_out)
+        if check:
+            wrong += [path] * (page != before)
+            for line in difflib.unified_diff(before.splitlines(), page.splitlines(), path, "now", lineterm="", n=0):
+                click.echo(line)
+        elif (page := with_measured(page)) != before:
+            (ROOT / path).write_text(page)
+            click.echo(f"wrote {path}")
+        for line in re.findall(r"^\*.*older than the code\.\*$", with_measured(page), re.MULTILINE):
+            click.echo(f"stale: {path}: {line.strip('*')}")
+    for command in sorted(left_out):
+        click.echo(f"not run: {command}")
+    if wrong:
+        raise SystemExit(f"python scripts/make_docs.py writes: {', '.join(wrong)}")
+
+
 if __name__ == "__main__":
-    for path, page in PAGES.items():
-        (ROOT / path).write_text(page())
-        print(f"wrote {path}")
+    main()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import html
+import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import click
 import pytest
 
+import figures
 import make_docs
 import terminal_picture
+from support.docs.documents import ROOT
+from support.servers.forked import run
 
 
 @pytest.mark.parametrize("page", make_docs.PAGES)
@@ -19,6 +24,61 @@ def test_page_is_fresh(page: str) -> None:
     assert (make_docs.ROOT / page).read_text() == make_docs.PAGES[page](), (
         f"{page} is stale: python scripts/make_docs.py"
     )
+
+
+def _texts() -> dict[str, str]:
+    return {page: (make_docs.ROOT / page).read_text() for page in make_docs.pages()}
+
+
+def _printed() -> dict[str, list[tuple[str, figures.Printed]]]:
+    """Return the figures that are printed soon, with their pages, by command."""
+    by_command: dict[str, list[tuple[str, figures.Printed]]] = {}
+    for page, text in _texts().items():
+        for figure in figures.printed_figures(text):
+            if not figure.is_slow:
+                by_command.setdefault(figure.command, []).append((page, figure))
+    return by_command
+
+
+@pytest.mark.parametrize("command", _printed())
+def test_figures_are_what_their_command_prints(command: str) -> None:
+    program, *words = shlex.split(command)
+    done = run(
+        *([] if program == "python" else ["-m", program]), *words, env={**os.environ, "COLUMNS": "300"}, cwd=ROOT
+    )
+    for page, figure in _printed()[command]:
+        assert figure.written(done.stdout) == figure.text, f"{page}: python scripts/make_docs.py\n{done.stderr}"
+
+
+def test_a_figure_is_written_by_its_command() -> None:
+    box = "┏━━━━━━┳━━━━━━┓\n┃ name ┃ kept ┃\n┡━━━━━━╇━━━━━━┩\n│ x*   │ {} │\n└──────┴──────┘\n"
+    output = f"{box.format(7)}Kept of\n    all\n{box.format(-1.5)}"
+    page = "`python benchmarks/a.py` {} `romou space` <!-- printed by romou: 2 -->1<!-- end -->"
+    table = page.format("<!-- printed by a.py: Kept of all -->\nold\n<!-- end -->")
+    figure, _ = figures.printed_figures(table)
+    assert (figure.command, figure.written(output)) == (
+        "python benchmarks/a.py",
+        "\n\n| name | kept |\n| --- | ---: |\n| x\\* | -1.5 |\n",
+    )
+    figure, _ = figures.printed_figures(page.format("<!-- printed by a: name…x* # -->1x1 of H100: 9,000%<!-- end -->"))
+    assert figure.written(output) == "1x1 of H100: -1.5%"
+    for wrong in ("name…x* # #", "kept of none #"):
+        (figure, _) = figures.printed_figures(page.format(f"<!-- printed by a: {wrong} -->9<!-- end -->"))
+        with pytest.raises(figures.FigureError, match="does not print"):
+            figure.written(output)
+    with pytest.raises(figures.FigureError, match="stands above"):
+        list(figures.printed_figures("<!-- printed by b: # -->9<!-- end -->"))
+
+
+def test_measurements_name_a_commit_that_wrote_them() -> None:
+    if not (make_docs.ROOT / ".git").exists():
+        pytest.skip("there is no history here")
+    for page, text in _texts().items():
+        fresh = figures.with_measured(text)
+        assert fresh.replace(", older than the code", "") == text.replace(", older than the code", ""), page
+    changed = figures.with_measured("<!-- measured: 2080f67f, a GPU; scripts/make_docs.py --><!-- end -->")
+    assert changed.splitlines()[1] == "*a GPU, 2026-11-28, commit 2080f67f, older than the code.*"
+    assert "older" not in figures.with_measured("<!-- measured: 2080f67f, a GPU; LICENSE --><!-- end -->")
 
 
 @pytest.mark.parametrize("program", make_docs.programs())
