@@ -12,7 +12,6 @@ The command is the nearest one above the marker that has the word behind "by". "
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shlex
 import subprocess
@@ -95,16 +94,14 @@ def output_of(command: str, data: Path | None = None) -> str | None:
     """Return what a command prints, or None if it reads a file that is neither here nor in the folder `data`."""
     words = shlex.split(command)
     for index, word in enumerate(words):
-        if (
-            re.fullmatch(r"[\w./-]+\.(json|jsonl)(\.gz)?", word)
-            and not (ROOT / word).exists()
-            and words[index - 1] != "-o"
-        ):
+        if word in ("python", "romou", "archprobe"):
+            words[index] = str(Path(sys.executable).with_name(word))
+        elif re.fullmatch(r"[\w./-]+\.(json|jsonl)(\.gz)?", word) and not (ROOT / word).exists():
             if data is None or not (data / word).exists():
                 return None
             words[index] = str((data / word).resolve())
-    environment = {**os.environ, "COLUMNS": "300", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["env", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    words = ["env", "COLUMNS=300", *words]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise FigureError(f"{command} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout

@@ -52,7 +52,7 @@ def test_figures_are_what_their_command_prints(command: str) -> None:
 
 def test_a_figure_is_written_by_its_command() -> None:
     box = "┏━━━━━━┳━━━━━━┓\n┃ name ┃ kept ┃\n┡━━━━━━╇━━━━━━┩\n│ x*   │ {} │\n└──────┴──────┘\n"
-    output = f"{box.format(7)}Kept of\n    all\n{box.format(-1.5)}"
+    output = f"a table of others\n{box.format(7)}Kept of\n    all\n{box.format(-1.5)}"
     page = "`python benchmarks/a.py` {} `romou space` <!-- printed by romou: 2 -->1<!-- end -->"
     table = page.format("<!-- printed by a.py: Kept of all -->\nold\n<!-- end -->")
     figure, _ = figures.printed_figures(table)
@@ -60,7 +60,9 @@ def test_a_figure_is_written_by_its_command() -> None:
         "python benchmarks/a.py",
         "\n\n| name | kept |\n| --- | ---: |\n| x\\* | -1.5 |\n",
     )
-    figure, _ = figures.printed_figures(page.format("<!-- printed by a: name…x* # -->1x1 of H100: 9,000%<!-- end -->"))
+    figure, _ = figures.printed_figures(
+        page.format("<!-- printed by a: all name…x* # -->1x1 of H100: 9,000%<!-- end -->")
+    )
     assert figure.written(output) == "1x1 of H100: -1.5%"
     for wrong in ("name…x* # #", "kept of none #"):
         (figure, _) = figures.printed_figures(page.format(f"<!-- printed by a: {wrong} -->9<!-- end -->"))
