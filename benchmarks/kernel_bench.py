@@ -240,7 +240,7 @@ SUITES = {
         works=lambda options: paper_operators(options.dtype, "paper_ops_sample.csv"),
     ),
     "paper97": Suite(
-        title="{count} of the 97 operators of the Romou paper, batch 1",
+        title="{count} of 97 operators of the Romou paper's networks, batch 1",
         library="cuDNN",
         works=lambda options: paper_operators(options.dtype),
     ),

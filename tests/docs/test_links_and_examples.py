@@ -12,6 +12,7 @@ import click
 import pytest
 
 import make_docs
+from romou.devices.hardware import known_shipped_devices, load_device
 from support.docs.documents import DOCUMENTS, ROOT, CodeBlock, blocks, code_spans, commands, prose
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -46,6 +47,41 @@ def test_files_that_are_named_exist(path: Path) -> None:
     for span in code_spans(path):
         for found in _PATH.findall(span) if _PATH.match(span) else ():
             assert (ROOT / found).exists(), span
+
+
+# All that a user reads: documents, messages and docstrings, and the sample of a workflow.
+_READ = [
+    *DOCUMENTS,
+    ROOT / "benchmarks/notebook/README.md",
+    *(ROOT / "docs/ci").iterdir(),
+    *(file for folder in ("romou", "archprobe", "scripts", "benchmarks") for file in (ROOT / folder).rglob("*.py")),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind"),
+    [
+        (r"\bromou\[([a-z,]+)\]|\.whl\[([a-z,]+)\]|pip install '?\.\[([a-z,]+)\]", "extra"),
+        (r"\b((?:scripts|benchmarks|tests/stress)/\w+\.(?:py|sh))\b", "script"),
+        (r"\b(\d+) (?:other |more )?mobile GPUs", "count of mobile GPUs"),
+    ],
+    ids=["extras", "scripts", "mobile GPUs"],
+)
+def test_what_a_user_reads_names_what_there_is(pattern: str, kind: str) -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    table = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = \[", table, re.MULTILINE))
+    mobile = sum(load_device(name).is_phone_gpu for name in known_shipped_devices())
+    found = [
+        (path.relative_to(ROOT), name)
+        for path in _READ
+        for groups in re.findall(pattern, path.read_text())
+        for name in "".join(groups).split(",")
+    ]
+    assert found
+    is_there = {"extra": extras.__contains__, "script": lambda name: (ROOT / name).exists()}
+    wrong = [each for each in found if not is_there.get(kind, lambda name: int(name) == mobile)(each[1])]
+    assert not wrong, f"no such {kind} (extras: {sorted(extras)}; mobile GPUs: {mobile}): {wrong}"
 
 
 def _check_command(words: list[str]) -> None:

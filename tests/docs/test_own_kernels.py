@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,15 @@ def test_a_number_is_added_to_an_image(
     assert "__read_only image2d_array_t a_ptr, __write_only image2d_array_t b_ptr" in inspected.source
     shown = next(block.text for block in blocks("text") if block.path == PAGE).splitlines()
     assert [line for line in shown if line not in map(str.strip, inspected.source.splitlines())] == []
+
+
+def test_the_first_example(opencl_device: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It runs as it stands: Romou's own schedule, and the search."""
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {}
+    exec(next(block.text for block in blocks("python") if block.path == PAGE), space)
+    assert space["tuned"].summary().outcomes == {"ok": 4}
+    np.testing.assert_array_equal(space["outputs"][0], np.full((1, 3, 7, 5, 4), 4, "float32"))
 
 
 @pytest.mark.parametrize("target", ["opencl", "vulkan"])

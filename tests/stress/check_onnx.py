@@ -41,6 +41,7 @@ from onnx_cases import (
     OVER_TIME,
     REFUSED,
     TRACEBACK,
+    WRONG,
     Case,
     Result,
     bundled_cases,
@@ -62,9 +63,9 @@ Device: {device}. `python tests/stress/check_onnx.py --docs` writes this page.
 
 {total}
 
-- kernels: outputs right in number, dtype, shape and value, all computed by Romou's kernels; or nothing is left to compute.
-- plain schedule: right and on the device, with at least one kernel that no family takes: TVM's own rules schedule it, and nothing tunes it.
-- on the host: right, but at least one node has no right kernel and runs on the host, by onnxruntime {onnxruntime} or by onnx's reference, between kernels.
+- kernels: all outputs are computed by Romou's kernels; or nothing is left to compute.
+- plain schedule: on the device, with at least one kernel that no family takes: TVM's own rules schedule it, and nothing tunes it.
+- on the host: at least one node has no right kernel and runs on the host, by onnxruntime {onnxruntime} or by onnx's reference, between kernels.
 - with constants: of those on the host, how many end in kernels when their small inputs (axes, a shape, scales), all but the first, are constants of the model
   instead, as models have them. They count as on the host in every other column and share.
 - refused: one error that names the reason; they are listed below the table.
@@ -95,7 +96,7 @@ DIFFERENCES = """## Differences to onnxruntime that are kept
 | Pow of integers beyond their range | the nearest number of the type | ONNX leaves it undefined; onnxruntime's is the processor's |
 | 0 / 0 and inf / inf on Vulkan | NaN, unless the driver folds the division | Vulkan need not keep NaN without further extensions |"""  # noqa: E501
 # The introductions of a run that executed, and of one that only compiled.
-RAN = ", run, and compared with the outputs that\nthe test expects."
+RAN = ", run, and compared with the outputs that\nthe test expects, in number, dtype, shape and value."
 COMPILED = (
     ".\nNothing was run for this page: it says where each test would run, and `python tests/stress/check_onnx.py`"
     " without `--compile` whether it is right."
@@ -213,7 +214,7 @@ def total(run: dict[str, Any]) -> str:
     right += f"{on_device * share:.1f}% wholly on the device, {counts[KERNEL] * share:.1f}% wholly in kernels"
     return (
         f"{counts.total()} tests: "
-        + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES)
+        + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if name != WRONG or run.get("is_run", True))
         + f"; {right} (of all tests)"
     )
 
@@ -226,7 +227,7 @@ def page(run: dict[str, Any]) -> str:
             # Without names and numbers, many tests share a reason.
             reason = re.sub(r"'[^']*'", "…", re.sub(r"\s*\(.*", "", test["detail"].splitlines()[0]))
             by_reason.setdefault(f"{test['outcome']}: {reason}".replace("|", " "), []).append(test["name"])
-    lines = ["## Not right", "", "| reason | tests |", "|---|---|"]
+    lines = ["## The others", "", "| reason | tests |", "|---|---|"]
     lines += [
         f"| {reason} | {', '.join(names)} |"
         for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
