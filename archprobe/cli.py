@@ -21,7 +21,7 @@ from archprobe.plots.curves import caption
 from archprobe.probes import all_probes
 from archprobe.probes.probe import Probe
 from archprobe.report import original
-from archprobe.report.document import Report, load_report
+from archprobe.report.document import CONCLUSIONS, Report, load_report
 
 _PATH = click.Path(path_type=Path)
 _RPC = click.option(
@@ -108,7 +108,8 @@ def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool
         )
         bar.update(whole, completed=2 * len(chosen))
     seconds = sum(findings.seconds for findings in report.aspects.values())
-    click.echo(f"{len(report.aspects)} aspects of {report.device_name} in {seconds:.0f} s: {output}")
+    measured = sum(aspect != CONCLUSIONS for aspect in report.aspects)
+    click.echo(f"{measured} aspects of {report.device_name} in {seconds:.0f} s: {output}")
 
 
 @app.command()
@@ -137,20 +138,22 @@ def show(report: Path, is_wide: bool) -> None:
 def analyse(folder: Path, output: Path | None) -> None:
     """Analyse the CSV files that Microsoft's ArchProbe wrote to FOLDER.
 
-    List the conclusions of its report that they do not support.
+    With its report, print what follows from several numbers too, and list the numbers of it that the curves do not
+    support.
     """
+    from archprobe.report.convert import converted
+
     by_aspect = original.analyse(folder)
     console = Console()
-    _print_answers(
-        console, {aspect: Findings(answers=answers) for aspect, answers in by_aspect.items()}, has_reasons=True
-    )
-    conclusions = folder / "ArchProbeReport.json"
-    if conclusions.is_file():
-        for doubt in original.doubts(original.read_report(conclusions), by_aspect):
+    stated = folder / "ArchProbeReport.json"
+    aspects: Mapping[str, Findings] = {aspect: Findings(answers=answers) for aspect, answers in by_aspect.items()}
+    if stated.is_file():
+        aspects = converted(folder, folder.resolve().name).aspects
+    _print_answers(console, aspects, has_reasons=True)
+    if stated.is_file():
+        for doubt in original.doubts(original.read_report(stated), by_aspect):
             console.print(f"doubtful: {doubt}", highlight=False, markup=False)
     if output is not None:
-        from archprobe.report.convert import converted
-
         converted(folder, output.stem).save(output)
         click.echo(f"wrote {output}")
 
@@ -222,8 +225,8 @@ def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_rea
         reasons += [(aspect, findings.reason)] if findings.reason else []
         for key, answer in findings.answers.items():
             interval = "" if answer.low is None or answer.high is None else f"{answer.low:.4g} {answer.high:.4g}"
-            # The unit of a word lists the possible words.
-            unit = "" if isinstance(answer.value, str) else f" {answer.unit}"
+            # The unit of a word lists the possible words, "yes or no" for instance.
+            unit = "" if isinstance(answer.value, (str, bool)) else f" {answer.unit}"
             value, sure = (
                 ("undecided", "") if answer.is_declined else (f"{text(answer.value)}{unit}", f"{answer.confidence:.2f}")
             )

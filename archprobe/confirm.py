@@ -15,10 +15,22 @@ _APART = 1.25
 _COUNTED = ("count", "work-items", "work-groups", "registers", "components", "texels")
 # Confidence of an answer that only one of two runs gave.
 _ONCE = 0.7
+_NOT_CONFIRMED = "one run, which no second one has confirmed yet"
+
+
+def unconfirmed(findings: Findings) -> Findings:
+    """Return a first run's findings as hints: no answer is surer than one of two runs can be."""
+    answers = {
+        key: answer
+        if answer.is_declined
+        else dataclasses.replace(answer, confidence=min(answer.confidence, _ONCE)).with_notes(_NOT_CONFIRMED)
+        for key, answer in findings.answers.items()
+    }
+    return dataclasses.replace(findings, answers=answers)
 
 
 def confirmed(first: Findings, second: Findings) -> Findings:
-    """Return the first run's findings, each answer compared with the second run's.
+    """Return the first run's findings, each answer compared with the second run's, whose confidence it takes.
 
     An answer keeps the union of both intervals. It is declined if the runs contradict each other: words or counts that
     differ, or rates more than 1.25 times apart.
@@ -41,11 +53,13 @@ def confirmed(first: Findings, second: Findings) -> Findings:
 def _confirmed(first: Answer, second: Answer) -> Answer:
     if first.is_declined:
         return first
+    first = dataclasses.replace(first, notes=tuple(note for note in first.notes if note != _NOT_CONFIRMED))
     if second.is_declined:
         doubt = f"a second run did not see it: {second.reason}"
         return dataclasses.replace(first, confidence=min(first.confidence, _ONCE)).with_notes(doubt)
     if not _agree(first, second):
         return declined(first.unit, f"two runs contradict each other: {_text(first.value)} and {_text(second.value)}")
+    first = dataclasses.replace(first, confidence=second.confidence, notes=second.notes)
     if first.low is None or first.high is None or second.low is None or second.high is None:
         return first
     return dataclasses.replace(first, low=min(first.low, second.low), high=max(first.high, second.high))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from archprobe.confirm import confirmed
+from archprobe.confirm import confirmed, unconfirmed
 from archprobe.curve import Findings, not_applicable
 from archprobe.devices.base import Device
 from archprobe.errors import ArchProbeError, ConnectionLostError, ReportError
@@ -37,7 +37,7 @@ def run(
     """Run `probes` and save the report at `path` after each one.
 
     Probes that an unfinished report at `path` already holds are not run again. A finished report is replaced, as is any
-    report with `is_fresh`.
+    report with `is_fresh`. Nothing is concluded before all second runs: until then answers are hints.
 
     ReportError if the unfinished report belongs to another device or driver, or to another kind of run.
     ConnectionLostError if the connection to the device is lost. The results up to then are saved, and the next run
@@ -55,6 +55,8 @@ def run(
             findings = run_probe(probe, meter)
             if earlier is not None:
                 findings = confirmed(earlier, findings)
+            elif probe.is_repeated:
+                findings = unconfirmed(findings)
             report = report.with_aspect(probe.aspect, findings)
             report.save(path)
             if earlier is None or claims(earlier) != claims(findings):

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from archprobe.plots.curves import DARK, FILL, new_figure
-from archprobe.report.document import Report
+from archprobe.report.document import CONCLUSIONS, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _WIDTH = 12.0
+_CHASE = "BufferCacheHierarchyPChase"
 
 
 def draw(report: Report) -> Figure:
@@ -33,7 +34,8 @@ def draw(report: Report) -> Figure:
     axes.text(0.45, 9.2, f"core  × {_text(cores)}", fontsize=11, weight="bold", color=DARK, va="center")
     warp = _fact(report, "WarpSizeMethodB.WarpThreadCount", "WarpDivergence.WarpThreadCount")
     axes.text(10.8, 9.2, f"warp of {warp}", fontsize=9, ha="right", va="center", color=DARK)
-    _box(axes, 0.5, 7.6, 4.9, 1.2, "alu", f"{_fact(report, 'Gflops.AluCount')} ALUs\n{_flops(report)}")
+    alus = _fact(report, f"{CONCLUSIONS}.AluCount", "Gflops.AluCount")
+    _box(axes, 0.5, 7.6, 4.9, 1.2, "alu", f"{alus} ALUs\n{_flops(report)}")
     kind = _word(report, "RegCount.RegType")
     _box(
         axes,
@@ -57,17 +59,11 @@ def draw(report: Report) -> Figure:
         "cache",
         f"texture L1\n{texture}\nline {_bytes(_number(report, 'ImageCachelineSize.ImgCachelineSize'))}",
     )
-    aspect = "BufferCacheHierarchyPChase"
-    first = _level(report, f"{aspect}.CacheVectorCountLv1", f"{aspect}.LatencyLv1", "BufferBandwidth.BandwidthLv1")
-    line = _bytes(_number(report, "BufferCachelineSize.BufTopLevelCachelineSize"))
-    _box(axes, 7.5, 5.4, 3.2, 1.8, "cache", f"buffer level 1\n{first}\nline {line}")
-    further = [i for i in range(2, 5) if _number(report, f"{aspect}.CacheVectorCountLv{i}")]
+    _box(axes, 7.5, 5.4, 3.2, 1.8, "cache", _first_level(report))
+    further = _further_levels(report)
     height = 1.5 / max(1, len(further))
-    for row, i in enumerate(further):
-        text = _level(
-            report, f"{aspect}.CacheVectorCountLv{i}", f"{aspect}.LatencyLv{i}", f"BufferBandwidth.BandwidthLv{i}"
-        ).replace("\n", ", ")
-        _box(axes, 0.2, 3.0 + (len(further) - 1 - row) * height, 11.2, height - 0.1, "cache", f"level {i}: {text}")
+    for row, text in enumerate(further):
+        _box(axes, 0.2, 3.0 + (len(further) - 1 - row) * height, 11.2, height - 0.1, "cache", text)
     constant = (
         f"constant memory: {_bytes(_number(report, 'Device.MaxConstMemSize'))},"
         f" {_rate(report, 'ConstMemBandwidth.MaxBandwidth')}"
@@ -81,6 +77,31 @@ def draw(report: Report) -> Figure:
     axes.text(0.2, 10.0, report.device_name, fontsize=13, weight="bold", color=DARK, va="center")
     axes.text(11.4, 0.2, "? : undecided or not measured", fontsize=7, ha="right", color=DARK)
     return figure
+
+
+def _first_level(report: Report) -> str:
+    """Return the text about the first-level cache of buffers, which some GPUs do not have."""
+    if _number(report, f"{CONCLUSIONS}.BufferCacheSizeLv1") == 0:
+        return "buffers: no level 1"
+    first = _level(report, f"{_CHASE}.CacheVectorCountLv1", f"{_CHASE}.LatencyLv1", "BufferBandwidth.BandwidthLv1")
+    line = _bytes(_number(report, "BufferCachelineSize.BufTopLevelCachelineSize"))
+    return f"buffer level 1\n{first}\nline {line}"
+
+
+def _further_levels(report: Report) -> list[str]:
+    """Return a text for each cache beyond the first: the second one of the chip if buffers have no first."""
+    if _number(report, f"{CONCLUSIONS}.BufferCacheSizeLv1") == 0:
+        second = _level(report, f"{CONCLUSIONS}.CacheSizeLv2", f"{_CHASE}.LatencyLv1", f"{CONCLUSIONS}.BandwidthLv2")
+        line = _bytes(_number(report, "BufferCachelineSize.BufTopLevelCachelineSize"))
+        return [f"level 2: {second}, line {line}".replace("\n", ", ")]
+    return [
+        f"level {i}: "
+        + _level(
+            report, f"{_CHASE}.CacheVectorCountLv{i}", f"{_CHASE}.LatencyLv{i}", f"BufferBandwidth.BandwidthLv{i}"
+        ).replace("\n", ", ")
+        for i in range(2, 5)
+        if _number(report, f"{_CHASE}.CacheVectorCountLv{i}")
+    ]
 
 
 def _box(axes: Axes, x: float, y: float, width: float, height: float, kind: str, text: str) -> None:
@@ -143,5 +164,5 @@ def _flops(report: Report) -> str:
 
 
 def _pool(report: Report) -> str:
-    pool = _number(report, "RegCount.RegPool")
+    pool = _number(report, f"{CONCLUSIONS}.RegisterPool")
     return "pool of ? a core" if pool is None else f"pool of {pool:g} a core, values alone"

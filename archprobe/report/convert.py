@@ -67,7 +67,7 @@ def converted(folder: Path, name: str) -> Report:
         "Version": __version__,
         "Date": date.isoformat(timespec="seconds"),
         "IsQuick": False,
-        "IsComplete": True,
+        "IsComplete": False,
         "Driver": driver,
         "Software": {"measured by": "Microsoft's ArchProbe"},
     }
@@ -77,7 +77,7 @@ def converted(folder: Path, name: str) -> Report:
             "Device": Findings(answers=limits),
             **{aspect: Findings(answers=own, curves=_marked(drawn[aspect], own)) for aspect, own in answers.items()},
         },
-    )
+    ).finished()
 
 
 def _marked(curves: Sequence[Curve], answers: Mapping[str, Answer]) -> tuple[Curve, ...]:

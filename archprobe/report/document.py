@@ -7,7 +7,8 @@
                   high, ...}, "Curves"}},
      ...}
 
-A key with a declined answer is omitted beside "Done", as in the original. Its entry in "Answers" gives the reason.
+A key with a declined answer is omitted beside "Done", as in the original. Its entry in "Answers" gives the reason. The
+last aspect of a complete report, "Conclusions", has the facts that follow from several numbers.
 `schema.json` beside this file is the same in JSON Schema.
 """
 
@@ -27,13 +28,14 @@ from typing import Any
 import jsonschema
 
 from archprobe.analysis.answer import Answer
+from archprobe.analysis.conclusions import conclusions
 from archprobe.curve import Findings
 from archprobe.devices.base import Facts
 from archprobe.errors import ReportError
 from archprobe.report.original import read_json
 
 FORMAT = 1
-HEADER = "ArchProbe"
+HEADER, CONCLUSIONS = "ArchProbe", "Conclusions"
 _SCHEMA = Path(__file__).parent / "schema.json"
 
 
@@ -67,7 +69,17 @@ class Report:
         return dataclasses.replace(self, aspects={**self.aspects, aspect: findings})
 
     def finished(self) -> Report:
-        return dataclasses.replace(self, header={**self.header, "IsComplete": True})
+        """Return the report as complete, with what its answers allow to conclude as a last aspect."""
+        answers = self.answers()
+
+        def number(key: str) -> Any:
+            return answers[key].value if key in answers else None
+
+        found = conclusions(number, is_cpu=bool(self.header["Driver"]["is_cpu"]))
+        complete = dataclasses.replace(self, header={**self.header, "IsComplete": True})
+        if not found:
+            return complete
+        return complete.with_aspect(CONCLUSIONS, Findings(answers=found, method="concluded from several numbers"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, which ``report_from_dict`` reads back."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from archprobe import session
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.cli import app
-from archprobe.confirm import confirmed
+from archprobe.confirm import confirmed, unconfirmed
 from archprobe.curve import Curve, Findings
 from archprobe.devices import open_device
 from archprobe.probes import all_probes
@@ -70,6 +70,19 @@ def test_what_one_run_saw_is_less_sure() -> None:
     assert "too much noise" in found.notes[-1]
 
 
+def test_before_the_second_run_an_answer_is_a_hint() -> None:
+    first = Findings(answers={"Key": rate(100, 98, 102), "Other": declined("ns", "noise")})
+    begun = unconfirmed(first)
+    hint = begun.answers["Key"]
+    assert (hint.value, hint.confidence, len(hint.notes)) == (100, 0.7, 1)
+    assert begun.answers["Other"] == first.answers["Other"]
+    # The second run says how sure it is now.
+    found = confirmed(begun, Findings(answers={"Key": rate(101)})).answers["Key"]
+    assert (found.value, found.confidence, found.notes) == (100, 0.9, ())
+    lone = confirmed(begun, Findings(answers={"Key": declined("GB/s", "too much noise")})).answers["Key"]
+    assert (lone.confidence, lone.notes) == (0.7, ("a second run did not see it: too much noise",))
+
+
 def test_a_declined_answer_leaves_no_mark() -> None:
     curve = Curve(name="c", x_label="x", y_label="y", x=(1.0, 2.0), y=(1.0, 2.0), marks={"Key": 2.0, "Other": 1.0})
     first = Findings(answers={"Key": rate(1), "Other": rate(1)}, curves=(curve,))
@@ -88,7 +101,7 @@ def test_three_runs_claim_alike(tmp_path: Path) -> None:
         session.run(open_device("opencl:0"), probes, path, is_quick=True)
         reports.append(load_report(path))
     for report in reports:
-        assert {f.runs for f in report.aspects.values() if f.state == "done"} == {2}
+        assert {f.runs for name, f in report.aspects.items() if f.state == "done" and name != "Conclusions"} == {2}
     claims = [{k: a for k, a in report.answers().items() if not a.is_declined} for report in reports]
     for one in claims:
         for other in claims:

@@ -44,7 +44,7 @@ def report(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_every_probe_ends_and_says_how(report: Report) -> None:
-    assert list(report.aspects) == [probe.aspect for probe in all_probes()]
+    assert list(report.aspects) == [*(probe.aspect for probe in all_probes()), "Conclusions"]
     for aspect, findings in report.aspects.items():
         assert findings.state in ("done", "not_applicable"), (aspect, findings.reason)
         assert findings.method, aspect
@@ -174,6 +174,10 @@ def test_second_runs_come_after_all_first_ones_and_go_on_too(device: Device, tmp
     with pytest.raises(KeyboardInterrupt):
         session.run(device, stopped, path)
     assert log == ["a", "b", "a"]
+    # Before its second run an answer is a hint, and nothing is concluded.
+    begun = load_report(path)
+    assert {answer.confidence for answer in begun.answers().values()} == {0.7}
+    assert list(begun.aspects) == ["A", "B"]
     report = session.run(device, probes, path)
     assert log == ["a", "b", "a", "a", "b"]
     assert [findings.runs for findings in report.aspects.values()] == [2, 2]

@@ -232,7 +232,7 @@ def test_a_cut_connection_is_no_finding_and_the_run_goes_on(address: str, tmp_pa
         target,
     )
     assert (list(report.aspects), report.aspects["X"].state, report.header["IsComplete"]) == (
-        ["Device", "X"],
+        ["Device", "X", "Conclusions"],
         "done",
         True,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from archprobe.report.convert import converted
+from romou.base.errors import UsageError
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
-from romou.devices.hardware import archprobe_report, load_device
-from romou.devices.hardware.conclusions import Conclusion, conclusions
-from romou.devices.hardware.spec import SCHEMA, spec_from_dict
+from romou.devices.hardware import archprobe_report, load_device, load_spec
+from romou.devices.hardware.similar import filled, nearest_of
+from romou.devices.hardware.spec import SCHEMA, HardwareSpec, spec_from_dict
 from romou.devices.targets import Target
 from romou.tuner.pruning import pruned_space
 
@@ -62,7 +63,8 @@ def test_a_phones_report_leads_to_texture_kernels(reports: None, name: str) -> N
         for one, other in (spaces, reversed(spaces)):
             drawn = one.sample(np.random.default_rng(7), 300)
             kept = sum(other.knows(config) and bool(other.is_valid(config)) for config in drawn)
-            assert kept >= 0.8 * len(drawn), (task.name, kept, len(drawn))
+            # The criterion "estimate" cuts at twice the default config's time, where many configs lie.
+            assert kept >= 0.75 * len(drawn), (task.name, kept, len(drawn))
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -85,86 +87,12 @@ def test_conclusions_agree_with_the_paper(reports: None, name: str) -> None:
     assert "serves images only" in found.source_of("l1_buffer_cache_bytes")
 
 
-def concluded(numbers: Mapping[str, Any], *, is_cpu: bool = False) -> Mapping[str, Conclusion]:
-    return conclusions(numbers.get, is_cpu=is_cpu)
-
-
-BUFFERS, IMAGES = "BufferCacheHierarchyPChase.CacheVectorCountLv", "ImageCacheHierarchyPChase.CachePixelCountLv"
-
-
-def test_two_levels_behind_buffers_are_the_first_and_the_last() -> None:
-    found = concluded({f"{BUFFERS}1": 16 * KB, f"{BUFFERS}2": 18 * KB, f"{BUFFERS}3": 256 * KB, f"{IMAGES}1": 8 * KB})
-    assert (found["l1_buffer_cache_bytes"].value, found["l2_cache_bytes"].value) == (16 * KB, 256 * KB)
-
-
-def test_a_large_first_level_is_passed_by_only_if_something_else_says_so() -> None:
-    numbers = {f"{BUFFERS}1": 120 * KB, f"{IMAGES}1": KB}
-    assert "l1_buffer_cache_bytes" not in concluded(numbers)
-    sure = [
-        concluded({**numbers, **more})["l1_buffer_cache_bytes"]
-        for more in (
-            {"Device.CacheSize": 128 * KB},
-            {"Device.CacheSize": 128 * KB, f"{IMAGES}2": 130 * KB},
-            {
-                "Device.CacheSize": 128 * KB,
-                f"{IMAGES}2": 130 * KB,
-                "ImageBandwidth.MaxBandwidth": 190.0,
-                "BufferBandwidth.MaxBandwidth": 96.0,
-            },
-        )
-    ]
-    assert [one.value for one in sure] == [0, 0, 0]
-    assert sure[0].confidence < sure[1].confidence < sure[2].confidence < 1
-
-
-def test_rates_within_the_noise_are_no_witness() -> None:
-    numbers = {f"{BUFFERS}1": 120 * KB, f"{IMAGES}1": KB}
-    noisy = {"ImageBandwidth.MaxBandwidth": 100.0, "BufferBandwidth.MaxBandwidth": 96.0}
-    assert "l1_buffer_cache_bytes" not in concluded(numbers | noisy)
-
-
-def test_a_cpu_has_one_warp_a_work_item_and_its_only_level_is_no_last_one() -> None:
-    found = concluded({f"{BUFFERS}1": 48 * KB, "Device.CacheSize": 32 << 20, f"{IMAGES}1": KB}, is_cpu=True)
-    assert found["warp_sizes"].value == [1]
-    assert (found["l1_buffer_cache_bytes"].value, found["l2_cache_bytes"].value) == (48 * KB, 32 << 20)
-
-
-def test_alus_need_no_clock() -> None:
-    registers = {
-        "RegCount.RegType": "Pooled",
-        "RegCount.FullRegConcurWorkgroupCount": 12,
-        "Device.SmCount": 2,
-        "WarpSizeMethodB.WarpThreadCount": 64,
-        "Gflops.FloatGflops": 890.0,
-    }
-    found = concluded(registers)
-    assert (found["alus_per_core"].value, found["clock_mhz"].value) == (384, 579)
-    by_order = concluded({**registers, "RunningOrder.ParallelWorkItems": 256})
-    assert by_order["alus_per_core"].value == 256
-    assert by_order["alus_per_core"].confidence > found["alus_per_core"].confidence
-    by_clock = concluded({"Device.ClockFrequency": 585, "Device.SmCount": 2, "Gflops.FloatGflops": 890.0})
-    assert by_clock["alus_per_core"].value == 380
-    assert "alus_per_core" not in concluded({**registers, "RegCount.RegType": "Dedicated"})
-
-
-def test_a_report_that_compared_both_spellings_is_not_overruled() -> None:
-    assert concluded({"Gflops.FloatArch": "SISD"})["has_scalar_vector_broadcast"].value is True
-    assert "has_scalar_vector_broadcast" not in concluded({"Gflops.FloatArch": "SISD", "Gflops.Autobroadcast": True})
-    assert "has_scalar_vector_broadcast" not in concluded({"Gflops.FloatArch": "SIMD"})
-    assert "has_scalar_vector_broadcast" not in concluded({"Gflops.FloatArch": "SISD", "Gflops.BroadcastPays": False})
-
-
 @pytest.mark.parametrize("does_pay", [True, False, None])
 def test_a_report_states_whether_autobroadcast_pays(does_pay: bool | None) -> None:
-    report = {"RegCount": {}, "Gflops": {"FloatArch": "SISD", "Autobroadcast": True, "BroadcastPays": does_pay}}
+    gflops = {"Done": True, "FloatArch": "SISD", "Autobroadcast": True, "BroadcastPays": does_pay}
+    report = {"RegCount": {}, "Gflops": gflops}
     _, facts = archprobe_report.facts_of(report, SCHEMA)
     assert facts["has_scalar_vector_broadcast"]["value"] is does_pay
-
-
-def test_memory_at_the_rate_of_dram_is_in_dram() -> None:
-    rates = {"BufferBandwidth.DramBandwidth": 11.0, "LocalMemBandwidth.MaxBandwidth": 11.5}
-    assert concluded(rates)["local_mem_place"].value == "dram"
-    assert concluded({**rates, "LocalMemBandwidth.MaxBandwidth": 79.0})["local_mem_place"].value == "on_chip"
 
 
 def test_what_a_report_does_not_hold_comes_from_the_nearest_of_its_family(
@@ -180,12 +108,72 @@ def test_what_a_report_does_not_hold_comes_from_the_nearest_of_its_family(
         spec, _ = load_device("partial"), load_device("partial")
     assert (spec.family, spec.is_mobile) == ("adreno", True)
     assert spec.local_mem_bandwidth_gbps == load_device(BY_HAND).local_mem_bandwidth_gbps
-    assert spec.source_of("local_mem_bandwidth_gbps").startswith(f"{BY_HAND}, the nearest known GPU: ")
+    assert spec.source_of("local_mem_bandwidth_gbps").startswith(f"{BY_HAND}, the nearest GPU that has it: ")
     # Limits of another device would be guesses that fail.
     assert spec.max_image_layers is None
     (said,) = (record.getMessage() for record in caplog.records)
     assert "local_mem_bandwidth_gbps" in said
-    assert "taken from Qualcomm Adreno 640" in said
+    assert "from Qualcomm Adreno 640 (Snapdragon 855, Pixel 4 XL) (16 of 16 numbers agree)" in said
+
+
+def a_spec(name: str, **facts: Any) -> HardwareSpec:
+    return HardwareSpec(name=name, title=name.upper(), sources=dict.fromkeys(facts, "measured"), **facts)
+
+
+def test_the_nearest_device_is_the_one_with_most_numbers_that_agree() -> None:
+    """Few numbers that agree to the last digit are no nearer device than many that agree within the noise."""
+    few = {"shader_cores": 2, "registers_per_lane": 96, "max_work_group_size": 1024, "l2_line_bytes": 64}
+    more = {"l2_cache_bytes": 131072, "dram_bandwidth_gbps": 30.0, "fp32_peak_gflops": 890.0, "clock_mhz": 585}
+    measured = a_spec("phone", **few, **more)
+    barely_known = a_spec("barely_known", **few, l2_bandwidth_gbps=1.0, local_mem_bandwidth_gbps=7.0)
+    true = a_spec("true", **few, **{**more, "clock_mhz": 590, "dram_bandwidth_gbps": 28.0}, l2_bandwidth_gbps=96.0)
+    stranger = a_spec("stranger", **few, **{key: 3 * value for key, value in more.items()}, fp16_rate=2)
+    ranked = nearest_of(measured, [stranger, barely_known, true])
+    assert [(other.name, agreeing, common) for other, agreeing, common in ranked] == [
+        ("true", 8, 8),
+        ("barely_known", 4, 4),
+    ]
+    complete = filled(measured, [stranger, barely_known, true], "a report")
+    # Several neighbours are asked, each for what the nearer ones do not know.
+    assert (complete.l2_bandwidth_gbps, complete.local_mem_bandwidth_gbps, complete.fp16_rate) == (96.0, 7.0, None)
+    assert complete.source_of("local_mem_bandwidth_gbps") == "barely_known, the nearest GPU that has it: measured"
+
+
+def test_what_was_filled_in_from_where_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    few = {"shader_cores": 2, "registers_per_lane": 96, "max_work_group_size": 1024, "l2_line_bytes": 64}
+    others = [a_spec("one", **few, clock_mhz=500, l2_cache_bytes=1024), a_spec("two", **few, fp32_peak_gflops=890.0)]
+    with caplog.at_level(logging.WARNING, "romou"):
+        filled(a_spec("phone", **few, clock_mhz=500), others, "phone.json")
+    (said,) = (record.getMessage() for record in caplog.records)
+    one, two = "l2_cache_bytes from ONE (5 of 5 numbers agree)", "fp32_peak_gflops from TWO (4 of 4 numbers agree)"
+    assert said.endswith(f"the nearest devices of its family: {one}; {two}")
+
+
+def test_a_pixel_4_with_gaps_is_nearest_to_its_own_gpu(tmp_path: Path) -> None:
+    """Without caches and bandwidths, too."""
+    report = json.loads((PIXEL4 / "ArchProbeReport.json").read_text())
+    aspects = [name for name in report if name not in ("Device", "RegCount", "WarpSizeMethodB")]
+    for left_out in (aspects[:3], aspects[3:6], aspects[6:9], aspects[:6], aspects[4:]):
+        path = tmp_path / f"without_{left_out[0]}_{len(left_out)}.json"
+        path.write_text(json.dumps({name: section for name, section in report.items() if name not in left_out}))
+        sources = load_spec(path).sources
+        assert sources["is_mobile"].startswith(f"{BY_HAND}, the nearest GPU that has it"), left_out
+
+
+def test_an_unfinished_report_is_no_device(tmp_path: Path) -> None:
+    whole = converted(PIXEL4, "phone")
+    cut = dataclasses.replace(whole, header={**whole.header, "IsComplete": False})
+    cut.save(tmp_path / "phone.json")
+    with pytest.raises(
+        UsageError, match="is an unfinished report of ArchProbe, whose numbers no second run"
+    ) as refused:
+        load_spec(tmp_path / "phone.json")
+    assert "phone.json" in str(refused.value)
+    assert "archprobe run" in str(refused.value.hint)
+    # Microsoft's tool writes what it has so far: such an aspect states nothing.
+    report = json.loads((PIXEL4 / "ArchProbeReport.json").read_text())
+    report["RegCount"]["Done"] = False
+    assert archprobe_report.facts_of(report, SCHEMA)[1]["registers_per_lane"]["value"] is None
 
 
 @pytest.mark.parametrize(
@@ -198,7 +186,7 @@ def test_what_a_report_does_not_hold_comes_from_the_nearest_of_its_family(
     ],
 )
 def test_the_family_of_an_unknown_device(driver: dict[str, str], warp: int, family: str | None) -> None:
-    report = {"ArchProbe": {"Driver": driver}, "WarpSizeMethodB": {"WarpThreadCount": warp}}
+    report = {"ArchProbe": {"Driver": driver}, "WarpSizeMethodB": {"Done": True, "WarpThreadCount": warp}}
     assert archprobe_report.family_of(report).get("family") == family
 
 

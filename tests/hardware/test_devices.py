@@ -333,7 +333,7 @@ def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
     """The source of a fact says so. Limits stay unknown, because kernels might not run."""
     plain, guessed = (Target(f"opencl -device=mali_g78{option}").spec for option in ("", " -facts=nearest"))
     assert (plain.l2_bandwidth_gbps, guessed.l2_bandwidth_gbps) == (None, 15.6)
-    assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest known GPU: Romou paper")
+    assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest GPU that has it: Romou paper")
     assert (guessed.warp_sizes, guessed.source_of("warp_sizes")) == (plain.warp_sizes, plain.source_of("warp_sizes"))
     assert plain.max_work_group_size is None
     assert (missing_facts(plain), missing_facts(guessed)) == (("clock_mhz", "l2_bandwidth_gbps"), ())

@@ -416,12 +416,13 @@ def test_a_cpu_s_report_excludes_nothing_that_only_gpus_have(tmp_path: Path, mon
     the cache behind it.
     """
     answers = {"value": 14.58, "unit": "GB/s", "low": 14.5, "high": 14.6}
+    driver = {"name": "A CPU", "driver": "1", "is_cpu": True}
     report = {
-        "ArchProbe": {"Version": "1", "Date": "2026", "Driver": {"name": "A CPU", "driver": "1", "is_cpu": True}},
-        "Device": {"CacheSize": 1 << 25, "SmCount": 2},
-        "BufferCacheHierarchyPChase": {"CacheVectorCountLv1": 32768},
-        "BufferBandwidth": {"MaxBandwidth": 14.58, "Details": {"Answers": {"MaxBandwidth": answers}}},
-        "LocalMemBandwidth": {"MaxBandwidth": 14.50},
+        "ArchProbe": {"Version": "1", "Date": "2026", "IsComplete": True, "Driver": driver},
+        "Device": {"Done": True, "CacheSize": 1 << 25, "SmCount": 2},
+        "BufferCacheHierarchyPChase": {"Done": True, "CacheVectorCountLv1": 32768},
+        "BufferBandwidth": {"Done": True, "MaxBandwidth": 14.58, "Details": {"Answers": {"MaxBandwidth": answers}}},
+        "LocalMemBandwidth": {"Done": True, "MaxBandwidth": 14.50},
     }
     (tmp_path / "a_cpu.json").write_text(json.dumps(report))
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))

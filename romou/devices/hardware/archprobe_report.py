@@ -1,6 +1,7 @@
 """ArchProbe's reports, this project's and Microsoft's, as facts of a device.
 
-Both hold {aspect: {key: number}}. A number that was not decided is missing, and so is the fact.
+Both hold {aspect: {key: number}}. A number that was not decided is missing, and so is the fact. Facts that follow from
+several numbers are ArchProbe's conclusions; of a report without any they are concluded here, by the same function.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from romou.devices.hardware.conclusions import conclusions, register_lanes
+from archprobe.analysis.conclusions import conclusions
+from romou.base.errors import UsageError
 
 # Fact -> its keys in a report. The first one that is there counts.
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -34,7 +36,22 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "clock_mhz": ("Device.ClockFrequency",),
     "has_scalar_vector_broadcast": ("Gflops.BroadcastPays",),
 }
-_HEADER = "ArchProbe"
+# Fact -> its key among ArchProbe's conclusions. A measured number goes before a conclusion.
+_CONCLUDED = {
+    "l1_buffer_cache_bytes": "BufferCacheSizeLv1",
+    "l2_cache_bytes": "CacheSizeLv2",
+    "l1_buffer_bandwidth_gbps": "BufferBandwidthLv1",
+    "l2_bandwidth_gbps": "BandwidthLv2",
+    "alus_per_core": "AluCount",
+    "register_lanes_per_core": "RegisterLanes",
+    "clock_mhz": "ClockFrequency",
+    "has_half_arithmetic": "HasHalf",
+    "fp16_rate": "HalfRate",
+    "has_scalar_vector_broadcast": "ScalarBroadcast",
+    "local_mem_place": "LocalMemPlace",
+    "constant_mem_place": "ConstMemPlace",
+}
+_HEADER, _CONCLUSIONS = "ArchProbe", "Conclusions"
 # Warps of Mali GPUs from Valhall on. Bifrost's have 4 or 8 work-items.
 _VALHALL_WARP = 16
 
@@ -45,8 +62,16 @@ def is_report(data: Any) -> bool:
 
 
 def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type, ...]]]) -> tuple[str, dict[str, Any]]:
-    """Return a report's title, and its facts in the form of a device file: one for each key of `schema`."""
+    """Return a report's title, and its facts in the form of a device file: one for each key of `schema`.
+
+    UsageError if ArchProbe has not ended the report: no second run has confirmed its numbers.
+    """
     header = data.get(_HEADER, {})
+    if header and not header.get("IsComplete"):
+        raise UsageError(
+            "it is an unfinished report of ArchProbe, whose numbers no second run has confirmed",
+            hint="`archprobe run` with the same --device and --output goes on where it was cut off.",
+        )
     driver = header.get("Driver", {})
     title = str(driver.get("name", "a device that Microsoft's ArchProbe measured"))
     maker = (
@@ -59,11 +84,9 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
         path = next((p for p in paths if _value(data, p) is not None), None)
         if path:
             measured[fact] = (_value(data, path), path)
-    measured |= _warps(data) | _registers(data)
-    concluded = conclusions(partial(_value, data), is_cpu=bool(driver.get("is_cpu")))
-    measured |= {
-        fact: (conclusion.value, conclusion.source) for fact, conclusion in concluded.items() if fact not in measured
-    }
+    is_cpu = bool(driver.get("is_cpu"))
+    measured |= _warps(data, is_cpu=is_cpu) | _register_file(data)
+    measured = _conclusions(data, is_cpu=is_cpu) | measured
     if "extensions" in driver:
         measured["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
     facts = {}
@@ -92,8 +115,10 @@ def family_of(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _value(data: Mapping[str, Any], path: str) -> Any:
+    """Return what a report states. Of an aspect that was cut off, a key holds a value in between, and is left out."""
     aspect, _, key = path.partition(".")
-    return data.get(aspect, {}).get(key)
+    section = data.get(aspect, {})
+    return section.get(key) if section.get("Done") else None
 
 
 def _interval(data: Mapping[str, Any], path: str) -> list[float] | None:
@@ -104,18 +129,32 @@ def _interval(data: Mapping[str, Any], path: str) -> list[float] | None:
     return None if low is None or high is None else [low, high]
 
 
-def _warps(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+def _warps(data: Mapping[str, Any], *, is_cpu: bool) -> dict[str, tuple[Any, str]]:
     paths = [
         p for p in ("WarpSizeMethodB.WarpThreadCount", "WarpSizeMethodA.WarpThreadCount") if _value(data, p) is not None
     ]
-    return {"warp_sizes": (sorted({int(_value(data, p)) for p in paths}), ", ".join(paths))} if paths else {}
+    if paths:
+        return {"warp_sizes": (sorted({int(_value(data, p)) for p in paths}), ", ".join(paths))}
+    return {"warp_sizes": ([1], "a CPU's driver runs the work-items of a group one by one")} if is_cpu else {}
 
 
-def _registers(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    kind, lanes = _value(data, "RegCount.RegType"), register_lanes(partial(_value, data))
-    registers: dict[str, tuple[Any, str]] = {}
-    if kind is not None:
-        registers["register_file"] = (str(kind).lower(), "RegCount.RegType")
-    if lanes is not None:
-        registers["register_lanes_per_core"] = (lanes, "RegCount.FullRegConcurWorkgroupCount / cores x warp")
-    return registers
+def _register_file(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    kind = _value(data, "RegCount.RegType")
+    return {} if kind is None else {"register_file": (str(kind).lower(), "RegCount.RegType")}
+
+
+def _conclusions(data: Mapping[str, Any], *, is_cpu: bool) -> dict[str, tuple[Any, str]]:
+    """Return fact -> (value, source) of what follows from several numbers, and how sure that is."""
+    stated = data.get(_CONCLUSIONS)
+    answers = (
+        stated["Details"]["Answers"]
+        if stated
+        else {key: answer.to_dict() for key, answer in conclusions(partial(_value, data), is_cpu=is_cpu).items()}
+    )
+    found = {}
+    for fact, key in _CONCLUDED.items():
+        answer = answers.get(key, {})
+        if (value := answer.get("value")) is not None:
+            source = f"concluded ({answer['confidence']:.2f} sure): {'; '.join((answer['reason'], *answer['notes']))}"
+            found[fact] = (value, source)
+    return found

@@ -95,6 +95,8 @@ def load_spec(path: Path) -> HardwareSpec:
     if archprobe_report.is_report(data):
         try:
             title, facts = archprobe_report.facts_of(data, SCHEMA)
+        except UsageError as error:
+            raise UsageError(f"device file {path}: {error.message}", hint=error.hint, path=str(path)) from error
         except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
             raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error

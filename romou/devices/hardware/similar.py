@@ -1,4 +1,4 @@
-"""The known device of the same family that is most similar to a measured one. It fills the gaps of a report."""
+"""The known devices of the same family that are most similar to a measured one. They fill the gaps of a report."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ from romou.devices.hardware.spec import SCHEMA, HardwareSpec
 
 logger = logging.getLogger("romou")
 
-# Devices are compared by at least this many numbers.
+# Numbers of two devices agree within this factor: ArchProbe's runs of one device do.
+_ALIKE = 1.25
+# A neighbour has at least this many numbers that agree, more than those that do not.
 _FEWEST = 4
+_MOST_ASKED = 3
 # Origins of the logged messages: each is logged once.
 _told: set[str] = set()
 
 
-def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> HardwareSpec | None:
-    """Return the candidate with the least distance from the spec. None if none shares enough numbers.
+def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> list[tuple[HardwareSpec, int, int]]:
+    """Return the most similar candidates, the nearest first: each with its numbers that agree, and all that both have.
 
-    The distance is the mean of |log2(a / b)| over the facts that both devices have.
+    A number that agrees counts for a candidate, any other one against it. Of two with the same count, the one with the
+    least mean |log2(a / b)| is nearer. The mean is no measure: it favours devices of which little is known.
     """
-    distances = {(distance(spec, other), other.name): other for other in candidates}
-    comparable = [key for key in distances if math.isfinite(key[0])]
-    return distances[min(comparable)] if comparable else None
+    ranked = []
+    for other in candidates:
+        octaves = _differences(spec, other)
+        agreeing = sum(octave <= math.log2(_ALIKE) for octave in octaves)
+        surplus = 2 * agreeing - len(octaves)
+        if agreeing >= _FEWEST and surplus > 0:
+            ranked.append((-surplus, sum(octaves) / len(octaves), other.name, other, agreeing, len(octaves)))
+    return [entry[3:] for entry in sorted(ranked)[:_MOST_ASKED]]
 
 
-def distance(spec: HardwareSpec, other: HardwareSpec) -> float:
-    """Return the difference of two devices in octaves. Infinite if they share too few numbers."""
+def _differences(spec: HardwareSpec, other: HardwareSpec) -> list[float]:
+    """Return |log2(a / b)| of each number that both devices have."""
     pairs = [(getattr(spec, key), getattr(other, key)) for key in SCHEMA]
-    ratios = [abs(math.log2(a / b)) for a, b in pairs if _is_number(a) and _is_number(b)]
-    return sum(ratios) / len(ratios) if len(ratios) >= _FEWEST else math.inf
+    return [abs(math.log2(a / b)) for a, b in pairs if _is_number(a) and _is_number(b)]
 
 
 def _is_number(value: object) -> bool:
@@ -38,21 +46,22 @@ def _is_number(value: object) -> bool:
 
 
 def filled(spec: HardwareSpec, candidates: Iterable[HardwareSpec], origin: str) -> HardwareSpec:
-    """Return the spec with unknown facts from the nearest candidate, which the log says once for each `origin`.
+    """Return the spec with unknown facts from the nearest candidates, which the log says once for each `origin`.
 
-    Limits stay unknown: kernels might not run.
+    A fact comes from the nearest candidate that knows it. Limits stay unknown: kernels might not run.
     """
-    other = nearest_of(spec, candidates)
-    if other is None:
-        return spec
-    complete = spec.guessed_from(other)
-    gained = [key for key in spec.unknown_facts() if getattr(complete, key) is not None]
-    if gained and origin not in _told:
+    taken = []
+    for other, agreeing, common in nearest_of(spec, candidates):
+        complete = spec.guessed_from(other)
+        gained = [key for key in spec.unknown_facts() if getattr(complete, key) is not None]
+        if gained:
+            taken.append(f"{', '.join(gained)} from {other.title} ({agreeing} of {common} numbers agree)")
+        spec = complete
+    if taken and origin not in _told:
         _told.add(origin)
         logger.warning(
-            "%s: the report holds no %s; taken from %s, the nearest device of its family",
+            "%s: what the report does not hold is taken from the nearest devices of its family: %s",
             origin,
-            ", ".join(gained),
-            other.title,
+            "; ".join(taken),
         )
-    return complete
+    return spec

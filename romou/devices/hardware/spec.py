@@ -163,7 +163,7 @@ class HardwareSpec:
         return self._filled(
             other,
             {
-                key: f"{other.name}, the nearest known GPU: {other.source_of(key)}"
+                key: f"{other.name}, the nearest GPU that has it: {other.source_of(key)}"
                 for key in self.unknown_facts()
                 if key not in LIMITS and key != "has_scalar_vector_broadcast"
             },
