@@ -38,10 +38,12 @@ from romou.api.tune import searching
 from romou.base.errors import RomouError
 from romou.base.files import replacing
 from romou.compiler.compilation import import_model
+from romou.driver.course import Course
 from romou.driver.finish import finish
 from romou.driver.kept_choice import choice_of
 from romou.driver.options import TuneOptions
-from romou.tools.report.table import number, ratio, table_of_numbers
+from romou.runtime.module.timed import ratio
+from romou.tools.report.table import number, table_of_numbers
 
 
 class _Clock:
@@ -78,21 +80,23 @@ def paused(
     keywords = asked | {"work_dir": records, "progress": False, "measure": {"build_workers": workers}}
     clock = _Clock(records.with_name(f"{records.name}.seconds"))
     options = TuneOptions.from_dict(keywords | {"callback": clock.note})
-    with searching(lambda: import_model(model, None, options.parsed_precision()), options) as (site, search, kernels):
+    with searching(lambda: import_model(model, None, options.parsed_precision()), options, Course()) as (
+        site,
+        search,
+        kernels,
+    ):
         imported_s = time.monotonic() - started
         tuned = None
         for total in trials:
             clock.start()
-            searched = search.run(kernels, trials=total)
+            searched = search.run(kernels, Course(), trials=total)
             clock.note()
             # A search without pauses would have begun then.
             started = time.monotonic() - imported_s - clock.seconds
             tuned = finish(
-                searched.compilation,
+                searched,
                 site,
-                searched.results,
-                started=started,
-                records=searched.records,
+                Course(started=started),
                 before=None if tuned is None else choice_of(tuned, searched.compilation),
             )
             summary = tuned.summary()

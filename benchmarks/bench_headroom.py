@@ -21,7 +21,8 @@ import click
 from rich.console import Console
 
 from pretrain_cost_model import train
-from romou.tools.report.table import ratio, table_of_numbers
+from romou.runtime.module.timed import ratio
+from romou.tools.report.table import table_of_numbers
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
 from romou.tuner.search.pretrained import PretrainedModel
 from romou.tuner.search.progress import NoProgress, Status

@@ -47,7 +47,8 @@ from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.backends.cuda import nvrtc
 from romou.runtime.module import Summary, TunedModel, random_inputs
-from romou.tools.report.table import number, ratio, table_of_numbers
+from romou.runtime.module.timed import ratio
+from romou.tools.report.table import number, table_of_numbers
 from torch_peer import Torch, gpu_clocks
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"

@@ -28,6 +28,7 @@ from kernel_references import FOLDER, prepare_references, reference_of
 from kernel_table import print_table
 from operator_lists import alexnet, conv43, paper_operators, square_products
 from romou.base.clock import timestamp
+from romou.base.deadline import Deadline
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
@@ -44,7 +45,7 @@ from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, RecordStore
-from romou.tuner.search import PriorKnowledge, TaskResult, TuningOptions, TuningSession, progress_of
+from romou.tuner.search import PriorKnowledge, SessionHooks, TaskResult, TuningOptions, TuningSession, progress_of
 from romou.tuner.search.pretrained import pretrained_for
 from torch_peer import Torch, gpu_clocks, repeats_of
 from tvm_peer import Tvm
@@ -88,7 +89,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
         builder = stack.enter_context(
             contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for))
         )
-        budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
+        budget = TuningOptions(trials=options.trials, seed=options.seed, batch_size=BATCH)
         wanted = [pruned_task(task, target) for task in tasks] if options.is_pruned else list(tasks)
         pretrained = pretrained_for(target)
         return TuningSession(
@@ -99,6 +100,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
             runner=runner,
             options=budget,
             prior=PriorKnowledge(pretrained=pretrained),
+            hooks=SessionHooks(stop_at=Deadline(options.seconds).before(0)),
         ).run(lambda: progress_of(True))
 
 

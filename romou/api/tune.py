@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,8 @@ from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
+from romou.driver.busy import ProcessorUse, warn_if_busy
+from romou.driver.course import Course
 from romou.driver.finish import finish
 from romou.driver.kept_choice import keep_choice, kept_choice
 from romou.driver.options import TuneOptions
@@ -70,17 +71,16 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
 
 def tune_one(import_now: Callable[[], ImportedModel], options: TuneOptions) -> TunedModel:
     """Tune a model for one shape."""
-    started = time.monotonic()
-    with searching(import_now, options) as (site, search, kernels):
-        searched = search.run(kernels)  # tasks -> pruned spaces -> measured candidates -> the best config of each
+    course = Course.of(options.progress)
+    with searching(import_now, options, course) as (site, search, kernels):
+        course = course.searching(options.seconds)
+        searched = search.run(kernels, course)  # tasks -> pruned spaces -> measured candidates -> best config of each
     try:
         compilation, folder = searched.compilation, searched.records
         tuned = finish(
-            compilation,
+            searched,
             site,
-            searched.results,
-            started=started,
-            records=folder,
+            course,
             max_memory=options.max_memory,
             verify=options.verify,
             before=None if folder is None else kept_choice(folder, compilation, site),
@@ -94,20 +94,25 @@ def tune_one(import_now: Callable[[], ImportedModel], options: TuneOptions) -> T
 
 @contextlib.contextmanager
 def searching(
-    import_now: Callable[[], ImportedModel], options: TuneOptions
+    import_now: Callable[[], ImportedModel], options: TuneOptions, course: Course
 ) -> Iterator[tuple[TimingSite, ModelSearch, DefaultKernels]]:
     """Yield the device, the search on it, and the imported model with default kernels to search on."""
     target, measure, address = options.parsed_target(), options.measure_options(), options.address()
+    use = ProcessorUse.now()
     if options.trials:
         check_linker(None if address else target.host)  # a server's host is checked when it is known
         nursery.begin()
     device = DeviceProbe(target, address, options.device_index(options.rpc))  # looked for meanwhile
-    imported = import_now()  # ONNX -> Relax
+    with course.doing("importing the model"):
+        imported = import_now()  # ONNX -> Relax
     with device.runner(measure, identify=options.trials > 0) as (site, runner), DeferredThread() as later:
         warn_of_stand_in(site)
         search = ModelSearch(site, runner, options, later)
         compilation = Compilation.of(imported, site.target, is_strict=options.strict or address is not None)
         # Relax -> fused functions and their tasks
-        kernels = DefaultKernels(compilation, options.max_memory, later if search.compiles_ahead else None)
+        with course.doing("compiling the model with default kernels"):
+            kernels = DefaultKernels(compilation, options.max_memory, later if search.compiles_ahead else None)
         device.wait_until_usable()
+        if options.trials and site.times_on_host:
+            warn_if_busy(use)
         yield site, search, kernels

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from romou.base.deadline import Deadline
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation
-from romou.driver.layer_times import noise_of
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
 from romou.driver.verify import OutputCheck, check_outputs
-from romou.runtime.module import Summary, TunedModel
+from romou.runtime.module import Summary, Timed, TunedModel
 from romou.tuner.search import TaskResult
 
-WHOLE_MODEL_ROUNDS = 5
+# A time has five rounds, and at least two after the deadline. A noisy one, and one that may be a speedup, has more.
+WHOLE_MODEL_ROUNDS, _LEAST_ROUNDS = 5, 2
+_MORE_ROUNDS = (10, 20)
 # A round of a short model is the median of several runs, because one run of 0.2 ms is timed to 2% only.
 _ROUND_MS = 10.0
 _MOST_RUNS = 20
@@ -46,6 +48,7 @@ class Finalist:
     base: the model that the same search returned earlier, or `default`.
     results: task key -> result, with the configs that the tuned model has.
     plain: summary of a model that is not timed.
+    deadline: the end of the budget. Times have fewer rounds after it.
     """
 
     site: TimingSite
@@ -55,6 +58,7 @@ class Finalist:
     results: Mapping[str, TaskResult]
     check: OutputCheck
     plain: Summary
+    deadline: Deadline = field(default_factory=Deadline)
 
     @property
     def is_tuned(self) -> bool:
@@ -106,21 +110,25 @@ class Finalist:
                 results[key] = replace(result, config=configs[key], best_ms=best_ms, is_default=is_default)
         return replace(self, tuned=built, check=check, results=results)
 
-    def timed(self) -> tuple[float, float, float]:
-        """Return the median times of the default and the tuned model in ms, and their noise (`noise_of`).
+    def timed(self) -> Timed:
+        """Return the times of the default and the tuned model. The same kernels are timed once.
 
-        A tuned model that seems slower is timed longer.
+        Noisy times are measured again, and so are times whose difference is within their noise.
         """
         models = (self.default.model, self.tuned.model)
-        times = alternate_times(models, self.site)
-        if self.is_tuned and np.median(times[1]) >= np.median(times[0]):
-            more = alternate_times(models, self.site, 2 * WHOLE_MODEL_ROUNDS)
-            times = [[*before, *after] for before, after in zip(times, more, strict=True)]
-        return float(np.median(times[0])), float(np.median(times[1])), max(map(noise_of, times))
+        samples = alternate_times(models, self.site, self.deadline)
+        for rounds in _MORE_ROUNDS:
+            times = Timed.of(*samples)
+            is_settled = not self.is_tuned or times.speedup is not None
+            if (is_settled and not times.is_noisy) or self.deadline.is_over:
+                break
+            more = alternate_times(models, self.site, self.deadline, rounds)
+            samples = [[*before, *after] for before, after in zip(samples, more, strict=True)]
+        return Timed.of(*samples)
 
 
 def alternate_times(
-    models: Sequence[TunedModel], site: TimingSite, rounds: int = WHOLE_MODEL_ROUNDS
+    models: Sequence[TunedModel], site: TimingSite, deadline: Deadline, rounds: int = WHOLE_MODEL_ROUNDS
 ) -> list[list[float]]:
     """Return the time of each model in each round, in ms. They are timed alternately, so drift hits all of them.
 
@@ -132,6 +140,8 @@ def alternate_times(
         longest = max(model.times(repeat=1)[0] for model in different)
         runs = min(_MOST_RUNS, max(1, int(_ROUND_MS / longest))) if longest else _MOST_RUNS
         for number in range(rounds):
+            if number >= _LEAST_ROUNDS and deadline.is_over:
+                break
             for model in different if number % 2 == 0 else reversed(different):
                 times[model].append(float(np.median(model.times(repeat=runs))))
     return [times[model] for model in models]

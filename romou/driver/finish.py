@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +12,17 @@ from typing import TYPE_CHECKING
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
+from romou.driver.course import Course
 from romou.driver.finalist import Built, Finalist
 from romou.driver.kept_choice import Choice
-from romou.driver.layer_times import LayerTime, time_layers
+from romou.driver.layer_times import time_layers
 from romou.driver.model import tuned_model
+from romou.driver.search import SearchedModel
 from romou.driver.site import TimingSite
 from romou.driver.summary import layer_rows, unmeasured, warn_of_host, where_nodes_run
 from romou.driver.verify import check_outputs, check_stability, wrong_outputs
 from romou.driver.whole_model_choice import with_what_helps
-from romou.runtime.module import LayerRow, Summary, TunedModel
+from romou.runtime.module import LayerRow, Summary, Timed, TunedModel
 from romou.tuner.search import TaskResult
 
 if TYPE_CHECKING:
@@ -31,25 +32,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-# The share of the search's time that the choice of kernels by times of the whole model may take.
-CHOICE_SHARE = 0.1
+# Longest check that outputs are the same from run to run.
+_MOST_STABILITY_S, _LEAST_STABILITY_S = 5.0, 0.5
 
 
 def finish(
-    compilation: Compilation,
+    searched: SearchedModel,
     site: TimingSite,
-    results: Mapping[str, TaskResult],
+    course: Course,
     *,
-    started: float,
-    records: Path | None = None,
     max_memory: int | None = None,
     verify: bool = True,
     before: Choice | None = None,
 ) -> TunedModel:
     """Assemble the model with the best configs, compare it with onnxruntime and with the default kernels.
 
-    results: task key -> result of the search.
-    started: the search began at this `time.monotonic()`. The summary counts seconds from then.
     before: the configs that an earlier search of the same tasks chose. The model has these if they are faster.
     max_memory, verify: see `tune`.
 
@@ -58,64 +55,105 @@ def finish(
     NumericError
         The outputs are wrong, and `verify` is True.
     """
-    budget_s, began = CHOICE_SHARE * (time.monotonic() - started), time.monotonic()
-    plain = unmeasured(compilation, site.named, rows=())
-    finalist = _assembled(compilation, site, results, max_memory, plain)
-    if finalist.check.is_wrong and site.target.limits.has_fp16_arithmetic:
-        finalist = _with_fp32_sums(finalist)
-    # A round of the choice takes about as long as this.
-    assembling_s = time.monotonic() - began
-    searched, layers = finalist, _layer_times(finalist, compilation.alternatives)
-    is_by_estimate = any(result.estimated_ms is not None for result in results.values())
-    # A stand-in's times say nothing of the target's device.
-    is_by_times = not is_by_estimate and _has_default_times(finalist.results)
-    if is_by_times:
-        finalist = _with_base(finalist, before, max_memory)
-    if is_by_times and (finalist.is_tuned or finalist.changed()):
-        stop_at = time.monotonic() + budget_s - assembling_s
-        finalist, times = _of_what_helps(finalist, layers, lambda: time.monotonic() < stop_at)
-    else:
-        times = finalist.timed()
-    if _has_untimed_kernels(finalist, searched):
-        layers = _layer_times(finalist, compilation.alternatives)
+    may_choose = course.may_choose()
+    with course.doing("compiling the model with the best kernels, and checking its outputs"):
+        finalist = _assembled(searched, site, max_memory, course)
+        if finalist.check.is_wrong and site.target.limits.has_fp16_arithmetic:
+            finalist = _with_fp32_sums(finalist)
+    end = _Finish(searched, course, finalist)
+    end.choose(before, max_memory, may_choose)
+    finalist = end.finalist
     if finalist.check.is_wrong:
-        _report_wrong_outputs(finalist, records, verify=verify)
-    with site.alone():
-        check_stability(finalist.tuned.model, compilation.imported)
-    default_ms, tuned_ms, noise = times
-    final, model = finalist.tuned.compilation, finalist.tuned.model
-    summary = Summary(
-        target=str(finalist.site.named),
-        device=finalist.site.name,
-        rows=_timed_rows(finalist, compilation.alternatives, layers),
-        default_ms=default_ms,
-        tuned_ms=tuned_ms,
-        noise=noise,
-        relative_l2_error=finalist.check.error,
-        tolerance=finalist.check.limit,
-        outcomes=_count_outcomes(finalist.results),
-        seconds=time.monotonic() - started,
-        launching=model.launching,
-        records=None if records is None else str(records),
-        **{**where_nodes_run(final), "host": model.host_times()},
-        precision=plain.precision,
-        fp32_layers=plain.fp32_layers,
-        memory=model.summary().memory,
-        checked_on="" if finalist.check.error is None else finalist.site.name,
-        stands_in_for=finalist.site.stands_in_for,
-        is_by_estimate=is_by_estimate,
-    )
+        _report_wrong_outputs(finalist, searched.records, verify=verify)
+    with course.doing("checking that outputs stay the same from run to run"), site.alone():
+        limit_s = max(_LEAST_STABILITY_S, min(_MOST_STABILITY_S, course.deadline.left_s / 2))
+        check_stability(finalist.tuned.model, searched.compilation.imported, limit_s=limit_s)
+    summary = end.summary()
     warn_of_host(summary)
-    return model.with_summary(summary)
+    return finalist.tuned.model.with_summary(summary)
 
 
-def _assembled(
-    compilation: Compilation,
-    site: TimingSite,
-    results: Mapping[str, TaskResult],
-    max_memory: int | None,
-    plain: Summary,
-) -> Finalist:
+class _Finish:
+    """The finalist of a search, and its times so far."""
+
+    def __init__(self, searched: SearchedModel, course: Course, finalist: Finalist) -> None:
+        self._searched, self._course = searched, course
+        self.finalist = finalist
+        results = searched.results.values()
+        self._is_by_estimate = any(result.estimated_ms is not None for result in results)
+        self._layers = self._time_layers()
+        self._times = Timed(default_ms=None, tuned_ms=None)
+
+    def choose(self, before: Choice | None, max_memory: int | None, may_choose: Callable[[], bool]) -> None:
+        """Choose among the kernels found, the default ones, and those of an earlier choice, by times of the model."""
+        searched = self.finalist
+        # A stand-in's times say nothing of the target's device.
+        is_by_times = not self._is_by_estimate and _has_default_times(self.finalist.results)
+        if is_by_times:
+            self.finalist = _with_base(self.finalist, before, max_memory)
+        if is_by_times and (self.finalist.is_tuned or self.finalist.changed()):
+            with self._course.doing("choosing among the kernels by times of the whole model"):
+                self.finalist = with_what_helps(self.finalist, self._layers, may_choose)
+        self._time()
+        if is_by_times and self.finalist.is_tuned and self._times.saved_ms <= 0:
+            self.finalist = self.finalist.with_default_kernels()
+            self._time()
+        if _has_untimed_kernels(self.finalist, searched):
+            self._layers = self._time_layers()
+
+    def _time(self) -> None:
+        with self._course.doing("timing the whole model"):
+            self._times = self.finalist.timed()
+
+    def _time_layers(self) -> dict[str, Timed]:
+        default, tuned = ((built.compilation, built.model) for built in (self.finalist.default, self.finalist.tuned))
+        with self._course.doing("timing each layer"), self.finalist.site.alone():
+            return time_layers(default, tuned, self._searched.compilation.alternatives, self._course.deadline)
+
+    def summary(self) -> Summary:
+        """Return the summary of the finalist."""
+        finalist, records = self.finalist, self._searched.records
+        final, model, plain = finalist.tuned.compilation, finalist.tuned.model, finalist.plain
+        return Summary(
+            target=str(finalist.site.named),
+            device=finalist.site.name,
+            rows=self._rows(),
+            **vars(self._times),
+            relative_l2_error=finalist.check.error,
+            tolerance=finalist.check.limit,
+            outcomes=_count_outcomes(finalist.results),
+            seconds=self._course.seconds,
+            launching=model.launching,
+            records=None if records is None else str(records),
+            **{**where_nodes_run(final), "host": model.host_times()},
+            precision=plain.precision,
+            fp32_layers=plain.fp32_layers,
+            memory=model.summary().memory,
+            checked_on="" if finalist.check.error is None else finalist.site.name,
+            stands_in_for=finalist.site.stands_in_for,
+            is_by_estimate=self._is_by_estimate,
+        )
+
+    def _rows(self) -> tuple[LayerRow, ...]:
+        """Return a row for each task, with times in the two final models instead of those of the search.
+
+        Candidates are timed far apart, between builds. Their times choose a config; a table of them would not add up.
+        """
+        results, defaults = self.finalist.results, self.finalist.default.configs()
+        configs, rows = self.finalist.tuned.configs(), []
+        for row in layer_rows(self.finalist.tuned.compilation, results, self._searched.compilation.alternatives):
+            if row.key in self._layers:
+                row = replace(row, **dataclasses.asdict(self._layers[row.key]))
+            # The kernel is the default one: a difference would be noise.
+            if row.key in defaults and configs[row.key] == defaults[row.key]:
+                row = replace(row, **dataclasses.asdict(row.of_default()))
+            rows.append(row)
+        return tuple(rows)
+
+
+def _assembled(searched: SearchedModel, site: TimingSite, max_memory: int | None, course: Course) -> Finalist:
+    compilation, results = searched.compilation, searched.results
+    plain = unmeasured(compilation, site.named, rows=())
     configs = {key: result.config for key, result in results.items()}
     # Both models leave a task without a working config to TVM's schedules.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
@@ -126,20 +164,23 @@ def _assembled(
     default = Built(compilation=default_compilation, model=tuned_model(default_compilation, site, plain))
     best_ms = {key: result.estimated_ms or result.best_ms for key, result in results.items()}
     best_s = {key: time_ms / 1e3 for key, time_ms in best_ms.items() if time_ms is not None}
-    joined = compilation.joined_where_faster(best_s)
-    tuned_compilation = joined.with_configs(configs).within(max_memory)
-    tuned_results = [results[task.key] for task in compilation.tasks if task.key in results]
-    has_other_configs = any(result.config is not None and not result.is_default for result in tuned_results)
-    is_tuned = joined is not compilation or has_other_configs
-    model = tuned_model(tuned_compilation, site, plain) if is_tuned else default.model
+    tuned_compilation = compilation.joined_where_faster(best_s).with_configs(configs).within(max_memory)
+    tuned = Built(compilation=tuned_compilation, model=default.model)
+    if tuned.configs() != default.configs():
+        tuned = replace(tuned, model=tuned_model(tuned_compilation, site, plain))
+        sources = tuned.model.sources()
+        if sources and sources == default.model.sources():
+            # Knobs without an effect: the kernels are the default ones.
+            tuned = default
     return Finalist(
         site=site,
         default=default,
         base=default,
-        tuned=Built(compilation=tuned_compilation, model=model),
+        tuned=tuned,
         results=results,
-        check=check_outputs(model, compilation.imported, site.target),
+        check=check_outputs(tuned.model, compilation.imported, site.target),
         plain=plain,
+        deadline=course.deadline,
     )
 
 
@@ -156,10 +197,10 @@ def _with_fp32_sums(finalist: Finalist) -> Finalist:
     tasks = [*finalist.tuned.compilation.tasks, *default_compilation.tasks]
     configs = with_fp32_sums(tasks, finalist.tuned.compilation.configs, site.target)
     compilation = finalist.tuned.compilation.for_target(site.target).with_configs(configs)
-    default, tuned = (
-        Built(compilation=each, model=tuned_model(each, site, finalist.plain))
-        for each in (default_compilation, compilation)
-    )
+    default = Built(compilation=default_compilation, model=tuned_model(default_compilation, site, finalist.plain))
+    tuned = replace(default, compilation=compilation)
+    if tuned.configs() != default.configs():
+        tuned = replace(tuned, model=tuned_model(compilation, site, finalist.plain))
     return Finalist(
         site=site,
         default=default,
@@ -168,6 +209,7 @@ def _with_fp32_sums(finalist: Finalist) -> Finalist:
         results={key: replace(result, config=configs.get(key)) for key, result in finalist.results.items()},
         check=check_outputs(tuned.model, compilation.imported, site.target),
         plain=finalist.plain,
+        deadline=finalist.deadline,
     )
 
 
@@ -203,18 +245,6 @@ def _with_base(finalist: Finalist, choice: Choice | None, max_memory: int | None
     return replace(finalist, base=Built(compilation=compilation, model=model))
 
 
-def _of_what_helps(
-    finalist: Finalist, layers: Mapping[str, LayerTime], has_time: Callable[[], bool]
-) -> tuple[Finalist, tuple[float, float, float]]:
-    """Return the model with those kernels that make it faster, or the default one, and its `Finalist.timed`."""
-    finalist = with_what_helps(finalist, layers, has_time)
-    times = finalist.timed()
-    if finalist.is_tuned and times[1] >= times[0]:
-        finalist = finalist.with_default_kernels()
-        times = finalist.timed()
-    return finalist, times
-
-
 def _has_untimed_kernels(finalist: Finalist, searched: Finalist) -> bool:
     """Return whether a task has neither its default config nor the one that `searched` has."""
     timed = [built.configs() for built in (searched.default, searched.tuned)]
@@ -222,29 +252,6 @@ def _has_untimed_kernels(finalist: Finalist, searched: Finalist) -> bool:
     return final.keys() != timed[1].keys() or any(
         config not in [configs.get(key) for configs in timed] for key, config in final.items()
     )
-
-
-def _layer_times(finalist: Finalist, alternatives: Mapping[str, tuple[str, ...]]) -> dict[str, LayerTime]:
-    default, tuned = ((built.compilation, built.model) for built in (finalist.default, finalist.tuned))
-    with finalist.site.alone():
-        return time_layers(default, tuned, alternatives)
-
-
-def _timed_rows(
-    finalist: Finalist, alternatives: Mapping[str, tuple[str, ...]], layers: Mapping[str, LayerTime]
-) -> tuple[LayerRow, ...]:
-    """Return a row for each task, with times in the two final models instead of those of the search.
-
-    Candidates are timed far apart, between builds. Their times choose a config; a table of them would not add up.
-    """
-    rows = []
-    for row in layer_rows(finalist.tuned.compilation, finalist.results, alternatives):
-        if row.key in layers:
-            is_default = row.key in finalist.results and finalist.results[row.key].is_default
-            time = layers[row.key].of_default() if is_default else layers[row.key]
-            row = replace(row, **dataclasses.asdict(time))
-        rows.append(row)
-    return tuple(rows)
 
 
 def _has_default_times(results: Mapping[str, TaskResult]) -> bool:

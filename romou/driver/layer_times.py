@@ -5,61 +5,37 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from romou.base.deadline import Deadline
 from romou.base.errors import RomouError
 from romou.compiler.compilation import Compilation
-from romou.runtime.module import Argument, ScheduledFunction, TunedModel
+from romou.runtime.module import Argument, ScheduledFunction, Timed, TunedModel
 from romou.tools.regression.timing import REPEATS, Subject, launches_of, operator_subject
 
 logger = logging.getLogger("romou")
 
-# Each round times one side, then the other. A round is the median of REPEATS.
-ROUNDS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerTime:
-    """Times of one call of a task's kernels.
-
-    default_ms, tuned_ms: medians over the rounds, in milliseconds.
-    noise: half the range of the rounds over their median, of the noisier side.
-    """
-
-    default_ms: float
-    tuned_ms: float
-    noise: float
-
-    @property
-    def is_faster(self) -> bool:
-        """True if the tuned kernels take less time."""
-        return self.tuned_ms < self.default_ms
-
-    def of_default(self) -> LayerTime:
-        """Return the times where the default kernels are kept."""
-        return replace(self, tuned_ms=self.default_ms)
-
-
-def noise_of(samples: Sequence[float]) -> float:
-    """Return half the range of `samples` over their median."""
-    middle = statistics.median(samples)
-    return (max(samples) - min(samples)) / 2 / middle if middle else 0.0
+# Each round times one side, then the other. A round is the median of REPEATS. Noisy times have more rounds.
+ROUNDS, MOST_ROUNDS = 3, 9
 
 
 def time_layers(
     default: tuple[Compilation, TunedModel],
     tuned: tuple[Compilation, TunedModel],
     alternatives: Mapping[str, tuple[str, ...]],
-) -> dict[str, LayerTime]:
-    """Return task key -> times, for each task of the tuned model.
+    deadline: Deadline,
+) -> dict[str, Timed]:
+    """Return task key -> times of one call of its kernels, for each task of the tuned model.
 
     A kernel that is the same in both models is timed once. A kernel that cannot be timed has a warning and no entry.
+    After the deadline, the others have none either.
 
     alternatives: key of a joined task -> keys of the tasks that it replaces in the default model.
     """
     sides = [_functions_by_task(compilation) for compilation, _ in (default, tuned)]
-    times: dict[str, LayerTime] = {}
+    times: dict[str, Timed] = {}
     for key, after in sides[1].items():
+        if deadline.is_over:
+            break
         parts = (key,) if key in sides[0] else alternatives.get(key, ())
         # A kernel that only the tuned model has is its own default.
         before = [sides[0][part] for part in parts if part in sides[0]]
@@ -72,8 +48,7 @@ def time_layers(
         except (RomouError, RuntimeError) as error:
             logger.warning("%s is not timed in the model: %s", after.name, str(error).splitlines()[0])
             continue
-        default_ms, tuned_ms = statistics.median(rounds[0]), statistics.median(rounds[-1])
-        times[key] = LayerTime(default_ms=default_ms, tuned_ms=tuned_ms, noise=max(map(noise_of, rounds)))
+        times[key] = Timed.of(rounds[0], rounds[-1])
     return times
 
 
@@ -90,7 +65,9 @@ def _alternately(sides: Sequence[Sequence[Subject]]) -> list[list[float]]:
     """Return the milliseconds of each round of each side, summed over the side's kernels."""
     launches: dict[tuple[int, int], int] = {}
     rounds: list[list[float]] = [[] for _ in sides]
-    for number in range(ROUNDS):
+    for number in range(MOST_ROUNDS):
+        if number >= ROUNDS and not Timed.of(rounds[0], rounds[-1]).is_noisy:
+            break
         # The order is reversed each round: drift hits both sides alike.
         for side in range(len(sides)) if number % 2 == 0 else reversed(range(len(sides))):
             total = 0.0

@@ -447,8 +447,11 @@ class TuneOptions(DeviceOptions):
     )
     seconds: float | None = number(
         None,
-        "Stop searching after this time. The model is compiled with the best configs until then.",
-        help_text="Stop tuning after this time.",
+        """
+        Time of the call after the model is compiled: the search, and the choice, the checks and the times of the model
+        after it. The model has the best configs until then.
+        """,
+        help_text="Time for search, checks and timing, after the model is compiled.",
     )
     no_progress: int | None = whole(
         None,
@@ -638,7 +641,6 @@ class TuneOptions(DeviceOptions):
 
         return TuningOptions(
             trials=self.trials,
-            seconds=self.seconds,
             no_progress=self.no_progress,
             explorer=self.explorer,
             seed=self.seed,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from romou.compiler.compilation import Compilation
 from romou.driver.ahead import DefaultKernels, DeferredThread
+from romou.driver.course import Course
 from romou.driver.options import TuneOptions
 from romou.driver.records import open_records
 from romou.driver.site import TimingSite
@@ -66,7 +67,7 @@ class ModelSearch:
         """
         return self._options.trials > 0 and self._options.max_memory is None and self._site.has_own_cores
 
-    def run(self, kernels: DefaultKernels, trials: int | None = None) -> SearchedModel:
+    def run(self, kernels: DefaultKernels, course: Course, trials: int | None = None) -> SearchedModel:
         """Search the best config of each task. trials: another number than that of the options.
 
         If some default kernels cannot be compiled, their nodes fall back, and the search goes on with the tasks of the
@@ -75,7 +76,7 @@ class ModelSearch:
         options = self._options if trials is None else replace(self._options, trials=trials)
         kernels.lowered.check_variant()
         try:
-            results, records = self._tune(kernels.lowered, options, kernels.ending_early(options.callback))
+            results, records = self._tune(kernels.lowered, options, kernels.ending_early(options.callback), course)
         except Exception:
             self._later.start()
             # A kernel that cannot be compiled may have no reference either.
@@ -84,11 +85,11 @@ class ModelSearch:
         self._later.start()
         compilation = kernels.compiled()
         if kernels.has_failed:
-            results, records = self._tune(compilation, options, options.callback)
+            results, records = self._tune(compilation, options, options.callback, course)
         return SearchedModel(compilation=compilation, results=results, records=records)
 
     def _tune(
-        self, compilation: Compilation, options: TuneOptions, callback: TrialCallback | None
+        self, compilation: Compilation, options: TuneOptions, callback: TrialCallback | None, course: Course
     ) -> tuple[Mapping[str, TaskResult], Path | None]:
         """Return the results by task key, and the folder of the records."""
         site = self._site
@@ -118,7 +119,12 @@ class ModelSearch:
                     database=ScheduleDatabase() if options.database else None,
                     is_stand_in=bool(site.stands_in_for),
                 ),
-                hooks=SessionHooks(callback=callback, meanwhile=self._later.start),
+                hooks=SessionHooks(
+                    callback=callback,
+                    meanwhile=self._later.start,
+                    stop_at=course.deadline.before(course.left_for_finish_s),
+                    confirm_until=course.deadline.before(course.left_for_finish_s / 2),
+                ),
             )
             return session.run(lambda: progress_of(options.progress)), folder
 

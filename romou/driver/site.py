@@ -49,6 +49,11 @@ class TimingSite:
         """True if kernels and the compiler run on different cores."""
         return self.device is not None and not self.device.is_host_cpu
 
+    @property
+    def times_on_host(self) -> bool:
+        """True if kernels run on the processor of this machine."""
+        return self.remote is None and self.device is not None and self.device.is_host_cpu
+
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that keeps other processes of this user from timing on an attached device.
 

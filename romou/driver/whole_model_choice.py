@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ import tvm
 from romou.compiler.compilation import Compilation
 from romou.driver.ahead import assembled_in
 from romou.driver.finalist import Built, Finalist, alternate_times
-from romou.driver.layer_times import LayerTime
+from romou.runtime.module import Timed
 
 # Keys of tasks that have their new kernels.
 Kept: TypeAlias = frozenset[str]
@@ -30,7 +31,7 @@ GROUPS = 4
 MOST_ROUNDS = 4
 
 
-def with_what_helps(finalist: Finalist, layers: Mapping[str, LayerTime], has_time: Callable[[], bool]) -> Finalist:
+def with_what_helps(finalist: Finalist, layers: Mapping[str, Timed], has_time: Callable[[], bool]) -> Finalist:
     """Return the finalist with those new kernels that make the model faster.
 
     layers: task key -> times of the default and of the tuned kernel beside each other. These decide against a config
@@ -38,15 +39,15 @@ def with_what_helps(finalist: Finalist, layers: Mapping[str, LayerTime], has_tim
     has_time: whether a round of compilations and timings may begin.
     """
     common = finalist.changed() & finalist.base.configs().keys()
-    slower = {key for key in common & layers.keys() if not layers[key].is_faster}
+    slower = {key for key in common & layers.keys() if layers[key].saved_ms <= 0}
     if slower:
         finalist = finalist.without(slower)
     helpful = frozenset(common & finalist.changed())
-    if helpful:
+    if helpful and not finalist.deadline.is_over:
         calls = {task.key: task.calls for task in finalist.tuned.compilation.tasks}
         base_ms = {row.key: row.tuned_ms for row in finalist.base.model.summary().rows}
         saved_ms = {
-            key: calls[key] * ((base_ms.get(key) or layers[key].default_ms) - layers[key].tuned_ms)
+            key: calls[key] * replace(layers[key], default_ms=base_ms.get(key) or layers[key].default_ms).saved_ms
             if key in layers
             else 0.0
             for key in helpful
@@ -132,7 +133,7 @@ class _Variants:
         shares = {}
         for kept in sets:
             built = self._built[kept] if kept in self._built else self._finalist.built(compiled[kept])
-            pair = alternate_times((built.model, self._built[best].model), self._finalist.site)
+            pair = alternate_times((built.model, self._built[best].model), self._finalist.site, self._finalist.deadline)
             shares[kept] = float(np.median(pair[0]) / np.median(pair[1]))
             if all(time < other for time, other in zip(*pair, strict=True)):
                 self._built[kept] = built
@@ -164,5 +165,5 @@ def _not_slower_than_base(finalist: Finalist) -> Finalist:
     base, tuned = finalist.base.model, finalist.tuned.model
     if base is finalist.default.model or base is tuned:
         return finalist
-    times = alternate_times((base, tuned), finalist.site)
+    times = alternate_times((base, tuned), finalist.site, finalist.deadline)
     return finalist if np.median(times[1]) < np.median(times[0]) else finalist.without(finalist.changed())

@@ -6,6 +6,8 @@ import dataclasses
 import io
 import sys
 import types
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,38 +18,19 @@ from romou.runtime.module import LayerRow, Summary
 from romou.tools.report.table import layer_table, print_summary
 
 
-@dataclasses.dataclass
-class FakeRow:
-    name: str
-    calls: int
-    default_ms: float | None
-    tuned_ms: float | None
-    gflops: float | None = 12.5
-    speedup: float | None = None
-    trials: int = 3
-    noise: float | None = None
-    nodes: tuple[str, ...] = ()
+def layer(name: str, calls: int, default_ms: float | None, tuned_ms: float | None, **fields: Any) -> LayerRow:
+    more = {"trials": 3, "flops": 12_500_000, "config": {}} | fields
+    return LayerRow(name=name, calls=calls, default_ms=default_ms, tuned_ms=tuned_ms, **more)
 
 
-@dataclasses.dataclass
-class FakeSummary:
-    rows: list[FakeRow]
-    default_ms: float | None
-    tuned_ms: float | None
-    relative_l2_error: float | None
-    noise: float | None = None
-    is_right: bool | None = None
-    memory: MemoryUse | None = None
-    host: tuple[()] = ()
-    moved: tuple[()] = ()
-    by_tvm: tuple[()] = ()
-    stand_in: str = ""
-    shapes: tuple[()] = ()
-    floats: tuple[()] = ()
-    run_time: str = ""
+def summary_of(
+    rows: Sequence[LayerRow], default_ms: float | None, tuned_ms: float | None, error: float | None, **fields: Any
+) -> Summary:
+    made = Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0)
+    return dataclasses.replace(made, default_ms=default_ms, tuned_ms=tuned_ms, relative_l2_error=error, **fields)
 
 
-def text_of(summary: FakeSummary) -> str:
+def text_of(summary: Summary) -> str:
     out = io.StringIO()
     print_summary(summary, Console(file=out, width=120))
     return out.getvalue()
@@ -55,16 +38,12 @@ def text_of(summary: FakeSummary) -> str:
 
 def test_memory_is_told_where_it_is_known() -> None:
     use = MemoryUse(weights=3 << 20, inputs=0, tensors=1 << 19, least=1, workspaces=0)
-    text = text_of(FakeSummary([], None, None, 1e-6, is_right=True, memory=use))
+    text = text_of(summary_of([], None, None, 1e-6, memory=use))
     assert "3.50 MiB of memory on the device: 3.00 weights, 0.00 inputs, 0.50 activations, workspaces and out" in text
 
 
 def test_sums_and_order() -> None:
-    text = text_of(
-        FakeSummary(
-            [FakeRow("small", 1, 1.0, 0.5, speedup=2.0), FakeRow("[big]", 3, 2.0, 1.0, speedup=2.0)], 8.0, 4.0, 1.5e-6
-        )
-    )
+    text = text_of(summary_of([layer("small", 1, 1.0, 0.5), layer("[big]", 3, 2.0, 1.0)], 8.0, 4.0, 1.5e-6))
     lines = text.splitlines()
     assert text.index("[big]") < text.index("small")
     footer = next(line for line in lines if "all calls" in line)
@@ -85,29 +64,29 @@ def test_sums_and_order() -> None:
 
 
 def test_noise_is_beside_times() -> None:
-    text = text_of(FakeSummary([FakeRow("a", 1, 2.0, 1.0, noise=0.034)], 2.5, 1.25, 1e-6, noise=0.12))
+    text = text_of(summary_of([layer("a", 1, 2.0, 1.0, noise=0.034)], 2.5, 1.25, 1e-6, noise=0.12))
     line = next(line for line in text.splitlines() if line.startswith("│ a"))
     assert [cell.strip() for cell in line.split("│")[2:6]] == ["1", "2.000", "1.000", "±3%"]
     assert "1.250 ms tuned: 2.00x (±12%)." in text
 
 
 def test_a_search_that_found_nothing_says_so() -> None:
-    assert "Whole model: 4.000 ms with default schedules; no faster config found." in text_of(
-        FakeSummary([], 4.0, 4.0, 1e-6)
+    assert "Whole model: 4.000 ms with default schedules; no faster configs found." in text_of(
+        summary_of([], 4.0, 4.0, 1e-6)
     )
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    table = layer_table([FakeRow("a", 1, 1.0, None, gflops=None), FakeRow("b", 1, 1.0, 1.0)])
+    table = layer_table([layer("a", 1, 1.0, None), layer("b", 1, 1.0, 1.0)])
     assert table.columns[2].footer == "2.000"
     assert table.columns[3].footer == "-"
-    text = text_of(FakeSummary([], None, None, None))
+    text = text_of(summary_of([], None, None, None))
     assert "Against onnxruntime: not checked." in text
     assert "Whole model" not in text
 
 
 def test_wrong_outputs_are_called_wrong() -> None:
-    text = text_of(FakeSummary([FakeRow("a", 1, 1.0, 0.5)], 1.0, 0.5, 0.25, is_right=False))
+    text = text_of(summary_of([layer("a", 1, 1.0, 0.5)], 1.0, 0.5, 0.25, tolerance=1e-4))
     assert "relative L2 error 2.50e-01: TOO LARGE" in text
 
 
@@ -125,7 +104,7 @@ def measured() -> Summary:
 def test_a_summary_is_a_line_a_table_and_data() -> None:
     summary = measured()
     assert repr(summary) == (
-        "Summary(opencl; 2 layers, 8.000 ms by default, 4.000 ms tuned, 2.00x, relative L2 error 1.5e-06)"
+        "Summary(opencl; 2 layers, 8.000 ms with default schedules, 4.000 ms tuned: 2.00x, relative L2 error 1.5e-06)"
     )
     assert [(row["layer"], row["onnx_nodes"], row["speedup"]) for row in summary.table()] == [
         ("slow", "Conv (slow)", 2.0),

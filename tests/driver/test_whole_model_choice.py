@@ -16,13 +16,15 @@ import romou
 from romou.api.tune import searching
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
+from romou.driver import course as courses
 from romou.driver import finalist, model
 from romou.driver import finish as finishing
+from romou.driver.course import Course
 from romou.driver.finish import finish
 from romou.driver.kept_choice import FOLDER_NAME, choice_of
-from romou.driver.layer_times import LayerTime
 from romou.driver.options import TuneOptions
 from romou.driver.whole_model_choice import GROUPS, MOST_ROUNDS, Kept, choose
+from romou.runtime.module import Timed
 from romou.tuner.measure import DeviceFingerprint
 from romou.tuner.search import TaskResult, TuningSession
 from support.models.small_networks import NetworkBuilder
@@ -157,7 +159,7 @@ class FakeSearch:
         monkeypatch.setattr(
             finishing,
             "time_layers",
-            lambda *_: dict.fromkeys(self.configs, LayerTime(default_ms=2.0, tuned_ms=1.0, noise=0.0)),
+            lambda *_: dict.fromkeys(self.configs, Timed(default_ms=2.0, tuned_ms=1.0)),
         )
         monkeypatch.setattr(TuningSession, "run", lambda session, _progress: self.results(session))
         if target == "null":
@@ -194,15 +196,15 @@ class FakeSearch:
         """
         tuned: list[romou.TunedModel] = []
         options = TuneOptions.from_dict({"target": self.target, "trials": 2, "work_dir": False, "progress": False})
+        course = Course(started=time.monotonic() - 60.0)
         with (
-            searching(lambda: import_model(network(len(self.costs)), None), options) as (site, search, kernels),
-            patch.object(finishing, "CHOICE_SHARE", share),
+            searching(lambda: import_model(network(len(self.costs)), None), options, course) as (site, search, kernels),
+            patch.object(courses, "CHOICE_SHARE", share),
         ):
             for self.numbers in found:
-                searched = search.run(kernels)
-                started = time.monotonic() - 60.0
+                searched = search.run(kernels, course)
                 before = choice_of(tuned[-1], searched.compilation) if tuned else None
-                tuned.append(finish(searched.compilation, site, searched.results, started=started, before=before))
+                tuned.append(finish(searched, site, course, before=before))
                 summary = tuned[-1].summary()
                 assert summary.default_ms is not None
                 assert summary.tuned_ms is not None

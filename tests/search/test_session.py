@@ -34,6 +34,7 @@ def session(
     runner: Runner,
     builder: Builder | None = None,
     callback: TrialCallback | None = None,
+    hooks: SessionHooks | None = None,
     **options: object,
 ) -> dict[str, TaskResult]:
     with RecordStore(folder) as store:
@@ -44,7 +45,7 @@ def session(
             builder=builder or Builder(),
             runner=runner,
             options=TuningOptions(**{"trials": 40, "confirm": 0, **options}),  # type: ignore[arg-type]
-            hooks=SessionHooks(callback=callback),
+            hooks=hooks or SessionHooks(callback=callback),
         )
         return made.run()
 
@@ -82,7 +83,7 @@ def test_a_task_with_its_default_config_alone_is_not_pruned(tmp_path: Path) -> N
 
 def test_budget_of_seconds(tmp_path: Path) -> None:
     start = time.monotonic()
-    results = session(tmp_path, Runner(seconds=0.02), trials=10_000, seconds=1.0)
+    results = session(tmp_path, Runner(seconds=0.02), trials=10_000, hooks=SessionHooks(stop_at=start + 1.0))
     assert time.monotonic() - start < 5
     assert 3 <= sum(r.trials for r in results.values()) <= 60
 
@@ -318,7 +319,7 @@ def test_an_explorer_that_is_not_there() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("no_progress", 0), ("confirm", -1), ("trials", -1), ("seconds", 0.0), ("batch_size", 0), ("seed", -2)],
+    [("no_progress", 0), ("confirm", -1), ("trials", -1), ("batch_size", 0), ("seed", -2)],
 )
 def test_options_are_checked(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=name):

@@ -17,6 +17,7 @@ from romou.runtime.module.profile import Profile
 from romou.runtime.module.run_time_rows import FreeAxis, RunTimeRowsModel, RunTimeSizes
 from romou.runtime.module.saved import load
 from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
+from romou.runtime.module.timed import Timed
 from romou.runtime.module.tuned_model import Argument, TunedModel
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ScheduledFunction",
     "ShapeRow",
     "Summary",
+    "Timed",
     "TunedModel",
     "compile_model",
     "load",

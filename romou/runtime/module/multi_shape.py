@@ -21,6 +21,7 @@ from romou.runtime.module.profile import Profile
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.run_time_rows import RunTimeRowsModel
 from romou.runtime.module.summary import ShapeRow, shapes_text
+from romou.runtime.module.timed import Timed
 from romou.runtime.module.tuned_model import TunedModel
 
 _WITHOUT_PADDING = "Compile it for this shape, too (shapes, --shape), or with a value for padding (pad, --pad)."
@@ -280,10 +281,10 @@ def _elements(model: TunedModel) -> int:
 
 def _row_of(model: TunedModel) -> ShapeRow:
     summary = model.summary()
+    times = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Timed)}
     return ShapeRow(
         shapes=_shapes_of(model),
-        default_ms=summary.default_ms,
-        tuned_ms=summary.tuned_ms,
+        **times,
         relative_l2_error=summary.relative_l2_error,
         memory=summary.memory,
         sizes=model.sizes.text if isinstance(model, RunTimeRowsModel) else "",

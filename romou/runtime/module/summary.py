@@ -11,6 +11,7 @@ from romou.base.errors import UsageError
 from romou.base.rung import MOST_ON_HOST
 from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.graph.memory.memory import MemoryUse
+from romou.runtime.module.timed import Timed
 
 # Columns of `Summary.table`.
 _COLUMNS = ("layer", "onnx_nodes", "calls", "default_ms", "tuned_ms", "speedup", "gflops", "trials")
@@ -18,25 +19,19 @@ _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerRow:
-    """The results of one task.
+class LayerRow(Timed):
+    """The results of one task. Times are of one call, measured alternately in the default and in the tuned model.
 
-    default_ms, tuned_ms: medians of one call in milliseconds, or None if not measured. Measured alternately, in
-        the model with default configs and in the tuned one.
     key: the task's key, empty in models saved by older versions.
     nodes: names of the ONNX nodes that its calls compute, call by call.
-    noise: half the range of the measurements over their median, of the noisier side. None if there is one only.
     """
 
     name: str
     calls: int
     trials: int
     flops: int
-    default_ms: float | None
-    tuned_ms: float | None
     config: dict[str, Any]
     key: str = ""
-    noise: float | None = None
     nodes: tuple[str, ...] = ()
 
     @property
@@ -44,10 +39,18 @@ class LayerRow:
         """Billions of operations per second of the tuned kernel."""
         return self.flops / self.tuned_ms / 1e6 if self.tuned_ms else None
 
-    @property
-    def speedup(self) -> float | None:
-        """Speedup by tuning, default_ms / tuned_ms, or None if not measured."""
-        return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LayerRow:
+        """Return a row from its plain data, derived numbers included."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        known = {name: value for name, value in data.items() if name in names}
+        return cls(**{**known, **_ranges(data), "nodes": tuple(data.get("nodes", ()))})
+
+
+def _ranges(data: Mapping[str, Any]) -> dict[str, tuple[float, float] | None]:
+    """Return the ranges of times in plain data, None if an older version wrote it."""
+    pairs = {name: data.get(name) for name in ("default_range_ms", "tuned_range_ms")}
+    return {name: None if pair is None else (pair[0], pair[1]) for name, pair in pairs.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,18 +96,16 @@ class MovedRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShapeRow:
+class ShapeRow(Timed):
     """The results of one shape of several.
 
     shapes: shape of each input by name.
-    default_ms, tuned_ms, relative_l2_error: see `Summary`.
+    relative_l2_error: see `Summary`.
     memory: memory that the shape would take if it were the only one.
     sizes: the sizes that run by its kernels, "tokens 33 to 128". "" for one size.
     """
 
     shapes: dict[str, tuple[int, ...]]
-    default_ms: float | None
-    tuned_ms: float | None
     relative_l2_error: float | None
     memory: MemoryUse | None
     sizes: str = ""
@@ -114,17 +115,12 @@ class ShapeRow:
         """The shapes as text, "ids 1x32, mask 1x32", and the sizes that run by their kernels."""
         return shapes_text(self.shapes) + (f" ({self.sizes})" if self.sizes else "")
 
-    @property
-    def speedup(self) -> float | None:
-        """Speedup by tuning, default_ms / tuned_ms, or None if not measured."""
-        return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ShapeRow:
         """Return a row from its plain data."""
         shapes = {name: tuple(sizes) for name, sizes in data["shapes"].items()}
         memory = None if data["memory"] is None else MemoryUse.from_dict(data["memory"])
-        return cls(**{**data, "shapes": shapes, "memory": memory})
+        return cls(**{**data, **_ranges(data), "shapes": shapes, "memory": memory})
 
 
 def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -147,11 +143,9 @@ def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Summary:
-    """The results of tuning a model.
+class Summary(Timed):
+    """The results of tuning a model. Times are of the whole model, measured alternately in one session.
 
-    default_ms, tuned_ms: medians of the whole model with default and tuned schedules, in milliseconds, in one session.
-    noise: half the range of these times over their median, of the noisier side, or None if not measured.
     relative_l2_error: error of the tuned model's worst output against onnxruntime, or None if not checked.
     tolerance: bound of `relative_l2_error`.
     launching: how runs of the tuned model were launched while they were timed, see `TunedModel.launching`.
@@ -178,8 +172,6 @@ class Summary:
     target: str
     device: str
     rows: tuple[LayerRow, ...]
-    default_ms: float | None
-    tuned_ms: float | None
     relative_l2_error: float | None
     outcomes: dict[str, int]
     seconds: float
@@ -196,7 +188,6 @@ class Summary:
     fp32_layers: tuple[str, ...] = ()
     memory: MemoryUse | None = None
     checked_on: str = ""
-    noise: float | None = None
     stands_in_for: str = ""
     is_by_estimate: bool = False
     shapes: tuple[ShapeRow, ...] = ()
@@ -207,13 +198,9 @@ class Summary:
     @property
     def headline(self) -> str:
         """The times, the error and the number of layers in a line."""
-        time = "not measured"
-        if self.default_ms and self.tuned_ms:
-            faster = f"{self.default_ms / self.tuned_ms:.2f}x"
-            time = f"{self.default_ms:.3f} ms by default, {self.tuned_ms:.3f} ms tuned, {faster}"
         error = "not checked" if self.relative_l2_error is None else f"relative L2 error {self.relative_l2_error:.1e}"
         shapes = f"{len(self.shapes)} shapes, the largest: " if self.shapes else ""
-        return f"{shapes}{len(self.rows)} layers, {time}, {error}"
+        return f"{shapes}{len(self.rows)} layers, {self.sentence}, {error}"
 
     def __repr__(self) -> str:
         return f"Summary({self.target}; {self.headline})"
@@ -302,7 +289,7 @@ class Summary:
         data["is_right"] = self.is_right
         data["host_share"] = self.host_share
         data["host_node_share"], data["host_flop_share"] = self.host_node_share, self.host_flop_share
-        data["speedup"] = self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+        data["speedup"] = self.speedup
         return data
 
     @classmethod
@@ -314,11 +301,6 @@ class Summary:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:
         """Return the inverse of `to_dict`."""
-        fields = {f.name for f in dataclasses.fields(LayerRow)}
-        rows = tuple(
-            LayerRow(**{**{k: v for k, v in row.items() if k in fields}, "nodes": tuple(row.get("nodes", ()))})
-            for row in data["rows"]
-        )
         calls = tuple(CallRow(**{**row, "nodes": tuple(row["nodes"])}) for row in data.get("calls", ()))
         host = tuple(
             HostRow(nodes=tuple(row["nodes"]), ms=row["ms"], flops=row.get("flops", 0)) for row in data.get("host", ())
@@ -329,7 +311,8 @@ class Summary:
         return cls(
             **{
                 **{k: v for k, v in data.items() if k not in _DERIVED},
-                "rows": rows,
+                **_ranges(data),
+                "rows": tuple(map(LayerRow.from_dict, data["rows"])),
                 "host": host,
                 "moved": moved,
                 "calls": calls,

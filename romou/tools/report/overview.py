@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from romou.runtime.module.profile import nodes_text
 from romou.runtime.module.summary import Summary
+from romou.runtime.module.timed import ratio
 from romou.tools.report.evidence import Evidence
-from romou.tools.report.table import memory_text, mib, noise_text, number, ratio
+from romou.tools.report.table import memory_text, mib, number
 
 # Layers in the table of the slowest.
 _SHOWN = 8
@@ -29,10 +30,9 @@ def models_table(evidence: Evidence) -> Table:
     columns = ("model", "device", "default, ms", "tuned, ms", "faster", "noise", "error", "memory, MiB", "trials")
     rows: list[tuple[str, ...]] = []
     for name, summary in evidence.models:
-        faster = summary.default_ms / summary.tuned_ms if summary.default_ms and summary.tuned_ms else None
         error = "-" if summary.relative_l2_error is None else f"{summary.relative_l2_error:.1e}"
         memory = "-" if summary.memory is None else mib(summary.memory.total)
-        times = (number(summary.default_ms), number(summary.tuned_ms), ratio(faster), noise_text(summary.noise))
+        times = (summary.default_text, summary.tuned_text, summary.speedup_text, summary.noise_text)
         trials = str(sum(row.trials for row in summary.rows))
         rows.append((name, summary.device or summary.target, *times, error, memory, trials))
     if evidence.cpu_ms is not None:
@@ -52,7 +52,7 @@ def slowest_table(evidence: Evidence, summary: Summary) -> Table:
             str(row.calls),
             number(ms),
             f"{ms / total:.0%}" if total else "-",
-            ratio(row.speedup),
+            row.speedup_text,
             evidence.limits.get(row.key, "-"),
         )
         for row, ms in sorted(timed, key=lambda pair: -pair[1])[:_SHOWN]
@@ -69,15 +69,7 @@ def _steps(evidence: Evidence, summary: Summary) -> Iterator[str]:
     if summary.stand_in:
         yield summary.stand_in
     if evidence.cpu_ms is not None and summary.tuned_ms:
-        if abs(evidence.cpu_ms / summary.tuned_ms - 1) <= (summary.noise or 0.0):
-            yield f"onnxruntime takes as long on this machine's CPU, within the noise of {noise_text(summary.noise)}."
-        elif evidence.cpu_ms < summary.tuned_ms:
-            yield (
-                f"onnxruntime takes {number(evidence.cpu_ms)} ms on this machine's CPU, less than the"
-                f" {number(summary.tuned_ms)} ms here: this device is the slower place for this model."
-            )
-        else:
-            yield f"onnxruntime on this machine's CPU takes {ratio(evidence.cpu_ms / summary.tuned_ms)} as long."
+        yield _beside_the_cpu(evidence.cpu_ms, summary, summary.tuned_ms)
     if summary.host:
         yield "Some nodes run on the host, with copies: `romou check` says what to change in the export."
     timed = [(row, row.tuned_ms * row.calls) for row in summary.rows if row.tuned_ms is not None]
@@ -101,6 +93,25 @@ def _steps(evidence: Evidence, summary: Summary) -> Iterator[str]:
     bound = [row for row, ms in timed if ms > _WORTH * total and _has(evidence.limits.get(row.key, ""), waiting)]
     if summary.precision == "float32" and bound:
         yield "The slowest layers wait for data: --precision float16 halves their bytes. The error is checked."
+
+
+def _beside_the_cpu(cpu_ms: float, summary: Summary, tuned_ms: float) -> str:
+    """Return a sentence that compares the model's time with onnxruntime's on this machine's CPU."""
+    noise = (summary.noise or 0.0) * tuned_ms
+    low, high = summary.tuned_range_ms or (tuned_ms - noise, tuned_ms + noise)
+    if summary.is_noisy and low <= cpu_ms <= high:
+        return (
+            f"onnxruntime takes {number(cpu_ms)} ms on this machine's CPU. Between {number(low)} and {number(high)} ms"
+            " for this model is too noisy to compare: time it on a quieter machine."
+        )
+    if low <= cpu_ms <= high:
+        return f"onnxruntime takes as long on this machine's CPU, within the noise of {summary.noise_text}."
+    if cpu_ms < low:
+        return (
+            f"onnxruntime takes {number(cpu_ms)} ms on this machine's CPU, less than the {summary.tuned_text} ms here:"
+            " this device is the slower place for this model."
+        )
+    return f"onnxruntime on this machine's CPU takes {ratio(cpu_ms / tuned_ms)} as long."
 
 
 def _has(text: str, words: Sequence[str]) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 from romou.base.errors import UsageError
 from romou.base.version import __version__
-from romou.runtime.module.summary import ShapeRow
 from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import FIGURES
 from romou.tools.report.figures.figure import ALL
@@ -115,20 +114,13 @@ def _about(evidence: Evidence) -> str:
     if (bench := evidence.bench) is not None and bench.time_ms is not None:
         parts.append(f"{bench.time_ms:.3f} ms a run on {(bench.device or {}).get('name', 'its device')} (bench)")
     if summary is not None and summary.default_ms and summary.tuned_ms:
-        parts.append(f"{summary.default_ms:.3f} ms with default schedules, {summary.tuned_ms:.3f} ms tuned")
+        parts.append(summary.sentence)
     if summary is not None and summary.relative_l2_error is not None:
         parts.append(f"relative L2 error {summary.relative_l2_error:.1e} against onnxruntime")
     if summary is not None:
-        parts += [_shape_text(row) for row in summary.shapes]
+        parts += [f"{row.text}: {row.sentence}" for row in summary.shapes]
         parts += [*shapes_lines(summary), *device_lines(summary)]
     return "; ".join(part for part in parts if part)
-
-
-def _shape_text(row: ShapeRow) -> str:
-    """Return the time of a shape in words."""
-    if row.default_ms is None or row.tuned_ms is None:
-        return f"{row.text}: not measured"
-    return f"{row.text}: {row.default_ms:.3f} ms with default schedules, {row.tuned_ms:.3f} ms tuned"
 
 
 @functools.cache

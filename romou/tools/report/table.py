@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from romou.runtime.module.profile import nodes_text
+from romou.runtime.module.timed import Timed
 
 if TYPE_CHECKING:
     from romou.compiler.frontend.float_weights import FloatWeight
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 def number(value: float | None, digits: int = 3) -> str:
     """Format a number with fixed digits, or a dash if it was not measured."""
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def ratio(value: float | None) -> str:
-    """Return a ratio as text: 2.5 -> "2.50x"."""
-    return "-" if value is None else f"{value:.2f}x"
 
 
 def mib(number: int) -> str:
@@ -136,7 +132,7 @@ def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
 
     has_nodes: the last column names the ONNX nodes.
     """
-    before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
+    total = _total(rows)
     table = table_of_numbers(
         "layer",
         ("calls", "before", "after", "noise", "faster", "GFLOPS", "trials"),
@@ -148,10 +144,10 @@ def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
     footers = (
         "all calls",
         calls,
-        number(before),
-        number(after),
+        total.default_text,
+        total.tuned_text,
         "",
-        ratio(before / after if before and after else None),
+        total.speedup_text,
         "",
         trials,
         *([""] if has_nodes else []),
@@ -162,10 +158,10 @@ def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
         table.add_row(
             escape(row.name),
             str(row.calls),
-            number(row.default_ms),
-            number(row.tuned_ms),
-            noise_text(row.noise),
-            ratio(row.speedup),
+            row.default_text,
+            row.tuned_text,
+            row.noise_text,
+            row.speedup_text,
             number(row.gflops, 2),
             str(row.trials),
             *([escape(nodes_text(row.nodes, NODE_CHARACTERS))] if has_nodes else []),
@@ -186,9 +182,20 @@ def profile_table(profile: Profile) -> Table:
     return table
 
 
-def noise_text(noise: float | None) -> str:
-    """Spell the noise of a time in percent, "-" if it is unknown."""
-    return "-" if noise is None else f"±{noise:.0%}"
+def _total(rows: Sequence[LayerRow]) -> Timed:
+    """Return the times of all calls together. Ranges are the sums of the layers' ranges."""
+
+    def ends(side: str) -> tuple[float, float]:
+        low = high = 0.0
+        for row in rows:
+            ms = getattr(row, f"{side}_ms") or 0.0
+            # The noise of kernels that both sides have is no difference between them.
+            bounds = (getattr(row, f"{side}_range_ms") if row.saved_ms else None) or (ms, ms)
+            low, high = low + row.calls * bounds[0], high + row.calls * bounds[1]
+        return low, high
+
+    default, tuned = (_total_ms(rows, f"{side}_ms") for side in ("default", "tuned"))
+    return Timed(default_ms=default, tuned_ms=tuned, default_range_ms=ends("default"), tuned_range_ms=ends("tuned"))
 
 
 def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
@@ -257,7 +264,7 @@ def shapes_table(summary: Summary) -> Table:
     for row in summary.shapes:
         error = "-" if row.relative_l2_error is None else f"{row.relative_l2_error:.1e}"
         memory = "-" if row.memory is None else mib(row.memory.total)
-        table.add_row(escape(row.text), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), error, memory)
+        table.add_row(escape(row.text), row.default_text, row.tuned_text, row.speedup_text, error, memory)
     return table
 
 
@@ -282,10 +289,7 @@ def print_summary(summary: Summary, out: Console) -> None:
         table = layer_table(summary.rows)
     print_table(table, out)
     if summary.default_ms and summary.tuned_ms:
-        faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"
-        tuned = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
-        noise = "" if summary.noise is None else f" ({noise_text(summary.noise)})"
-        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{tuned}{noise}.", markup=False)
+        out.print(f"Whole model: {summary.sentence}.", markup=False)
     total_ms = _total_ms(summary.rows, "tuned_ms")
     if total_ms is not None and summary.tuned_ms:
         text = "The calls add up to %.0f%% of the whole model: each kernel was repeated by itself, with warm caches."

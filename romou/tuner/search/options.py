@@ -14,7 +14,6 @@ class TuningOptions(CheckedOptions):
     """Options of a search.
 
     trials: candidates to measure over all tasks. Trials in the records count
-    seconds: stop searching after this time. None: no limit
     no_progress: stop searching after this many trials in a row without a 1% improvement of their task. None: no limit
     explorer: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by the cost model.
         Or "random" or "exhaustive"
@@ -28,7 +27,6 @@ class TuningOptions(CheckedOptions):
     """
 
     trials: int = whole(64, lowest=0)
-    seconds: float | None = number(None)
     no_progress: int | None = whole(None)
     explorer: str = "evolution"
     batch_size: int = whole(4)

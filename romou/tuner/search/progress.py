@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol, TextIO
@@ -106,12 +109,57 @@ class PlainProgress:
     def stop(self) -> None: ...
 
 
+class Step:
+    """A block that says what it does, in a line on stderr, if it takes longer than `after_s` seconds.
+
+    text: what it does, "checking the outputs".
+    is_wanted: see `progress_of`.
+    """
+
+    def __init__(
+        self, text: str, is_wanted: bool | None, *, after_s: float = 2.0, out: Callable[[str], object] | None = None
+    ) -> None:
+        self._out, self._own = out, -1
+        self._timer = threading.Timer(after_s, self._say, [f"{text} ..."]) if _is_shown(is_wanted) else None
+
+    def __enter__(self) -> None:
+        if self._timer is not None:
+            if self._out is None:
+                with contextlib.suppress(OSError):
+                    # `quiet_stderr` may hold stderr back when the line is due.
+                    self._own = os.dup(sys.stderr.fileno())
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+        if self._own >= 0:
+            os.close(self._own)
+
+    def _say(self, line: str) -> None:
+        if self._own >= 0:
+            os.write(self._own, f"{line}\n".encode())
+        elif self._out is not None:
+            self._out(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _has_bar() -> bool:
+    return sys.stderr.isatty() or Console(stderr=True).is_jupyter
+
+
+def _is_shown(is_wanted: bool | None) -> bool:
+    return _has_bar() if is_wanted is None else is_wanted
+
+
 def progress_of(is_wanted: bool | None) -> Progress:
     """Return a bar on a terminal or in a notebook, lines elsewhere. None wants no lines, False wants nothing."""
-    has_bar = sys.stderr.isatty() or Console(stderr=True).is_jupyter
-    if is_wanted is False or (is_wanted is None and not has_bar):
+    if not _is_shown(is_wanted):
         return NoProgress()
-    return TerminalProgress() if has_bar else PlainProgress()
+    return TerminalProgress() if _has_bar() else PlainProgress()
 
 
 MakeProgress = Callable[[], Progress]

@@ -74,7 +74,9 @@ class PriorKnowledge:
 class SessionHooks:
     """Functions that a session calls while it runs.
 
-    clock: returns the seconds that count for the budget of seconds
+    clock: as `time.monotonic`
+    stop_at, confirm_until: times on the clock at which the search and the second measurement of winners end. None: no
+        limit
     meanwhile: called as soon as candidates are being built
     callback: called with each finished trial after its record is kept. True or an exception ends the search.
     """
@@ -82,6 +84,8 @@ class SessionHooks:
     clock: Callable[[], float] = time.monotonic
     meanwhile: Callable[[], None] = lambda: None
     callback: TrialCallback | None = None
+    stop_at: float | None = None
+    confirm_until: float | None = None
 
 
 class TuningSession:
@@ -131,7 +135,7 @@ class TuningSession:
         self._asked: set[str] = set()
         self._proposed = 0
         self._since_progress = 0
-        self._stop_at: float | None = None
+        self._stop_at = hooks.stop_at
         self._resume()
 
     def _search_of(self, task: TunableTask, index: int) -> TaskSearch:
@@ -233,7 +237,6 @@ class TuningSession:
         Ctrl-C, or a callback that returns True, ends the search early, and the results so far are returned. An
         exception of the callback is raised here, after every finished trial is recorded.
         """
-        self._stop_at = None if self._options.seconds is None else self._hooks.clock() + self._options.seconds
         progress = make_progress()
         progress.start(self.done, self._options.trials)
         if not self._fingerprint.is_host_cpu:
@@ -268,7 +271,7 @@ class TuningSession:
 
         A config that fails now, or whose output changes from run to run, is replaced by the next best.
         """
-        self._stop_at = None
+        self._stop_at = self._hooks.confirm_until
         is_going_on = True
         while is_going_on and (
             doubtful := [(state, config) for state in self._states for config in state.doubtful(self._options.confirm)]
@@ -297,7 +300,8 @@ class TuningSession:
             if config.key not in state.built
         ]
         self._proposed += len(winners)
-        batch = [built for future in self._builder.start(missing) if (built := future.result()) is not None]
+        builds = self._builder.start(missing, stop_at=self._stop_at)
+        batch = [built for future in builds if (built := future.result()) is not None]
         existing = [state.built[config.key] for state, config in winners if config.key in state.built]
         as_winner = functools.partial(dataclasses.replace, is_winner=True, winners=len(winners))
         return batch + [dataclasses.replace(built, candidate=as_winner(built.candidate)) for built in existing]

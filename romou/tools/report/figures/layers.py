@@ -18,7 +18,9 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
                 versions.append(_row(evidence.labels.get(row.key, row.name), name, row.calls, row.tuned_ms))
     elif evidence.summary is not None:
         for row in evidence.summary.rows:
-            for version, ms in (("default schedule", row.default_ms), ("tuned", row.tuned_ms)):
+            # A difference within the noise is not drawn.
+            default = [("default schedule", row.default_ms)] if row.speedup is not None else []
+            for version, ms in (*default, ("tuned", row.tuned_ms)):
                 versions.append(_row(evidence.labels.get(row.key, row.name), version, row.calls, ms))
     elif evidence.best_s:
         for key, best_s in evidence.best_s.items():
