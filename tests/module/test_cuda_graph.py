@@ -5,6 +5,7 @@ runs if there is one.
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -120,7 +121,8 @@ def test_what_is_asked_of_the_driver(driver: Driver) -> None:
     graph = CudaGraph(tvm.cpu(), machine, run)
     names = driver.names()
     capture = ["cuStreamCreate", "cuStreamBeginCapture", "run", "cuStreamEndCapture", "cuStreamDestroy"]
-    order = ["cuCtxSetCurrent", *capture, "cuGraphInstantiate", "cuGraphDestroy"]
+    # The context belongs to a thread: the caller's and that of the graph.
+    order = ["cuCtxSetCurrent", "cuCtxSetCurrent", *capture, "cuGraphInstantiate", "cuGraphDestroy"]
     assert [name for name in names if name in order] == order
     assert ("cuStreamBeginCapture", STREAM, 2) in driver.calls
     # TVM's kernels go to the stream that is captured while it is, and to TVM's own afterwards.
@@ -168,6 +170,37 @@ def test_no_other_run_gets_the_storages_of_a_recording(driver: Driver) -> None:
     other, _ = chain()
     assert len(recorded) >= 2
     assert not recorded & (storages(machine) | storages(other))
+
+
+def workspace(n_bytes: int) -> int:
+    """Return the address of a workspace as a kernel's host function gets it from TVM, and gives it back."""
+    runtime = ctypes.CDLL(None)
+    allocate, free = runtime.TVMBackendAllocWorkspace, runtime.TVMBackendFreeWorkspace
+    allocate.restype = ctypes.c_void_p
+    pointer: int = allocate(tvm.cpu().dlpack_device_type(), 0, ctypes.c_uint64(n_bytes), 2, 32)
+    assert free(tvm.cpu().dlpack_device_type(), 0, ctypes.c_void_p(pointer)) == 0
+    return pointer
+
+
+def test_no_other_run_gets_or_frees_the_workspaces_of_a_recording(driver: Driver) -> None:
+    pages: dict[str, list[int]] = {"small": [], "large": []}
+
+    def run(name: str, *n_bytes: int) -> None:
+        pages[name] = [workspace(n) for n in n_bytes]
+
+    # In the first call the second workspace replaces the page of the first one, which a captured kernel would use.
+    graphs = [CudaGraph(tvm.cpu(), None, lambda: run("small", 1 << 16, 1 << 17))]
+    assert len(set(pages["small"])) == 1, "captured is a run in which the pool replaces no page"
+    graphs.append(CudaGraph(tvm.cpu(), None, lambda: run("large", 1 << 20)))
+    others = {workspace(n) for n in (1 << 12, 1 << 16, 1 << 22)}
+    assert not set(pages["small"]) & {*pages["large"], *others}
+    assert not set(pages["large"]) & others
+    threads = [thread for graph in graphs for thread in graph._thread._threads]
+    assert all(thread.is_alive() for thread in threads)
+    del graphs
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_run_that_fails_leaves_nothing_captured(driver: Driver) -> None:

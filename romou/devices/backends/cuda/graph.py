@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tvm_ffi
@@ -14,9 +15,13 @@ from romou.devices.backends.cuda.overlapped_launches import overlap
 
 
 class CudaGraph:
-    """A run captured on a separate stream, with all storages that it allocated.
+    """A run captured on a separate stream, with all memory that it allocated.
 
-    vm: None if no virtual machine runs and nothing is allocated.
+    TVM has a pool of workspaces for each thread, and frees a page of it when a larger one is requested. The run is
+    therefore captured in a thread of the graph, whose pool nothing else uses.
+
+    vm: None if no virtual machine runs. `run` is then called twice, because the pool may also replace pages in the
+        first call.
     """
 
     def __init__(self, device: Any, vm: Any | None, run: Callable[[], None]) -> None:
@@ -26,7 +31,10 @@ class CudaGraph:
         value(cuda, cuda.cuCtxSetCurrent(self._context))
         # Storages return to TVM's pool when the run ends, and their next user would write into the graph's memory.
         self._kept: list[Any] = []
-        graph = self._capture(vm, run)
+        self._thread = ThreadPoolExecutor(1, "captured-run")
+        # The thread ends after the executable graph, whose finalizer is registered later and therefore runs earlier.
+        weakref.finalize(self, self._thread.shutdown, wait=False).atexit = False
+        graph = self._thread.submit(self._capture, vm, run).result()
         try:
             _, launches = value(cuda, cuda.cuGraphGetNodes(graph))
             if launches == 0:
@@ -54,9 +62,12 @@ class CudaGraph:
             if not is_before and result is not None:
                 self._kept.append(result)
 
+        value(cuda, cuda.cuCtxSetCurrent(self._context))
         stream = value(cuda, cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
-            if vm is not None:
+            if vm is None:
+                run()
+            else:
                 vm.set_instrument(keep)
             with tvm_ffi.use_raw_stream(self._device, int(stream)):
                 # Relaxed: the pool may allocate during the capture.
