@@ -21,7 +21,7 @@ from support.suite.exhaustive import in_turn
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("com.microsoft", 1)]
 WEIGHT = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")
 FOREIGN = {
-    "Scaler": helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[0.5] * 64, scale=[2.0] * 64),
+    "FeatureVectorizer": helper.make_node("FeatureVectorizer", ["x"], ["s"], domain="ai.onnx.ml", inputdimensions=[64]),
     "FusedMatMul": helper.make_node("FusedMatMul", ["x", "w"], ["s"], domain="com.microsoft", alpha=0.5),
 }
 DECLARED = {"no": [], "a type": [helper.make_tensor_value_info("s", TensorProto.FLOAT, None)]}
@@ -64,7 +64,7 @@ def test_what_follows_an_operator_that_onnx_lacks_has_kernels(operator: str, dec
 
 def test_a_chain_of_such_operators() -> None:
     nodes = [
-        FOREIGN["Scaler"],
+        FOREIGN["FeatureVectorizer"],
         helper.make_node("FusedMatMul", ["s", "w"], ["t"], domain="com.microsoft"),
         helper.make_node("Relu", ["t"], ["y"]),
     ]
@@ -83,7 +83,7 @@ def test_shapes_that_depend_on_numbers_stay_unknown(operator: str) -> None:
 
 
 def test_shapes_that_do_not_fit_are_told_behind_such_an_operator() -> None:
-    model = model_of(behind(FOREIGN["Scaler"]), None)
+    model = model_of(behind(FOREIGN["FeatureVectorizer"]), None)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(WEIGHT[:5], "w"))
     with pytest.raises(ModelError, match="shapes do not fit the graph"):
         romou.compile(model, target="opencl -device=host")
