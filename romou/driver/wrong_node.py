@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from romou.compiler.frontend.onnx_graph import captured
+from romou.compiler.frontend.onnx_graph import inputs_of
 from romou.compiler.frontend.prefix import first_failing
 from romou.compiler.frontend.reference import run_onnxruntime
 
@@ -81,7 +81,7 @@ def _nodes_between(model: onnx.ModelProto, begin: int, end: int, tensors: Mappin
     """
     nodes, later = list(model.graph.node[begin:end]), model.graph.node[end:]
     written = {name for node in nodes for name in node.output if name}
-    read = {name for node in nodes for name in (*node.input, *captured(node))}
+    read = {name for node in nodes for name in inputs_of(node)}
     earlier = {name: node for node in model.graph.node[:begin] for name in node.output if name in read}
     # Shapes that a node reads have to be constants.
     constants = {name: node for name, node in earlier.items() if node.op_type == "Constant"}
@@ -90,7 +90,7 @@ def _nodes_between(model: onnx.ModelProto, begin: int, end: int, tensors: Mappin
         for name, array in tensors.items()
         if name in earlier and name not in constants
     ]
-    needed = {name for node in later for name in (*node.input, *captured(node))} | {
+    needed = {name for node in later for name in inputs_of(node)} | {
         output.name for output in model.graph.output
     }
     value_of: Mapping[str, onnx.ValueInfoProto] = {

@@ -87,6 +87,33 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
         }""",
         {"x": floats(3)},
     ),
+    **{
+        f"a loop whose condition is {name}": (
+            f"""<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] last, float[5, 3] all) {{
+            n = Constant <value = int64 {{{count}}}>() yes = Constant <value = bool {{1}}>() zero = Constant <value = int64 {{0}}>()
+            steps = Constant <value = int64 {{4}}>()
+            last, at, all = Loop<body = body (int64 i, bool c, float[3] s, int64 k) => (bool d, float[3] t, int64 m, float[3] row) {{
+                one = Constant <value = int64 {{1}}>() m = Add(k, one) {condition}
+                f = Cast<to = 1>(k) t = Add(s, f) row = Mul(t, x)
+            }}>(n, yes, x, zero)
+        }}""",  # noqa: E501
+            {"x": floats(3)},
+        )
+        for name, count, condition in (
+            ("a comparison of the iteration", 9, "d = Less(i, steps)"),
+            ("computed from the one before", 5, "e = Not(c) g = Not(e) d = And(c, g)"),
+            ("computed from a counter that the loop carries", 9, "h = Sub(m, one) d = Less(h, steps)"),
+        )
+    },
+    "branches in a branch": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) {
+            r = Abs(x) m = ReduceMax<keepdims = 0>(r) one = Constant <value = float {1}>() c = Greater(m, one)
+            y = If<then_branch = a () => (float[4] p) { p = Relu(r) }, else_branch = b () => (float[4] q) {
+                q = If<then_branch = e () => (float[4] u) { u = Exp(r) }, else_branch = f () => (float[4] v) { v = Neg(r) }>(c)
+            }>(c)
+        }""",  # noqa: E501
+        {"x": floats(4) / 4},
+    ),
     "a branch that the run chooses": (
         """<ir_version: 8, opset_import: ["": 17]> g (float[3, 5] x) => (float[3, 5] y) {
             axes = Constant <value = int64[2] {0, 1}>() zero = Constant <value = float {0}>()
@@ -139,6 +166,27 @@ def test_numbers_are_those_of_onnxruntime(case: str) -> None:
         assert found.dtype == wanted.dtype
         assert found.shape == wanted.shape
         assert relative_l2_error(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape"), [("Unsqueeze", "3, 1, 1, 5"), ("Squeeze", "3, 5"), ("ReduceMax", "3, 1, 5")]
+)
+def test_axes_that_are_a_scalar(operator: str, shape: str) -> None:
+    """onnxruntime takes them for Unsqueeze only."""
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[3, 1, 5] x) => (float[{shape}] y)
+        <int64 axes = {{1}}> {{ y = {operator}(x, axes) }}"""
+    inputs = {"x": floats(3, 1, 5)}
+    expected = run_onnxruntime(model_of(text.replace("int64 axes", "int64[1] axes")), inputs)
+    assert expected is not None
+    np.testing.assert_array_equal(run(model_of(text), inputs)[0], expected[0])
+
+
+def test_a_loop_that_data_may_end_runs_on_the_host() -> None:
+    text, _ = CASES["a loop whose condition is a comparison of the iteration"]
+    model = model_of(
+        text.replace("d = Less(i, steps)", "big = ReduceMax<keepdims = 0>(s) e = Cast<to = 7>(big) d = Less(e, steps)")
+    )
+    assert import_onnx(model).host_groups == (("Loop (last)",),)
 
 
 def test_opset_6_aligns_an_operand_by_its_axis() -> None:

@@ -1,4 +1,4 @@
-"""Unroll loops of a fixed number of steps, and inline branches.
+"""Unroll loops whose number of iterations follows from constants, and inline branches.
 
 An If with a computed condition becomes both branches and a Where, because branches have no side effects. All other
 control flow stays and runs on the host.
@@ -6,18 +6,26 @@ control flow stays and runs on the host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from romou.base.errors import first_line
 from romou.compiler.frontend.expand import renamed
+from romou.compiler.frontend.fold import is_pure
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, opset_of, replace_nodes, shapes_of
+from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, inputs_of, opset_of, replace_nodes, shapes_of
+from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 # Unrolled loops of more nodes would take minutes to build.
 _MAX_NODES = 2048
+# (Iteration, condition and states before it) -> condition and states after it, None if not constant.
+_Step = Callable[[int, Sequence["np.ndarray | None"]], "list[np.ndarray | None]"]
+
+logger = logging.getLogger("romou")
 
 
 def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -48,7 +56,7 @@ class _Rewriter:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         graph = model.graph
-        self.opset = opset_of(model)
+        self.opset, self.opsets, self.ir_version = opset_of(model), model.opset_import, model.ir_version
         self.shapes: Shapes = shapes_of(graph)
         self.constants = constant_tensors(graph)
 
@@ -104,30 +112,92 @@ class _Rewriter:
         )
 
     def loop(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Replace a Loop by its body, once for each step, unless a condition may end it early."""
+        """Replace a Loop by its body, once for each iteration, if constants decide the number of iterations."""
         body = node.attribute[0].g
-        count = self.value(node.input[0]) if node.input[0] else None
-        begins = self.value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.array(True)
-        goes_on = body.output[0].name == body.input[1].name or any(
-            body.output[0].name in n.output
-            and ((n.op_type == "Identity" and n.input[0] == body.input[1].name) or _is_true(n))
-            for n in body.node
-        )
-        if begins is not None and not begins.item():
-            count = np.array(0)
-        steps = None if count is None else max(0, int(count.item()))
-        if steps is None or (steps and (begins is None or not goes_on)) or steps * max(1, len(body.node)) > _MAX_NODES:
-            return None
         if any(not value.type.HasField("tensor_type") for value in (*body.input, *body.output)):
+            return None
+        iterations = self._iterations(node, body)
+        if iterations is None or iterations * max(1, len(body.node)) > _MAX_NODES:
             return None
         unrolled = _Unrolled(self.opset, node.output[0])
         unrolled.nodes.append(_constant(f"true_of_{node.output[0]}", np.array(True)))
         state = list(node.input[2:])
-        for step in range(steps):
+        for step in range(iterations):
             number = f"step_{step}_of_{node.output[0]}"
             unrolled.nodes.append(_constant(number, np.array(step, np.int64)))
             state = unrolled.step(body, [number, f"true_of_{node.output[0]}", *state], len(state), skipped=1)
         return unrolled.finish(node, state, [], [], body, skipped=1)
+
+    def _iterations(self, node: onnx.NodeProto, body: onnx.GraphProto) -> int | None:
+        """Return the number of iterations of a Loop, or None if it depends on data or `_MAX_NODES` forbids it."""
+        given = [self.value(name) for name in node.input]
+        if any(name and value is None for name, value in zip(node.input[:2], given, strict=False)):
+            return None
+        most = _MAX_NODES // max(1, len(body.node))
+        limit = most + 1 if given[0] is None else max(0, int(given[0].item()))
+        begins = given[1] if len(given) > 1 and given[1] is not None else np.array(True)
+        values = [begins, *given[2:]]
+        condition = self._condition(body, values) if limit > 1 else None
+        for iteration in range(limit):
+            if iteration and condition is None:
+                return None
+            if iteration and condition is not None:
+                values = condition(iteration - 1, values)
+            if values[0] is None or not values[0].item():
+                return iteration
+            if iteration == most:
+                return None
+        return limit
+
+    def _condition(self, body: onnx.GraphProto, values: Sequence[np.ndarray | None]) -> _Step | None:
+        """Return the function that computes a Loop's condition for the next iteration, or None if it reads data.
+
+        It maps (iteration, condition and states before) to condition and states after. The condition may read the
+        iteration, constants, and states that are computed from these only; all other states are None.
+
+        values: condition and states before the first iteration, None if not constant.
+        """
+        inputs = {value.name: at for at, value in enumerate(body.input)}
+        weights = {tensor.name: tensor for tensor in body.initializer}
+        wanted: list[int] = []
+        pending = [0]
+        nodes: dict[int, onnx.NodeProto] = {}
+        while pending:
+            wanted.append(pending.pop())
+            needed, leaves = _slice(body, body.output[wanted[-1]].name)
+            nodes |= needed
+            for name in leaves:
+                at = inputs.get(name, 0) - 1
+                if name in inputs and at >= 0:
+                    if values[at] is None:
+                        return None
+                    pending += [at] if at not in (*wanted, *pending) else []
+                elif name in self.constants:
+                    weights[name] = self.constants[name]
+                elif name not in inputs and name not in weights:
+                    return None
+        if any(not is_pure(node) for node in nodes.values()):
+            return None
+        graph = helper.make_graph(
+            [nodes[at] for at in sorted(nodes)],
+            "condition",
+            [value for value in body.input if inputs[value.name] == 0 or inputs[value.name] - 1 in wanted],
+            [body.output[at] for at in wanted],
+            list(weights.values()),
+        )
+        try:
+            session = cpu_session(helper.make_model(graph, opset_imports=self.opsets, ir_version=self.ir_version))
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            logger.info("a loop's condition is not computed: %s", first_line(error))
+            return None
+
+        def step(iteration: int, before: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+            all_inputs = [np.array(iteration, np.int64), *before]
+            after = session.run(None, {value.name: all_inputs[inputs[value.name]] for value in graph.input})
+            results = dict(zip(wanted, after, strict=True))
+            return [results.get(at) for at in range(len(before))]
+
+        return step
 
 
 class _Unrolled:
@@ -206,6 +276,22 @@ class _Unrolled:
             self.nodes.append(helper.make_node(operator, [name], [result], axes=[axis]))
 
 
+def _slice(graph: onnx.GraphProto, name: str) -> tuple[dict[int, onnx.NodeProto], set[str]]:
+    """Return the nodes that a value is computed from, by their positions, and the values that no node computes."""
+    producers = {output: at for at, node in enumerate(graph.node) for output in node.output if output}
+    nodes: dict[int, onnx.NodeProto] = {}
+    leaves: set[str] = set()
+    pending = [name]
+    while pending:
+        name = pending.pop()
+        if name not in producers:
+            leaves.add(name)
+        elif producers[name] not in nodes:
+            node = nodes[producers[name]] = graph.node[producers[name]]
+            pending += inputs_of(node)
+    return nodes, leaves
+
+
 _REWRITES = {"If": _Rewriter.branch, "Scan": _Rewriter.scan, "Loop": _Rewriter.loop}
 
 
@@ -214,7 +300,7 @@ def _body(graph: onnx.GraphProto, inputs: dict[str, str], outputs: Sequence[str]
     own = {name for node in graph.node for name in node.output if name} | {tensor.name for tensor in graph.initializer}
     names = {**{name: name + tag for name in own}, **inputs}
     nodes = [_constant(names[tensor.name], numpy_helper.to_array(tensor)) for tensor in graph.initializer]
-    outer = {name: name for node in graph.node for name in node.input if name and name not in names}
+    outer = {name: name for node in graph.node for name in inputs_of(node) if name not in names}
     nodes += [renamed(node, {**outer, **names}, {}, tag) for node in graph.node]
     nodes += [
         helper.make_node("Identity", [names.get(value.name, value.name)], [output])
@@ -226,13 +312,6 @@ def _body(graph: onnx.GraphProto, inputs: dict[str, str], outputs: Sequence[str]
 
 def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
-
-
-def _is_true(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant" and any(
-        a.name == "value" and numpy_helper.to_array(a.t).size == 1 and bool(numpy_helper.to_array(a.t))
-        for a in node.attribute
-    )
 
 
 def _extents(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:

@@ -102,7 +102,7 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
         elif node.op_type == "Constant":
             constant.append(node)
         elif (
-            _is_pure(node)
+            is_pure(node)
             and all(name in constant_names for name in node.input if name)
             and _is_foldable(node, shapes, types)
         ):
@@ -139,7 +139,8 @@ def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.
     )
 
 
-def _is_pure(node: onnx.NodeProto) -> bool:
+def is_pure(node: onnx.NodeProto) -> bool:
+    """Return whether a standard node's results depend on its inputs only."""
     return (
         node.domain in ("", "ai.onnx")
         and node.op_type not in _RANDOM

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ import onnx
 from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.host_runner import host_runner
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import drop_unread_weights, shapes_of, type_name, types_of
+from romou.compiler.frontend.onnx_graph import drop_unread_weights, inputs_of, shapes_of, type_name, types_of
 from tvm_patches.host_nodes import DOMAIN, OPERATOR
 from tvm_patches.short_types import STORAGE
 
@@ -102,23 +102,6 @@ class Values:
         return all(
             self.is_carried(name) and self.shape(name) is not None for name in (*inputs_of(node), *node.output) if name
         )
-
-
-def inputs_of(node: onnx.NodeProto) -> list[str]:
-    """Return the names that a node and its subgraphs read from outside, each once."""
-    return list(dict.fromkeys(name for name in (*node.input, *_captured(node)) if name))
-
-
-def _captured(node: onnx.NodeProto) -> Iterator[str]:
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            inner = (
-                {name for node in graph.node for name in node.output}
-                | {value.name for value in graph.input}
-                | {t.name for t in graph.initializer}
-            )
-            read = [name for node in graph.node for name in inputs_of(node)] + [value.name for value in graph.output]
-            yield from (name for name in read if name not in inner)
 
 
 def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import onnx
 
-from romou.compiler.frontend.host_groups import SHORT, Values, inputs_of
+from romou.compiler.frontend.host_groups import SHORT, Values
+from romou.compiler.frontend.onnx_graph import inputs_of
 from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 
 # Operators whose kernels convert short types, or move their elements.

@@ -128,14 +128,19 @@ def check(model: onnx.ModelProto) -> None:
             tensor.ClearField("shape")
 
 
+def inputs_of(node: onnx.NodeProto) -> list[str]:
+    """Return the names that a node and its subgraphs read from outside, each once."""
+    return list(dict.fromkeys(name for name in (*node.input, *captured(node)) if name))
+
+
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node's subgraphs read."""
+    """Yield the names of values outside of a node's subgraphs that these read."""
     for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            yield from (output.name for output in graph.output)
-            for inner in graph.node:
-                yield from inner.input
-                yield from captured(inner)
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own |= {name for inner in graph.node for name in inner.output}
+            read = [name for inner in graph.node for name in inputs_of(inner)]
+            yield from (name for name in (*read, *(value.name for value in graph.output)) if name not in own)
 
 
 def only_readers(graph: onnx.GraphProto) -> dict[str, int]:
@@ -153,7 +158,7 @@ def only_readers(graph: onnx.GraphProto) -> dict[str, int]:
 
 def drop_unread_weights(graph: onnx.GraphProto) -> None:
     """Remove initializers that nothing reads any more."""
-    read = {name for node in graph.node for name in (*node.input, *captured(node))} | {
+    read = {name for node in graph.node for name in inputs_of(node)} | {
         value.name for value in (*graph.input, *graph.output)
     }
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
@@ -164,7 +169,7 @@ def drop_unread_weights(graph: onnx.GraphProto) -> None:
 def without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
     """Return the nodes without dequantizations and transposes that nothing reads."""
     while True:
-        read = outputs | {name for node in nodes for name in (*node.input, *captured(node))}
+        read = outputs | {name for node in nodes for name in inputs_of(node)}
         live = [n for n in nodes if n.op_type not in ("DequantizeLinear", "Transpose") or read & set(n.output)]
         if len(live) == len(nodes):
             return live

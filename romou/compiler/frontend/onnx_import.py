@@ -21,6 +21,7 @@ import tvm
 from romou import models
 from romou.base.errors import ModelError, UsageError
 from romou.base.open_dimensions import check_closed
+from romou.compiler.frontend.axes import with_vectors_of_axes
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.damage import check_weights
 from romou.compiler.frontend.declared import Settled, settle_declared
@@ -45,6 +46,7 @@ from romou.compiler.frontend.quantized import (
     with_packed_weights_of_few_rows,
 )
 from romou.compiler.frontend.scaled_sums import scale_factors
+from romou.compiler.frontend.scikit_learn import with_standard_definitions
 from romou.compiler.frontend.sizes import check_ranges, check_sizes
 from romou.compiler.frontend.to_host import with_more_on_host
 from romou.compiler.frontend.to_relax import to_relax
@@ -84,7 +86,7 @@ def import_onnx(
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
-    packed = with_packed_weights(with_quantized_constants(with_standard_operators(proto)))
+    packed = with_packed_weights(with_quantized_constants(with_standard_operators(with_standard_definitions(proto))))
     # fp16 has no sums of that size.
     products = with_integer_products(packed) if asked.kind == AS_GIVEN else packed
     products = with_packed_weights_of_few_rows(products)
@@ -241,6 +243,7 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     try:
         model = with_microsoft_domain(model)
         check(model)
+        model = with_vectors_of_axes(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error
     except UnicodeDecodeError as error:

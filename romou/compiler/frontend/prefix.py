@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import onnx
 
-from romou.compiler.frontend.host_groups import Values, inputs_of
+from romou.compiler.frontend.host_groups import Values
+from romou.compiler.frontend.onnx_graph import inputs_of
 
 
 def first_failing(count: int, fails: Callable[[int], bool]) -> int:

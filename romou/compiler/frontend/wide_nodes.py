@@ -22,9 +22,9 @@ from onnx import TensorProto, helper, numpy_helper
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.onnx_graph import (
     Shapes,
-    captured,
     constants_of,
     drop_unread_weights,
+    inputs_of,
     replace_nodes,
     shapes_of,
     types_of,
@@ -445,9 +445,7 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
                 copy.output[i] = wide[name] = free(f"{name}_fp32")
                 behind.append(helper.make_node("Cast", [wide[name]], [name], to=TensorProto.FLOAT16))
         nodes += [copy, *behind]
-    used = {name for node in nodes for name in (*node.input, *captured(node))} | {
-        value.name for value in model.graph.output
-    }
+    used = {name for node in nodes for name in inputs_of(node)} | {value.name for value in model.graph.output}
     replace_nodes(result.graph, [node for node in nodes if node.op_type != "Cast" or node.output[0] in used])
     drop_unread_weights(result.graph)
     return infer(result)
