@@ -159,14 +159,17 @@ def print_norms(out: Console, gpus: Sequence[str], target: str | None) -> None:
             table.add_row(f"{k} -> {n}", f"{apart:.1f}", f"{joined:.1f}", f"{apart / joined:.2f}x")
         out.print(table)
         return
-    for gpu in gpus:
-        title = f"{GPUS[gpu]}: millions of instructions"
-        table = table_of_numbers("product of a normalized row", ("norm", "product", "one kernel"), title=title)
-        for k, n in NORMALIZED:
+    columns = [f"{GPUS[gpu]}, {kernels}" for gpu in gpus for kernels in ("norm + product", "one kernel")]
+    table = table_of_numbers("product of a normalized row", columns, title="Millions of instructions")
+    for k, n in NORMALIZED:
+        cells = []
+        for gpu in gpus:
             totals = counted_norm(gpu, k, n)
-            cells = [totals, "", ""] if isinstance(totals, str) else [f"{total:.2f}" for total in totals]
-            table.add_row(f"{k} -> {n}", *cells)
-        out.print(table)
+            cells += (
+                [totals, ""] if isinstance(totals, str) else ["{:.2f} + {:.2f}".format(*totals), f"{totals[2]:.2f}"]
+            )
+        table.add_row(f"{k} -> {n}", *cells)
+    out.print(table)
 
 
 def _integer_product(rows: int, *, is_signed: bool) -> tirx.PrimFunc:
@@ -198,6 +201,13 @@ def _quantized_product(
     return te.create_prim_func([*operands, work.define(*operands)])
 
 
+def _shown(result: Result | str) -> str:
+    """Return the instructions of a kernel, and its spills if it has some, or the reason why there are none."""
+    if isinstance(result, str):
+        return result
+    return f"{result.per_multiply_add:.2f}" + (f", {result.spills} spills" if result.spills else "")
+
+
 @click.command()
 @click.option("--gpu", "gpus", multiple=True, type=click.Choice(list(GPUS)), help="a GPU; several are allowed")
 @click.option("--product", "products", multiple=True, type=click.Choice(list(NAMES)), help="a product; default: all")
@@ -207,22 +217,25 @@ def _quantized_product(
 def main(
     gpus: tuple[str, ...], products: tuple[str, ...], has_norms: bool, timed: str | None, path: Path | None
 ) -> None:
-    """Print instructions of a work-item for each weight and row of activations, registers and spills."""
-    out, results = Console(width=160), dict[str, dict[str, object]]()
+    """Print instructions of all work-items for each multiply-add, and spills."""
+    out, results = Console(width=200), dict[str, dict[str, object]]()
     if has_norms:
         print_norms(out, gpus or COMPARED, timed)
         return
-    for gpu in gpus or COMPARED:
-        table = table_of_numbers("product", ("instructions", "registers", "spills"), "config", title=GPUS[gpu])
-        for name in products or NAMES:
-            result = counted(gpu, name)
-            if isinstance(result, str):
-                table.add_row(name, "-", "", "", result)
-                continue
-            config = " ".join(f"{knob}={value}" for knob, value in result.config.items())
-            table.add_row(name, f"{result.per_multiply_add:.2f}", str(result.registers), str(result.spills), config)
-            results.setdefault(gpu, {})[name] = asdict(result)
-        out.print(table)
+    columns = [GPUS[gpu] for gpu in gpus or COMPARED]
+    for title, names in (
+        ("products", PRODUCTS),
+        ("integer products", INTEGER_PRODUCTS),
+        ("convolutions", CONVOLUTIONS),
+    ):
+        table = table_of_numbers(title, columns, title=f"Instructions for each multiply-add, {title}")
+        for name in (name for name in names if name in (products or NAMES)):
+            counts = {gpu: counted(gpu, name) for gpu in gpus or COMPARED}
+            table.add_row(name, *map(_shown, counts.values()))
+            for gpu, result in counts.items():
+                results.setdefault(gpu, {})[name] = result if isinstance(result, str) else asdict(result)
+        if table.row_count:
+            out.print(table)
     if path is not None:
         path.write_text(json.dumps(results, indent=1), encoding="utf-8")
 

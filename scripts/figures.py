@@ -4,7 +4,7 @@
     <!-- printed by bench_beast: knobs #…criteria # -->      in a line of text, which ends at <!-- end -->: its numbers, one for each #
     <!-- printed slowly by phone_records: All tasks # -->    only `make_docs.py --slow` runs the command
     <!-- measured: 3f77bebd, NVIDIA H200; archprobe -->      the commit that wrote the figures, the device, and the code under them: romou/compiler and
-                                                             romou/devices by default. A line says so, and whether this code has changed
+                                                             romou/devices by default. The text says so, and whether this code has changed
 
 The command is the nearest one above the marker that has the word behind "by". "…" stands for anything.
 """  # noqa: E501
@@ -122,11 +122,13 @@ def with_printed(page: str, *, slow: bool = False, data: Path | None = None, lef
 
 
 def with_measured(page: str) -> str:
-    """Return the page with a line for each measurement: device, date, commit, and whether the code has changed."""
+    """Return the page with the device, date and commit of each measurement, and whether the code has changed."""
 
     def written(found: re.Match[str]) -> str:
         date, is_stale = _measured_at(found[2], found[4] or _CODE)
-        return f"{found[1]}\n*{found[3]}, {date}, commit {found[2]}{', older than the code' * is_stale}.*\n{found[5]}"
+        line = "\n" * page.startswith("\n", found.start() - 1)
+        stale = ", older than the code" * is_stale
+        return f"{found[1]}{line}*{found[3]}, {date}, commit {found[2]}{stale}.*{line}{found[5]}"
 
     return _MEASURED.sub(written, page)
 

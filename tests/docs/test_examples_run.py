@@ -51,7 +51,7 @@ ELSEWHERE = {
 COMMANDS = {
     "archprobe analyse": "tests/archprobe/test_confirm.py::test_curves_of_microsofts_tool_become_a_report",
     "archprobe compare": "tests/archprobe/test_cli.py::test_compare_names_what_differs_by_more_than_the_intervals",
-    "archprobe devices": "tests/archprobe/test_confirm.py::test_devices_have_the_numbers_that_romou_gives_them",
+    "archprobe devices": "tests/archprobe/test_order.py::test_a_device_has_one_number",
     "archprobe plot": "tests/archprobe/test_cli.py::test_plot_draws_every_curve_and_one_page",
     "archprobe run": "tests/archprobe/test_cli.py::test_a_run_of_one_probe_from_the_shell",
     "archprobe show": "tests/archprobe/test_cli.py::test_show",
