@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
 import onnx
 from tvm import relax, s_tir, te, tirx
 
 from romou.api.tune import tune
-from romou.base.errors import UsageError, first_line
+from romou.base.errors import UsageError, first_line, unknown_name
 from romou.base.variants import VariantName
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.operators.contraction_family import OPAQUE
@@ -43,6 +43,9 @@ __all__ = [
     "from_te",
     "tune_operator",
 ]
+
+Shape: TypeAlias = Sequence[int] | Mapping[str, int]
+"""Extents of a tensor, or its dimensions' names and extents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +146,9 @@ def conv2d_backward_filter(layer: OperatorModel) -> OperatorModel:
 
 def from_te(
     computation: Callable[..., te.Tensor] | tirx.PrimFunc,
-    inputs: Mapping[str, Sequence[int] | tuple[Sequence[int], str]] | None = None,
+    inputs: Mapping[str, Shape | tuple[Shape, str]] | None = None,
     *,
+    output: Sequence[str] | None = None,
     schedule: Callable[[s_tir.Schedule, KernelConfig], object] | None = None,
     name: str | None = None,
 ) -> OperatorModel:
@@ -162,8 +166,11 @@ def from_te(
     computation
         A function from tensors to the output, or a TIR function with static shapes whose last parameter is the output.
     inputs
-        Name -> shape, or (shape, dtype), in the order of the function's arguments. The default type is float32. For a
-        TIR function: None.
+        Name -> shape, or (shape, dtype), in the order of the function's arguments. The default type is float32. A
+        shape is a sequence of extents, or a mapping of each dimension's name to its extent: {"m": 37, "k": 29}. A name
+        has one extent in all inputs. For a TIR function: None.
+    output
+        Names of the output's dimensions, which have the extents of the inputs' dimensions. None: they are not checked.
     schedule
         A function of TVM's schedule and a `KernelConfig`, which declares knobs and schedules the computation for their
         values. None: Romou recognises the computation by its blocks, and uses its own schedule.
@@ -173,11 +180,15 @@ def from_te(
     Raises
     ------
     UsageError
-        The computation cannot be made, or the schedule fails with the first choice of each knob, or makes no kernel.
+        The computation cannot be made, a named dimension has two extents, or the schedule fails with the first choice
+        of each knob, or makes no kernel.
     """
     name = name or _name_of(computation)
+    extents = _named_extents(inputs or {})
     func = _function_of(computation, inputs, name)
     *read, written = func.params
+    if output is not None:
+        _check_output(name, [int(extent) for extent in written.shape], output, extents)
     if schedule is not None:
         func = with_schedule(func, name, schedule)
     attributes = {FREE_IMAGES: True, "op_pattern": OPAQUE}
@@ -253,7 +264,7 @@ def _name_of(computation: object) -> str:
 
 def _function_of(
     computation: Callable[..., te.Tensor] | tirx.PrimFunc,
-    inputs: Mapping[str, Sequence[int] | tuple[Sequence[int], str]] | None,
+    inputs: Mapping[str, Shape | tuple[Shape, str]] | None,
     name: str,
 ) -> tirx.PrimFunc:
     """Return the computation as a function with static shapes.
@@ -290,12 +301,45 @@ def _function_of(
     return func
 
 
-def _shape_and_type(name: str, given: Sequence[int] | tuple[Sequence[int], str]) -> tuple[tuple[int, ...], str]:
-    is_typed = len(given) == 2 and isinstance(given[1], str)
-    shape, dtype = given if is_typed else (given, "float32")
-    if not shape or not all(isinstance(extent, int) and extent > 0 for extent in shape):  # type: ignore[union-attr]
+def _shape_and_type(name: str, given: Shape | tuple[Shape, str]) -> tuple[tuple[int, ...], str]:
+    shape, dtype = _split(given)
+    extents = tuple(shape.values() if isinstance(shape, Mapping) else shape)
+    if not extents or not all(isinstance(extent, int) and extent > 0 for extent in extents):
         raise UsageError(f"inputs[{name!r}]={given!r}: expected a shape of positive numbers, or (shape, dtype)")
-    return tuple(shape), str(dtype)  # type: ignore[arg-type]
+    return extents, dtype
+
+
+def _split(given: Shape | tuple[Shape, str]) -> tuple[Shape, str]:
+    if not isinstance(given, Mapping) and len(given) == 2 and isinstance(given[1], str):
+        return cast(tuple[Shape, str], given)
+    return cast(Shape, given), "float32"
+
+
+def _named_extents(inputs: Mapping[str, Shape | tuple[Shape, str]]) -> dict[str, int]:
+    """Return the extent of each named dimension. UsageError if a name has two extents."""
+    first: dict[str, tuple[str, int]] = {}
+    for key, given in inputs.items():
+        shape, _ = _split(given)
+        for dimension, extent in shape.items() if isinstance(shape, Mapping) else ():
+            other, known = first.setdefault(dimension, (key, extent))
+            if known != extent:
+                raise UsageError(
+                    f"dimension {dimension!r} is {known} in inputs[{other!r}] and {extent} in inputs[{key!r}]",
+                    hint="A name stands for one extent: give the other dimension another name.",
+                    dimension=dimension,
+                )
+    return {dimension: extent for dimension, (_, extent) in first.items()}
+
+
+def _check_output(name: str, shape: Sequence[int], names: Sequence[str], extents: Mapping[str, int]) -> None:
+    """Raise UsageError if the output's shape is not the one that its dimensions' names say."""
+    for dimension in names:
+        if dimension not in extents:
+            raise unknown_name("dimension", dimension, extents)
+    said = [extents[dimension] for dimension in names]
+    if list(shape) != said:
+        text = ", ".join(f"{dimension}={extent}" for dimension, extent in zip(names, said, strict=True))
+        raise UsageError(f"the output of {name!r} is {tuple(shape)}, where its dimensions say ({text})")
 
 
 def _operator(work: Conv2d, *names: str) -> OperatorModel:

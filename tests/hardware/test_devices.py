@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.table import Table
 
 import romou
 from romou.base.errors import UsageError
@@ -27,6 +28,7 @@ from romou.devices.hardware import (
 from romou.devices.hardware.spec import LIMITS, SCHEMA
 from romou.devices.targets import Target
 from romou.driver.site import for_server
+from romou.tools.report.devices import facts_table
 from romou.tuner.pruning.estimate import can_estimate, missing_facts
 from support.models.small_networks import residual_net
 from support.suite.exhaustive import few
@@ -115,7 +117,7 @@ def test_a_measured_device_gives_a_target_its_limits() -> None:
 def test_every_number_has_a_source_and_every_gap_says_so(name: str) -> None:
     spec = load_device(name)
     for key in SCHEMA:
-        assert (getattr(spec, key) is None) == (spec.source_of(key) == "not known"), key
+        assert (getattr(spec, key) is None) == spec.source_of(key).startswith("not known"), key
 
 
 @pytest.mark.parametrize("name", known_devices())
@@ -327,6 +329,26 @@ def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -
     assert for_server(Target("opencl"), facts, f"{platform.machine()}-linux-gnu", "there").device_name == "adreno740"
     with pytest.raises(UsageError, match="the target has to name the device at there, which is Xclipse 920"):
         for_server(Target("opencl"), {"name": "Xclipse 920", "type": "gpu"}, f"{platform.machine()}-linux-gnu", "there")
+
+
+def test_the_file_of_an_adreno_530_says_of_each_fact_where_it_comes_from_or_why_there_is_none() -> None:
+    """It is the GPU that Boda-RTC and its framework were measured on."""
+    spec, nearest = load_device("adreno530"), load_device("adreno630")
+    assert set(spec.sources) == set(SCHEMA)
+    assert all(len(source) > len("not known") for source in spec.sources.values())
+    assert spec.alus_per_core == 64
+    assert spec.source_of("alus_per_core").startswith("concluded: ")
+    rows = {str(cells[0]): str(cells[1]) for cells in rows_of(facts_table(spec, nearest), "fact", "source")}
+    assert rows["registers_per_lane"].startswith("not known until `archprobe run`")
+    assert rows["registers_per_lane"].endswith("; adreno630 has 181")
+    assert (
+        spec.guessed_from(nearest).source_of("registers_per_lane").startswith("adreno630, the nearest GPU that has it")
+    )
+
+
+def rows_of(table: Table, *names: str) -> list[tuple[object, ...]]:
+    columns = {str(column.header): list(column.cells) for column in table.columns}
+    return list(zip(*(columns[name] for name in names), strict=True))
 
 
 def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:

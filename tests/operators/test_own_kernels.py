@@ -103,6 +103,27 @@ def test_a_computation_that_cannot_be_made_is_one_message() -> None:
         romou.operators.conv2d_backward_input(made(schedule))
 
 
+def product(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis((0, a.shape[1]), "k")
+    return te.compute((a.shape[0], b.shape[1]), lambda m, n: te.sum(a[m, k] * b[k, n], axis=k), name="c")
+
+
+def test_named_dimensions_have_one_extent() -> None:
+    named = {"a": {"m": 5, "k": 7}, "b": ({"k": 7, "n": 3}, "float16")}
+    operator = romou.operators.from_te(
+        lambda a, b: product(a, b.astype("float32")), named, output=("m", "n"), name="product"
+    )
+    assert dict(operator.inputs) == {"a": ((5, 7), "float32"), "b": ((7, 3), "float16")}
+    with pytest.raises(UsageError, match=r"dimension 'k' is 7 in inputs\['a'\] and 6 in inputs\['b'\]"):
+        romou.operators.from_te(product, {"a": {"m": 5, "k": 7}, "b": {"k": 6, "n": 3}})
+    with pytest.raises(UsageError, match=r"the output of 'product' is \(5, 3\), where its dimensions say \(n=3, m=5\)"):
+        romou.operators.from_te(product, {"a": {"m": 5, "k": 7}, "b": {"k": 7, "n": 3}}, output=("n", "m"))
+    with pytest.raises(UsageError, match="dimension 'l'"):
+        romou.operators.from_te(product, {"a": {"m": 5, "k": 7}, "b": (7, 3)}, output=("m", "l"))
+    with pytest.raises(UsageError, match=r"expected a shape of positive numbers"):
+        romou.operators.from_te(product, {"a": {"m": 5, "k": 0}, "b": (7, 3)})
+
+
 def test_candidates_beyond_the_device_are_left_out(tmp_path: Path, opencl_device: object) -> None:
     def wide(sch: s_tir.Schedule, cfg: KernelConfig) -> None:
         cfg.define_knob("what", ["plain", "group", "local", "refused"])

@@ -165,7 +165,8 @@ def _with_family(data: Any, path: Path) -> Any:
         del merged["nearest"]
     return {
         **merged,
-        "facts": {**family["facts"], **{key: fact for key, fact in facts.items() if _says_something(fact)}},
+        # A fact without a value gives way to the family's. Its source says why there is none.
+        "facts": {**facts, **family["facts"], **{key: fact for key, fact in facts.items() if _says_something(fact)}},
     }
 
 

@@ -18,13 +18,11 @@ def facts_table(spec: HardwareSpec, nearest: HardwareSpec | None) -> Table:
     for key, (unit, _) in SCHEMA.items():
         value = getattr(spec, key)
         offer = None if nearest is None or key in LIMITS else getattr(nearest, key)
-        source = (
-            spec.source_of(key)
-            if value is not None
-            else ""
-            if nearest is None or offer is None
-            else f"{nearest.name} has {shown(offer)}"
-        )
+        source = spec.source_of(key)
+        if value is None and source == UNKNOWN:
+            source = ""
+        if value is None and nearest is not None and offer is not None:
+            source = "; ".join(filter(None, (source, f"{nearest.name} has {shown(offer)}")))
         table.add_row(key, shown(value), unit, source)
     return table
 
