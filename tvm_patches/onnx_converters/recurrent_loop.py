@@ -5,6 +5,7 @@ A sequence of any length has one weight and one set of kernels.
     for t: for d, b, j:
         sums[g] = sum over k of state[t % 2, d, b, k] * weight[d, k, g, j]
         state[(t + 1) % 2, d, b, j], output[t, d, b, j] = step(sums, products[t, b, d, :, j])
+        output[steps, d, b, j] = state[(t + 1) % 2, d, b, j], if the last state is read
 
 `romou/compiler/operators/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for
 each step. All units read the state before a step, so the states before and after it are both kept.
@@ -122,8 +123,6 @@ class _TimeLoop:
             self._nest(self._first()),
             _loop(self.t, work.steps, _sequence(steps), {TIME_LOOP: tirx.const(1, "int32")}),
         ]
-        if work.last:
-            body.append(self._nest(self._last()))
         kept = [*self._kept.values(), *self.registers]
         root = s_tir.SBlock([], [], [], "root", _sequence(body), alloc_buffers=kept)
         parameters = [self.buffers[name] for name in (*self.inputs, "output")]
@@ -154,18 +153,6 @@ class _TimeLoop:
                 if state in self.buffers:
                     value = self.load(first, *unit.place) if first in self.inputs else tirx.const(0.0, _FLOAT)
                     unit.steps.append(self.store(state, value, *indices))
-
-        return run
-
-    def _last(self) -> Callable[[_Unit], None]:
-        """Return the function that writes the states after the last step."""
-
-        def run(unit: _Unit) -> None:
-            for at, state in enumerate(self.work.last):
-                value = (
-                    self.load("cell", *unit.place) if state else self.load("state", self.work.steps % 2, *unit.place)
-                )
-                unit.steps.append(self.store("output", value, self.work.steps + at, *unit.place))
 
         return run
 
@@ -257,6 +244,9 @@ class _Unit:
         self.steps.append(loop.store("state", hidden, (loop.t + 1) % 2, *self.place))
         if cell is not None:
             self.steps.append(loop.store("cell", cell, *self.place))
+        # Each step overwrites the last states, so that no code depends on the number of steps being odd or even.
+        for at, is_cell in enumerate(loop.work.last):
+            self.steps.append(loop.store("output", cell if is_cell else hidden, loop.work.steps + at, *self.place))
 
     @property
     def _time(self) -> tirx.Expr:
