@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ class Decoder:
         self.length = cached.length
         self.chunk = min(whole_of("chunk", chunk, lowest=1), self.length)
         self._names, self._state = cached.inputs, frozenset(cached.state)
-        self._row = cached.row
+        self._row, self._words = cached.row, cached.words
         check_versions()
         options |= {"target": target, "device": device}
         variants = [cached.for_rows(rows) for rows in dict.fromkeys((1, self.chunk))]
@@ -151,12 +151,13 @@ class Decoder:
         Raises
         ------
         UsageError
-            The prompt is empty, holds something else than tokens, or the caches have no room.
+            The prompt is empty, `prompt` or `stop` is no list of tokens, a token is beyond the model's vocabulary, or
+            the caches have no room.
         DeviceError
             The device failed.
         """
         tokens = whole_of("tokens", tokens, lowest=1)
-        ids = [whole_of("prompt", token, lowest=0) for token in prompt]
+        ids, ends = self._tokens("prompt", prompt), self._tokens("stop", stop)
         if not ids:
             raise UsageError("the prompt is empty; give at least one token")
         if len(ids) + tokens - 1 > self.length:
@@ -167,10 +168,26 @@ class Decoder:
         started = time.perf_counter()
         made = [self._read(ids)]
         read = time.perf_counter()
-        while len(made) < tokens and made[-1] not in stop:
+        while len(made) < tokens and made[-1] not in ends:
             made.append(self._next(made[-1], len(ids) + len(made) - 1))
         ended = time.perf_counter()
         return Generated(tokens=tuple(made), prompt=len(ids), prompt_s=read - started, tokens_s=ended - read)
+
+    def _tokens(self, name: str, tokens: Collection[int]) -> list[int]:
+        """Return tokens as a list. UsageError if it is no collection of tokens that the model has."""
+        if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
+            raise UsageError(f"{name}={tokens!r}: must be a list of tokens, which are whole numbers", option=name)
+        ids = [whole_of(name, token, lowest=0) for token in tokens]
+        if self._words is not None and max(ids, default=0) >= self._words:
+            raise UsageError(
+                f"{name} has the token {max(ids)}; the model's vocabulary has {self._words} words, 0 to"
+                f" {self._words - 1}",
+                hint="Take the tokenizer that belongs to the model.",
+                option=name,
+                value=max(ids),
+                limit=self._words,
+            )
+        return ids
 
     def _read(self, ids: list[int]) -> int:
         """Read a prompt in chunks, and return the token that follows."""

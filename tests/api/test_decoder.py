@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -99,6 +100,9 @@ def test_the_command(small: romou.Decoder, monkeypatch: pytest.MonkeyPatch) -> N
     wrong = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "one"])
     assert wrong.exit_code == 2
     assert "--prompt 'one': expected numbers" in wrong.stderr
+    beyond = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "4096"])
+    assert beyond.exit_code == 2
+    assert "the model's vocabulary has 256 words" in " ".join(beyond.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -108,11 +112,22 @@ def test_the_command(small: romou.Decoder, monkeypatch: pytest.MonkeyPatch) -> N
         ([1] * 90, 12, "90 tokens and 12 more do not fit into caches of 100"),
         ([1.5], 1, "prompt"),
         ([1], 0, "tokens"),
+        (None, 1, "prompt=None: must be a list of tokens"),
+        ("15", 1, "prompt='15': must be a list of tokens"),
+        ([3, 256], 1, r"prompt has the token 256; the model's vocabulary has 256 words, 0 to 255"),
+        ([2**40], 1, "prompt has the token 1099511627776"),
     ],
 )
-def test_wrong_prompts(prompt: list[int], tokens: int, reason: str, small: romou.Decoder) -> None:
+def test_wrong_prompts(prompt: Any, tokens: int, reason: str, small: romou.Decoder) -> None:
     with pytest.raises(UsageError, match=reason):
         small.generate(prompt, tokens)
+    assert len(small.generate([255], 1).tokens) == 1
+
+
+@pytest.mark.parametrize(("stop", "reason"), [(5, "stop=5: must be a list"), ([256], "stop has the token 256")])
+def test_wrong_ends(stop: Any, reason: str, small: romou.Decoder) -> None:
+    with pytest.raises(UsageError, match=reason):
+        small.generate([1], 2, stop=stop)
 
 
 def test_wrong_models() -> None:

@@ -19,6 +19,8 @@ _KNOWN = ("input_ids", "attention_mask", "position_ids")
 _CACHES = ((3, 1), (4, 2))
 # Products over the last axis, which may be computed for one row only.
 _PRODUCTS = ("MatMul", "MatMulBnb4", "MatMulNBits")
+# Look-ups of rows of a table: data, indices.
+_LOOKUPS = ("Gather", "GatherBlockQuantized")
 _DEFAULT_LENGTH = 2048
 
 
@@ -30,6 +32,7 @@ class CachedModel:
     state: name of a past cache -> name of the present one.
     length: tokens that a cache has room for.
     row: name of the input that selects the row whose logits are wanted.
+    words: number of words that token ids select from: of the table, or of the logits. None if both are open.
     """
 
     proto: onnx.ModelProto
@@ -37,6 +40,7 @@ class CachedModel:
     state: Mapping[str, str]
     length: int
     row: str
+    words: int | None
 
     @classmethod
     def of(cls, model: onnx.ModelProto | str | Path, length: int | None = None) -> CachedModel:
@@ -75,7 +79,12 @@ class CachedModel:
         found = length or min(e or 0 for e in declared) or min([_DEFAULT_LENGTH, *rotations])
         if any(found > rows for rows in rotations):
             raise UsageError(f"length={found}: the model has rotations for {min(rotations)} positions")
-        return cls(proto=proto, inputs=inputs, state=state, length=found, row=free_name(graph, "last_row"))
+        tables = [node for node in graph.node if node.op_type in _LOOKUPS and node.input[1] == "input_ids"]
+        words = [int(weights[node.input[0]].dims[0]) for node in tables if node.input[0] in weights]
+        # The table may be made from the weights of the last product.
+        words += [e for v in graph.output if v.name not in state.values() and (e := _extent(v, 2)) and not words]
+        row = free_name(graph, "last_row")
+        return cls(proto=proto, inputs=inputs, state=state, length=found, row=row, words=min(words, default=None))
 
     def for_rows(self, rows: int) -> tuple[onnx.ModelProto, dict[str, tuple[int, ...]]]:
         """Return the model for a number of tokens in one run, and the shapes of its inputs.
