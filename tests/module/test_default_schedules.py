@@ -17,6 +17,7 @@ from romou.compiler.assembly import default_schedules
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.scheduling.blocks import reductions_of
 from romou.compiler.scheduling.rewrites import without_single_terms
+from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
 from support.models.nodes import assert_as_onnxruntime, model_of
@@ -232,3 +233,37 @@ def test_convolutions_of_dynamically_quantized_networks(channels: int, stride: i
     assert expected is not None
     assert not compiled.host_nodes
     np.testing.assert_allclose(compiled.run(inputs)[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_rule_that_copies_a_padded_operand_reads_inside_of_it(
+    monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    """TVM's rule for products leaves the condition of padding where the copy in local memory is used.
+
+    A convolution whose candidates all failed read 528 bytes in front of its input: a segmentation fault on a CPU, if
+    the page before the tensor was not mapped.
+    """
+    monkeypatch.setattr(default_schedules, "RULES", (dlight.gpu.Matmul(),))
+    rows, channels, outputs = 32, 8, 16
+    x = tvm.te.placeholder((rows, channels), "float32", "x")
+    w = tvm.te.placeholder((3, channels, outputs), "float32", "w")
+    k, c = (tvm.te.reduce_axis((0, extent), name) for extent, name in ((3, "k"), (channels, "c")))
+    inside = lambda i: tirx.all(i + k >= 1, i + k < rows + 1)
+    y = tvm.te.compute(
+        (rows, outputs),
+        lambda i, o: tvm.te.sum(tvm.te.if_then_else(inside(i), x[i + k - 1, c], 0.0) * w[k, c, o], [k, c]),
+        "y",
+    )
+    target = Target("opencl")
+    scheduled = default_schedules.default_schedule(tvm.te.create_prim_func([x, w, y]), target)
+    assert "shared" in scheduled.script()
+    reads = [load for load in guarded_loads(scheduled.body) if load.access.source.name == "x"]
+    assert reads
+    assert all(load.conditions for load in reads)
+    values, weights = numbers((rows, channels), "float32"), numbers((3, channels, outputs), "float32")
+    padded = np.pad(values, ((1, 1), (0, 0)))
+    expected = sum(padded[at : at + rows] @ weights[at] for at in range(3))
+    kernel = tvm.tirx.build(tvm.IRModule({"main": scheduled}), target=target.tvm_target)["main"]
+    tensors = [tvm.runtime.tensor(array, opencl_device) for array in (values, weights, np.zeros_like(expected))]
+    kernel(*tensors)
+    np.testing.assert_allclose(tensors[-1].numpy(), expected, rtol=1e-4, atol=1e-5)

@@ -8,11 +8,14 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
 from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
+from tvm_ffi.structural import structural_map
 
 import romou.compiler.pipeline as pipeline
 from romou.compiler.dumps import without_dumps
@@ -20,6 +23,7 @@ from romou.compiler.scheduling.blocks import nests_of, substitute
 from romou.compiler.scheduling.rewrites import as_module, with_root, without_single_terms
 from romou.compiler.scheduling.statements import guarded, unravel
 from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.launch import launch_size, thread_extents
 
@@ -60,11 +64,41 @@ def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> 
             # A copy: TVM's scheduler may change a function in place.
             schedule = rule.apply(copy.deepcopy(func), tvm_target, False)
         scheduled = None if schedule is None else schedule.mod["main"]
+        scheduled = None if scheduled is None else _within_bounds(func, scheduled)
         return scheduled if scheduled is not None and _fits(scheduled, target) else None
     except Exception as error:  # rules raise whatever their schedule primitives and assertions do
         name = func.attrs.get("global_symbol", "a function") if func.attrs else "a function"
         logger.debug("TVM's rule %s does not take %s: %s", type(rule).__name__, name, error)
         return None
+
+
+def _within_bounds(func: tirx.PrimFunc, scheduled: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the schedule with reads inside of tensors only.
+
+    TVM's rules for products copy an operand into local memory, and leave the condition of padding where the copy is
+    used. The copy reads outside of the tensor then: the results are right, and the process ends with a segmentation
+    fault if no memory of its own lies there. Drop this when `Schedule.reindex` copies conditions.
+
+    copy[i] = x[i - 1]; ... if_then_else(i < 1, 0, copy[i])  ->  copy[i] = if_then_else(0 <= i - 1 < n, x[i - 1], 0)
+    """
+    before, after = (_unguarded_loads(each) for each in (func, scheduled))
+    names = {name for name in after if after[name] > before[name]}
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        if str(access.source.name) not in names:
+            return access
+        sides = zip(access.indices, access.source.shape, strict=True)
+        inside = tirx.all(*(side for index, extent in sides for side in (index >= 0, index < extent)))
+        return tirx.if_then_else(inside, access, tirx.const(0, access.ty))
+
+    return scheduled.with_body(structural_map(scheduled.body, (TensorLoad, load))) if names else scheduled
+
+
+def _unguarded_loads(func: tirx.PrimFunc) -> Counter[str]:
+    """Return the number of loads without a condition of each parameter, by its name."""
+    names = {str(param.name) for param in func.params}
+    loads = (str(load.access.source.name) for load in guarded_loads(func.body) if not load.conditions)
+    return Counter(name for name in loads if name in names)
 
 
 def _fits(func: tirx.PrimFunc, target: Target) -> bool:
