@@ -41,6 +41,7 @@ from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile, named_calls
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import HostRow, Summary
+from romou.runtime.module.timing_job import KernelTimers
 from tvm_patches.libraries import load_library
 from tvm_patches.quiet import quiet_stderr
 from tvm_patches.short_types import restored, stored
@@ -146,6 +147,8 @@ class TunedModel:
         # Runs that are started and not waited for. Its thread begins with the first one.
         self._started = ThreadPoolExecutor(1, thread_name_prefix="romou-run")
         self._folder: HeldFolder | None = None
+        self._library_name = library_name()
+        self._timers = KernelTimers(target.kind, device_index, self._kernels)
         if remote is not None:
             self._refuse_host_nodes(f"the model cannot run at {remote.address}")
 
@@ -322,10 +325,31 @@ class TunedModel:
         if isinstance(self._given, Path):
             return self._given
         with self._lock:
-            if self._folder is None:
-                self._folder = HeldFolder("model")
-                self._export(self._folder.path / library_name())
-            return next(self._folder.path.iterdir())
+            path = self._held().path / self._library_name
+            if not path.exists():
+                self._export(path)
+            return path
+
+    def _held(self) -> HeldFolder:
+        """Return the folder of this model's temporary files."""
+        if self._folder is None:
+            self._folder = HeldFolder("model")
+        return self._folder
+
+    def _kernels(self) -> Path:
+        """Return a shared library with the model's kernels, and its weights if it was loaded from a file."""
+        if self._beside is not None:
+            return self._beside._kernels()
+        if isinstance(self._given, Path):
+            return self._given
+        with self._lock:
+            path = self._held().path / "kernels.so"
+            if not path.exists():
+                imports = list(self._given.mod.imports) if isinstance(self._given, relax.VMExecutable) else []
+                with quiet_stderr():
+                    # Weights are constants of the executable, which imports the kernels.
+                    export_library(imports[0] if len(imports) == 1 else self._given, path, host=self.target.host)
+            return path
 
     def _export(self, path: Path) -> None:
         if isinstance(self._given, Path):
@@ -346,6 +370,7 @@ class TunedModel:
             other._local = None
         if self._beside is not None:
             self._beside.release()
+        self._timers.close()
         with self._lock:
             self._local = None
             if isinstance(self._given, Path):
@@ -560,10 +585,12 @@ class TunedModel:
         ------
         UsageError
             The model has no such function. Behind a connection, the timer raises it.
+        DeviceError
+            The device failed. A kernel on this machine may have ended the process that times it.
         """
         scopes = [argument.scope for argument in arguments]
         if self.remote is None:
-            return self._machine().timer(function, scopes, arrays)
+            return self._timers.timer(function, scopes, arrays)
         remote, library = self.remote, self._library()
         return lambda number, repeat: remote.operator_times(library, function, scopes, arrays, number, repeat)
 

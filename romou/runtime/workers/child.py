@@ -57,7 +57,7 @@ class ChildProcess:
         Raise ChildTimeoutError, ChildCrashError or ChildBugError. After the first two, the next call starts a new
         process. Raise the function's RomouError again.
         """
-        if self._process is None or self._process.poll() is not None:
+        if not self.is_alive:
             self._start()
         assert self._connection is not None
         start_of_output = os.fstat(self._stderr.fileno()).st_size
@@ -75,6 +75,11 @@ class ChildProcess:
             type_name, text, trace = value
             raise ChildBugError(f"{type_name} in the {self.name} process: {text}\n{trace}")
         return value
+
+    @property
+    def is_alive(self) -> bool:
+        """True if the process runs, so that the next call starts no other one."""
+        return self._process is not None and self._process.poll() is None
 
     def _receive(self, timeout_s: float, start_of_output: int) -> tuple[str, Any]:
         assert self._connection is not None

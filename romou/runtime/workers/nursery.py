@@ -26,6 +26,7 @@ from romou.base.interpreter import become, child_environment, forget_import_path
 _PRELOADED = (
     "romou.compiler.task",
     "romou.compiler.assembly.kernel",
+    "romou.runtime.module.timing_job",
     "romou.tuner.measure.build_job",
     "romou.tuner.measure.rpc_job",
     "romou.tuner.measure.run_job",
