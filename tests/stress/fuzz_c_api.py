@@ -51,8 +51,8 @@ def network(slope: float) -> onnx.ModelProto:
         helper.make_node("LeakyRelu", ["sum"], [OUTPUTS[0]], alpha=slope),
         helper.make_node("Transpose", ["sum"], [OUTPUTS[1]], perm=[1, 0]),
     ]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 8]) for name in INPUTS]
-    shapes = (["rows", 8], [8, "rows"])
+    shapes: tuple[list[str | int | None], ...] = (["rows", 8], [8, "rows"])
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[0]) for name in INPUTS]
     outputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in zip(OUTPUTS, shapes, strict=True)
@@ -99,7 +99,7 @@ def compile_options(sanitizer: str, sources: Path = SOURCES) -> list[str]:
 
     import tvm_patches
 
-    folders = [Path(module.__file__).parent for module in (tvm, tvm_ffi)]
+    folders = [Path(str(module.__file__)).parent for module in (tvm, tvm_ffi)]
     runtimes = [path.parent for path in tvm_patches.RUNTIMES.values()]
     return [
         *("-std=c++20", "-O0", "-g1", "-Wall", "-Wno-tsan", "-pthread", '-DROMOU_VERSION="fuzzed"', f"-I{sources}"),
