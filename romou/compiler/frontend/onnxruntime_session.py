@@ -11,14 +11,11 @@ from romou.compiler.frontend.microsoft import for_onnxruntime
 from romou.compiler.frontend.qlinear import with_standard_operators
 
 
-def cpu_session(
-    model: onnx.ModelProto, *, is_optimized: bool = True, is_exact: bool = True, log_severity: int = 4
-) -> Any:
+def cpu_session(model: onnx.ModelProto, *, is_optimized: bool = True, is_exact: bool = True) -> Any:
     """Return an onnxruntime session of a model. Raises exceptions that share no base class.
 
     is_optimized: whether onnxruntime may rewrite the graph.
     is_exact: whether the results are a reference. Other sessions are timed.
-    log_severity: lowest severity that is logged, 3: errors, 4: fatal errors.
     """
     from onnxruntime import GraphOptimizationLevel as Level
 
@@ -36,14 +33,14 @@ def cpu_session(
     first: Exception | None = None
     for attempt, level in attempts:
         try:
-            return _session(attempt, level, log_severity)
+            return _session(attempt, level)
         except Exception as error:  # onnxruntime's exceptions share no base class
             first = first or error
     assert first is not None
     raise first
 
 
-def _session(model: onnx.ModelProto, level: Any, log_severity: int) -> Any:
+def _session(model: onnx.ModelProto, level: Any) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -51,6 +48,6 @@ def _session(model: onnx.ModelProto, level: Any, log_severity: int) -> Any:
     options.add_session_config_entry("session.x64quantprecision", "1")
     # Else products with dequantized weights round their activations to 8 bits, an error of up to a percent.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    options.log_severity_level = log_severity
+    options.log_severity_level = 4  # fatal errors only; others are exceptions
     options.graph_optimization_level = level
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
