@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from romou.base.errors import BuildError
+
 if TYPE_CHECKING:
     from tvm import tirx
 
@@ -37,6 +39,13 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
     """Return the extents of a lowered device function's launch.
 
     "blockIdx.x" -> work groups, "threadIdx.x" -> work-items of a group
+
+    A number of groups that depends on a size at run time is left out.
+
+    Raises
+    ------
+    BuildError
+        The work-items of a group are no constant. The text of a kernel declares their number.
     """
     from tvm import tirx
     from tvm_ffi.structural import structural_walk
@@ -44,9 +53,17 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
     extents = {}
 
     def read(stmt: tirx.AttrStmt) -> None:
-        # A number of groups that depends on a size at run time is no extent.
-        if stmt.attr_key == "thread_extent" and isinstance(stmt.value, tirx.IntImm):
-            extents[str(stmt.node.thread_tag)] = int(stmt.value)
+        if stmt.attr_key != "thread_extent":
+            return
+        tag = str(stmt.node.thread_tag)
+        if isinstance(stmt.value, tirx.IntImm):
+            extents[tag] = int(stmt.value)
+        elif tag.startswith("threadIdx"):
+            name = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "a kernel"
+            raise BuildError(
+                f"{name}: the work group has {stmt.value} work-items along {tag}, which is no constant",
+                hint="Bind a loop of a constant extent.",
+            )
 
     structural_walk(func.body, (tirx.AttrStmt, read))
     return extents
