@@ -41,7 +41,6 @@ from romou.compiler.graph.fuse import (
     merge_views,
     name_parameters_apart,
     shorten_names,
-    sum_along_rows,
 )
 from romou.compiler.graph.integer_products import rewrite_integer_products
 from romou.compiler.graph.memory.entries import mark_entries
@@ -113,7 +112,6 @@ GRAPH = listed(
     stage(pack_channels, "four channels are one texel and one vector", "rungs"),
     # Fusion: Relax operators -> TIR functions of a contraction and its epilogue
     stage(split_concats, "a kernel binds a limited number of buffers", "max_buffers"),
-    stage(sum_along_rows, "TVM's running sums along the last axis are wrong in OpenCL"),
     stage(sink_reshapes, "a reshape between a contraction and its epilogue keeps them apart"),
     stage(legalize_operators, "kernels are TIR", "target"),
     stage(relax.transform.FoldConstant(), "weights are packed and converted at compile time", keeps="operators"),

@@ -48,7 +48,7 @@ LAYERS = {
     "app_runtime": """
         choice romou
         failure
-        files java_text shapes
+        files shapes
         description
         model
         c_api jni romou_bench

@@ -210,18 +210,6 @@ def test_places_of_extremes_under_random_configs(name: str, target: Target) -> N
         assert_agrees(target, task, config, [x, np.full(right.shape, -7)], right, 1e-9)
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_running_sums_under_random_configs(axis: int, target: Target) -> None:
-    rng = np.random.default_rng(6)
-    x = rng.standard_normal((37, 101), "float32")
-    model = model_of({"y": ("CumSum", "x axis")}, {"x": x}, {"axis": np.array(axis)})
-    (task,) = Compilation.of(import_model(model, None), target).lowered().tasks
-    for config in (task.default_config(target), *task.space(target).sample(rng, 4 if has_device(target) else 1)):
-        assert_agrees(
-            target, task, config, [x, np.full(x.shape, np.nan, "float32")], np.cumsum(x.astype("float64"), axis), 1e-5
-        )
-
-
 def test_a_running_sum_of_a_scalar(opencl_device: tvm.runtime.Device) -> None:
     """The reshape before it leaves a load without indices."""
     model = onnx.parser.parse_model(

@@ -9,7 +9,7 @@ import onnx
 from tvm import relax, te, tirx
 
 from tvm_patches.onnx_converters.node import Node, converter, type_name
-from tvm_patches.onnx_converters.reduction import choose_axis, extreme_positions
+from tvm_patches.onnx_converters.reduction import extreme_positions
 from tvm_patches.short_types import stored
 
 op = relax.op
@@ -75,21 +75,6 @@ def one_hot(node: Node) -> relax.Expr:
     return op.where(is_on, on, off)
 
 
-@converter("TopK")
-def top_k(node: Node) -> relax.Expr:
-    """Return the k largest or smallest along an axis, and their indices. They are in order, which `sorted=0` allows."""
-    k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
-    assert k is not None
-    return op.topk(
-        node.input(0),
-        k[0],
-        node.attributes["axis"],
-        ret_type="both",
-        largest=bool(node.attributes.get("largest", 1)),
-        dtype="int64",
-    )
-
-
 @converter("Hardmax")
 def hardmax(node: Node) -> relax.Expr:
     """Return one for the first of the largest elements along an axis, zero for the others.
@@ -103,6 +88,12 @@ def hardmax(node: Node) -> relax.Expr:
     positions = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
     is_largest = op.equal(relax.const(positions, "int64"), extreme_positions(node, data, along))
     return op.reshape(op.astype(is_largest, node.dtype()), list(shape))
+
+
+@converter("NonMaxSuppression")
+def non_max_suppression(node: Node) -> relax.Expr:
+    """Refuse NonMaxSuppression, so that the host runs it. The wheel's kernels have a result of another shape."""
+    raise ValueError("the number of boxes that it keeps is known only after it ran")
 
 
 @converter("ReverseSequence")
@@ -122,40 +113,6 @@ def reverse_sequence(node: Node) -> relax.Expr:
         return te.compute(x.shape, element, name="reverse_sequence")
 
     return node.compute(reversed_rows, node.input(0), node.input(1))
-
-
-@converter("CumSum", "CumProd", is_single=True)
-def cumulate(node: Node) -> relax.Expr:
-    """Sum or multiply all elements up to each one along an axis. Each result is computed from all its elements."""
-    axis, rank = node.constant(1), len(node.shape())
-    if axis is None:
-        return choose_axis(node, 1, range(rank), lambda along: _cumulated(node, along))
-    return _cumulated(node, int(axis.reshape(-1)[0]) % rank)
-
-
-def _cumulated(node: Node, along: int) -> relax.Expr:
-    shape, is_sum = node.shape(), node.operator == "CumSum"
-    is_exclusive, is_reverse = bool(node.attributes["exclusive"]), bool(node.attributes["reverse"])
-
-    def cumulated(x: te.Tensor) -> te.Tensor:
-        k = te.reduce_axis((0, shape[along]), name="k")
-        neutral = tirx.const(0 if is_sum else 1, x.dtype)
-
-        def element(*i: tirx.Var) -> tirx.Expr:
-            before = (
-                (k > i[along] if is_exclusive else k >= i[along])
-                if is_reverse
-                else (k < i[along] if is_exclusive else k <= i[along])
-            )
-            taken = tirx.Select(before, x[(*i[:along], k, *i[along + 1 :])], neutral)
-            return te.sum(taken, axis=k) if is_sum else _PRODUCT(taken, axis=k)
-
-        return te.compute(shape, element, name="cumulate")
-
-    return node.compute(cumulated, node.input(0))
-
-
-_PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype), name="prod")
 
 
 @converter("BitCast")

@@ -118,7 +118,10 @@ def import_onnx(
     try:
         return imported_with(imported, on_host)
     except ModelError as error:
-        return with_more_on_host(imported, error)
+        with_host_nodes = with_more_on_host(imported)
+        if with_host_nodes is None:
+            raise error
+        return with_host_nodes
 
 
 def import_alone(model: onnx.ModelProto) -> ImportedModel:

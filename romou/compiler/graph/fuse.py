@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.base.errors import BrokenNodesError
 from romou.compiler.graph.legalize import LEGALIZED
-from romou.compiler.graph.relax_rewriter import with_main, with_names
+from romou.compiler.graph.relax_rewriter import with_names
 from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
@@ -39,8 +38,6 @@ def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """
     legalize = tvm.transform.Sequential(
         [
-            # TVM has no other lowering of sorts and running sums for GPUs.
-            relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(LEGALIZED),
             relax.transform.AnnotateTIROpPattern(),
         ]
@@ -111,26 +108,6 @@ def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
 
     names = [var.name_hint for var in mod.get_global_vars()]
     return with_names(mod, {name: shorter(name) for name in names})
-
-
-def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
-    """Reshape running sums along the last axis to sums along the axis before it.
-
-    cumsum(x, axis=-1)      ->      reshape(cumsum(reshape(x, (..., n, 1)), axis=-2), (..., n))
-
-    TVM's kernel for the last axis computes wrong sums in OpenCL. TVM uses another kernel for any other axis.
-    """
-
-    def sums(call: relax.Call, _matched: object) -> relax.Expr:
-        shape, axis = list(call.ty.shape.values), call.attrs.axis
-        if axis is None or int(axis) % len(shape) != len(shape) - 1:
-            return call
-        column = relax.op.reshape(call.args[0], [*shape, 1])
-        return relax.op.reshape(
-            relax.op.cumsum(column, len(shape) - 1, call.attrs.dtype, bool(call.attrs.exclusive)), shape
-        )
-
-    return with_main(mod, rewrite_call(is_op("relax.cumsum")(wildcard()), sums, mod["main"]))
 
 
 def merge_views(mod: tvm.IRModule) -> tvm.IRModule:

@@ -14,14 +14,12 @@ import copy
 import hashlib
 import inspect
 import json
-import math
 import os
 import threading
 import tokenize
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import tvm
@@ -274,11 +272,6 @@ class OwnTemplate(Template):
     def activations(self) -> set[str]:
         """None: the schedule decides, not the graph."""
         return set()
-
-    @cached_property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return math.prod(int(extent) for extent in self.func.params[-1].shape) * self.element_bytes
 
     def space(self, limits: Limits) -> Space:
         return Space.of(self.knobs, limits, {})

@@ -32,6 +32,9 @@ SUB_GROUP = Knob(
     exists_on=lambda limits: limits.sub_groups is not None,
     absent=1,
 )
+THREAD_COUNTS, ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32, 64)
+THREADS = Knob(name="threads", choices=THREAD_COUNTS, default=1, help="work-items that share a row")
+GROUP_ROWS = Knob(name="rows", choices=ROW_COUNTS, default=1, help="rows of a work group", scales_outputs=True)
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 Block: TypeAlias = "s_tir.schedule.SBlockRV"
 

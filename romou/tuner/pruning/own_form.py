@@ -1,4 +1,4 @@
-"""The form of kernels with a schedule of the user's: nothing is known of a config before it is lowered.
+"""The form of templates without formulas: nothing is known of a config before it is lowered.
 
 Every config is kept. Registers and the work group are judged when the kernel is built (`PrunedTask.check`).
 """
@@ -12,7 +12,10 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.base import Template
+from romou.compiler.operators.marked_rows import MarkedRows
 from romou.compiler.operators.own import OwnTemplate
+from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.form import Form, form_of
@@ -24,14 +27,14 @@ _MANY = 1 << 20
 class OwnForm(Form):
     """A usage that no criterion excludes."""
 
-    def __init__(self, template: OwnTemplate) -> None:
+    def __init__(self, template: Template) -> None:
         self._template = template
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
         return {}
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        template = self._template
+        template, output = self._template, self._template.func.params[-1]
         zero = np.asarray(0)
         return KernelUsage(
             registers=zero,
@@ -41,7 +44,7 @@ class OwnForm(Form):
             unshared_buffer_bytes=zero,
             unshared_image_bytes=zero,
             access_width=LANES,
-            output_bytes=template.output_bytes,
+            output_bytes=bytes_of(output.shape, str(output.dtype)),
             iterations=1,
             multiply_adds=zero,
             local_loads=zero,
@@ -59,6 +62,7 @@ class OwnForm(Form):
         return 0, 0, 0, 0, 0
 
 
-@form_of.register
-def _(template: OwnTemplate, _limits: Limits) -> Form:
+@form_of.register(OwnTemplate)
+@form_of.register(MarkedRows)
+def _(template: Template, _limits: Limits) -> Form:
     return OwnForm(template)

@@ -286,6 +286,58 @@ def top_k() -> NetworkBlock:
     return net.block(values, indices)
 
 
+def chosen_queries() -> NetworkBlock:
+    """Return the 300 best of three maps' positions and their boxes and features, as RT-DETR chooses its queries."""
+    net = Net("chosen_queries")
+    maps = [net.conv(net.input((1, 6, side, side)), 6, 8, (1, 1)) for side in (32, 16, 8)]
+    rows = [net.add("Transpose", net.add("Reshape", m, net.const([1, 8, -1])), perm=[0, 2, 1]) for m in maps]
+    memory = net.add("Concat", *rows, axis=1)
+    best = net.add("ReduceMax", net.linear(memory, 8, 5), net.const([-1]), keepdims=0)
+    _, places = net.add("TopK", best, net.const([300]), outputs=2, axis=1)
+    at = net.add("Unsqueeze", places, net.const([-1]))
+    boxes = net.add("Sigmoid", net.linear(memory, 8, 4))
+
+    def rows_of(data: str, width: int) -> str:
+        gathered: str = net.add("GatherElements", data, net.add("Expand", at, net.const([1, 300, width])), axis=1)
+        return gathered
+
+    return net.block(places, rows_of(boxes, 4), rows_of(memory, 8))
+
+
+def neighbour_graph() -> NetworkBlock:
+    """Return the largest features of edges to the 20 nearest points, as DGCNN computes them."""
+    net = Net("neighbour_graph")
+    x = net.input((1, 3, 64))
+    inner = net.add("Mul", net.add("MatMul", net.add("Transpose", x, perm=[0, 2, 1]), x), net.const(-2.0))
+    squares = net.add("ReduceSum", net.add("Mul", x, x), net.const([1]), keepdims=1)
+    distance = net.add("Add", net.add("Add", inner, squares), net.add("Transpose", squares, perm=[0, 2, 1]))
+    _, nearest = net.add("TopK", distance, net.const([20]), outputs=2, axis=-1, largest=0)
+    points = net.add("Reshape", net.add("Transpose", x, perm=[0, 2, 1]), net.const([64, 3]))
+    others = net.add("Gather", points, net.add("Reshape", nearest, net.const([64, 20])), axis=0)
+    edges = net.add("Sub", others, net.add("Unsqueeze", points, net.const([1])))
+    edges = net.add("Unsqueeze", net.add("Transpose", edges, perm=[2, 0, 1]), net.const([0]))
+    return net.block(net.add("ReduceMax", net.conv(edges, 3, 8, (1, 1), pads=[0] * 4), net.const([-1])))
+
+
+def beam_step() -> NetworkBlock:
+    """Return the best continuations of four beams: their scores, beams and tokens, of 4 * 5,000 candidates."""
+    net = Net("beam_step")
+    scores = net.add("LogSoftmax", net.linear(net.input((2, 4, 16)), 16, 5000), axis=-1)
+    total = net.add("Add", scores, net.input((2, 4, 1)))
+    flat = net.add("Reshape", total, net.const([2, 20000]))
+    values, places = net.add("TopK", flat, net.const([8]), outputs=2, axis=-1)
+    beams, tokens = net.add("Div", places, net.const([5000])), net.add("Mod", places, net.const([5000]))
+    return net.block(values, beams, tokens)
+
+
+def positions() -> NetworkBlock:
+    """Return embeddings of the positions that a mask with padding leaves, as decoders compute them."""
+    net = Net("positions")
+    mask = net.input((2, 37), "int64")
+    places = net.add("Mul", net.add("CumSum", mask, net.const(1)), mask)
+    return net.block(places, net.add("Gather", net.weight(40, 8), places, axis=0))
+
+
 def yolo_head() -> NetworkBlock:
     """Return boxes from a grid of anchors, as YOLOv5 writes it."""
     net = Net("yolo_head")
@@ -476,6 +528,7 @@ BLOCKS: dict[str, Callable[[], NetworkBlock]] = {
     for make in (
         dense_block, sppf, squeeze_excite, group_norm, geglu, rms_norm, window_attention, pixel_shuffle, depthwise_1d, gated_tcn, conv_3d,  # noqa: E501
         deconvolution, einsum, top_k, yolo_head, masked_attention, boolean_attention, rotary, quantized_conv, dynamic_linear, dynamic_conv, bool_masks,  # noqa: E501
+        chosen_queries, beam_step, positions, neighbour_graph,
         constant_outputs, float64, token_ids, channel_shuffle, leaky_residual, feature_pyramid, vision_transformer, reflection,  # noqa: E501
     )
 } | {

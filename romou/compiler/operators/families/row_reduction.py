@@ -45,17 +45,16 @@ from romou.compiler.operators.streaming.row_kernel import (
 from romou.compiler.operators.streaming.rows import Rows, rows_of
 from romou.compiler.operators.streaming.template import Points, StreamingTemplate
 from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of
-from romou.compiler.scheduling.loops import SUB_GROUP, VECTOR_WIDTH
+from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, SUB_GROUP, THREAD_COUNTS, THREADS, VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import split_tuples
 from romou.compiler.scheduling.statements import register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES
 
-_THREADS, _GROUP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32, 64)
 KNOBS = (
     VECTOR_WIDTH,
-    Knob(name="threads", choices=_THREADS, default=1, help="work-items that share a row"),
-    Knob(name="rows", choices=_GROUP_ROWS, default=1, help="rows of a work group", scales_outputs=True),
+    THREADS,
+    GROUP_ROWS,
     Knob(
         name="combine",
         choices=(SERIAL, TREE),
@@ -104,9 +103,9 @@ class RowReduction(StreamingTemplate):
         (rows, elements), most = self._rows.count(1), limits.max_work_group_size
         choices: dict[str, Sequence[Choice]] = {
             "vector_width": self._widths(self._rows.axes[self._rows.axis]),
-            "threads": [t for t in _THREADS if t <= most and t < 2 * elements],
+            "threads": [t for t in THREAD_COUNTS if t <= most and t < 2 * elements],
             "rows": [
-                r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)
+                r for r in ROW_COUNTS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)
             ],
             "sub_group": self._sub_groups(limits),
             FUNCTIONS.name: function_choices(self.func),

@@ -33,6 +33,7 @@ _SUFFIX = {"float16": "hf", "float64": "lf", "int64": "L", "uint8": "u", "uint16
 _BITS = {
     ("float32", "int32"): "floatBitsToInt", ("float32", "uint32"): "floatBitsToUint",
     ("int32", "float32"): "intBitsToFloat", ("uint32", "float32"): "uintBitsToFloat",
+    ("float64", "int64"): "doubleBitsToInt64", ("int64", "float64"): "int64BitsToDouble",
 }  # fmt: skip
 _BITS_OF_PAIRS = {("uint32", "float16x2"): "unpackFloat2x16", ("float16x2", "uint32"): "packFloat2x16"}
 # Functions of GLSL that take no fp64.

@@ -1,0 +1,118 @@
+"""Cumulated rows: running sums and products along an axis, in two passes over each row.
+
+    share of a work-item -> its sum -> local memory -> the sum of all shares before it -> running sums of the share
+
+A share is a contiguous part of a row. With about as many work-items as elements in a share, a row of n elements takes
+about 3 * sqrt(n) steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from romou.base.limits import Limits
+from romou.base.space import Config
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.marked_rows import MarkedRows
+from romou.compiler.operators.row_sort import power_above
+from romou.compiler.scheduling.kernel_blocks import array, launched, loop, wait, when
+from tvm_patches.onnx_converters.sorted_rows import CUMULATED, combined, cumulated, neutral, sum_type
+
+
+class CumulatedRows(MarkedRows):
+    """Rows of running sums or products."""
+
+    family = "cumulated_rows"
+    mark = CUMULATED
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}_{self.text.replace(' ', '_')}"
+
+    @property
+    def flops(self) -> int:
+        return self.rows.count * self.rows.n
+
+    def most_work_items(self, limits: Limits) -> tuple[int, int]:
+        return self.rows.n, limits.max_work_group_size
+
+    def default_threads(self, limits: Limits) -> int:
+        """Return about the square root of a row's elements. On CPUs, work-items run one after the other."""
+        return 1 if limits.warp_size == 1 else power_above(math.isqrt(self.rows.n))
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        return self.launched(lambda x, y: self._write(x, y, config["threads"], config["rows"]))
+
+    def _write(self, x: Any, y: Any, threads: int, rows: int) -> None:
+        """Write the kernel. threads: work-items of a row. rows: rows of a group."""
+        kind, words, count = sum_type(self.dtype), self.text.split(), self.rows.count
+        share = -(-self.rows.n // threads)
+        with launched("cumulated", -(-count // rows), threads * rows) as (group, item):
+            # Neighbouring work-items read neighbouring elements, where rows lie side by side.
+            is_across = math.prod(self.rows.after) > 1
+            inner, thread = (item % rows, item // rows) if is_across else (item // threads, item % threads)
+            row = group * rows + inner
+            so_far = array("so_far", (1,), kind)
+            so_far[0] = neutral(words, kind)
+
+            def element(step: tirx.Expr) -> tuple[tirx.Expr, ...]:
+                at = thread * share + step
+                return self.rows.index(row, self.rows.n - 1 - at if "reverse" in words else at)
+
+            def inside(step: tirx.Expr) -> tirx.Expr | None:
+                conditions = [thread * share + step < self.rows.n] if self.rows.n % threads else []
+                conditions += [row < count] if count % rows else []
+                return tirx.all(*conditions) if conditions else None
+
+            def add(step: tirx.Expr) -> None:
+                so_far[0] = combined(words, so_far[0], x[element(step)].astype(kind))
+
+            if threads > 1:
+                shares = array("shares", (threads * rows,), kind, "shared")
+                with loop("step", share) as step, when(inside(step)):
+                    add(step)
+                shares[inner * threads + thread] = so_far[0]
+                wait()
+                so_far[0] = neutral(words, kind)
+                with loop("before", thread) as before:
+                    so_far[0] = combined(words, so_far[0], shares[inner * threads + before])
+            with loop("step", share) as step, when(inside(step)):
+                if "exclusive" in words:
+                    y[element(step)] = so_far[0].astype(str(y.dtype))
+                add(step)
+                if "exclusive" not in words:
+                    y[element(step)] = so_far[0].astype(str(y.dtype))
+
+
+class CumulatedRowsFamily(Family):
+    """CumSum and CumProd: running sums and products of rows."""
+
+    name = "cumulated_rows"
+
+    def template_of(self, func: tirx.PrimFunc) -> CumulatedRows | None:
+        return CumulatedRows(func) if CumulatedRows.takes(func) else None
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case(
+                name="sums of columns",
+                inputs=[(3, 41, 5)],
+                build=lambda x: cumulated(relax.BlockBuilder.current(), x, 1, ["sum"]),
+                compute=lambda x: x.cumsum(1),
+            ),
+            Case(
+                name="exclusive sums from the end",
+                inputs=[(7, 130)],
+                build=lambda x: cumulated(relax.BlockBuilder.current(), x, 1, ["sum", "exclusive", "reverse"]),
+                compute=lambda x: x[:, ::-1].cumsum(1)[:, ::-1] - x,
+            ),
+        ]
+
+
+FAMILY = CumulatedRowsFamily()

@@ -1,0 +1,97 @@
+"""The template of functions whose mark says what they compute of each row along an axis."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from romou.base.limits import Limits
+from romou.base.space import Config, Space
+from romou.compiler.operators.base import Template
+from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, THREAD_COUNTS, THREADS
+from romou.compiler.tir.primitives import is_image
+from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows
+
+
+class MarkedRows(Template):
+    """The template of a function that its mark describes, from one tensor to one tensor.
+
+    mark: the attribute whose text says what a row's function is.
+    """
+
+    knobs = (THREADS, GROUP_ROWS)
+    sums_products = False
+    has_formulas = False
+    mark: ClassVar[str]
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+        self.axis = int(func.attrs[AXIS])
+        self.rows = Rows([int(extent) for extent in func.params[0].shape], self.axis)
+        self.text = str(func.attrs[self.mark])
+
+    @classmethod
+    def takes(cls, func: tirx.PrimFunc) -> bool:
+        """Return whether a function has the mark, and no parameter is an image."""
+        return bool(func.attrs and cls.mark in func.attrs) and not any(map(is_image, func.params))
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}_{'x'.join(map(str, self.func.params[0].shape))}_{self.axis}"
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        return {"data": str(self.func.params[0].name), "output": str(self.func.params[1].name)}
+
+    @property
+    def activations(self) -> set[str]:
+        """None: rows are read from buffers."""
+        return set()
+
+    @cached_property
+    def dtype(self) -> str:
+        """Type of the elements."""
+        return str(self.func.params[0].dtype)
+
+    @abstractmethod
+    def most_work_items(self, limits: Limits) -> tuple[int, int]:
+        """Return the most work-items that may share a row, and the most rows that a group may have."""
+
+    @abstractmethod
+    def default_threads(self, limits: Limits) -> int:
+        """Return the work-items that share a row by default, if a group may have as many."""
+
+    def space(self, limits: Limits) -> Space:
+        most_threads, most_rows = self.most_work_items(limits)
+        most, rows = limits.max_work_group_size, min(most_rows, 2 * self.rows.count - 1)
+        choices = {
+            THREADS.name: [t for t in THREAD_COUNTS if t <= min(max(most_threads, 1), most)],
+            GROUP_ROWS.name: [r for r in ROW_COUNTS if r <= min(max(rows, 1), most)],
+        }
+        space = Space.of(self.knobs, limits, choices)
+        space.add_constraint(
+            lambda config: {"work-items of a group, device's limit": config["threads"] * config["rows"] <= most}
+        )
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """Return a config near the preset's size of groups that share rows. On GPUs, a long row has a larger group."""
+        group, space = min(limits.preset.streaming.row_group, limits.max_work_group_size), self.space(limits)
+        most = group if limits.warp_size == 1 else limits.max_work_group_size
+        threads = space.default(threads=min(most, self.default_threads(limits)))["threads"]
+        return space.default(threads=threads, rows=max(1, group // threads))
+
+    def launched(self, write: Callable[[Any, Any], None]) -> tvm.IRModule:
+        """Return the module whose `main` is the function that `write` writes. Both parameters are like arrays."""
+        with IRBuilder() as builder, T.prim_func(s_tir=True):
+            T.func_attr({**self.func.attrs, "global_symbol": "main"})
+            parameters = [T.arg(str(p.name), T.buffer(list(map(int, p.shape)), str(p.dtype))) for p in self.func.params]
+            write(*map(T.buffer_proxy, parameters))
+        return tvm.IRModule({"main": builder.get()})
