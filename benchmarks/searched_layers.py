@@ -26,7 +26,7 @@ from romou.compiler.operators.families import workload_of
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
 from romou.tuner.records.store import RecordStore
-from romou.tuner.records.task_files import FOLDER_NAME
+from romou.tuner.records.task_files import kept_task
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,7 @@ def layers_of(folders: Iterable[Path]) -> Iterator[SearchedLayer]:
 
 def _workload(folder: Path, key: str) -> str | None:
     """Return a task's workload as JSON. None if its kernel computes more than one operator."""
-    path = folder / FOLDER_NAME / f"{key}.json"
-    if not path.is_file():
-        raise RecordError(f"{path} is missing", hint="Give a folder that a search wrote.")
-    task = TunableTask.from_json(path.read_text(encoding="utf-8"))
+    task = kept_task(folder, key)
     workload = getattr(task.template, "workload", None)
     return None if workload is None or task_of(workload).family != task.family else json.dumps(workload.to_dict())
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
 from romou.base.compat import check_versions
-from romou.base.errors import UsageError
+from romou.base.errors import ModelError, UsageError
+from romou.base.files import read_file
+from romou.base.foreign import parsed, refused
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
 from romou.devices.hardware import load_device, load_spec
+from romou.devices.hardware.archprobe_report import curves_of, is_report
 from romou.devices.targets import Target
 from romou.driver.options import ReportOptions
 from romou.driver.records import recorded_configs
 from romou.runtime.module import Summary
-from romou.runtime.module.manifest import META, read_manifest
+from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.inspection.check import limit_of
 from romou.tools.regression import Bench
@@ -104,7 +106,8 @@ def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path
             folder = source
         elif (source / META).is_file():
             manifest = read_manifest(source)
-            summary = Summary.from_dict(manifest["summary"])
+            with refused(ModelError, f"{source}: {META} cannot be used", hint=AGAIN):
+                summary = Summary.from_dict(manifest["summary"])
             if len(saved) > 1:
                 name = str(source) if sum(source.stem == other.stem for other in saved) > 1 else source.stem
                 evidence = replace(evidence, compared=[*evidence.compared, (name, summary)])
@@ -147,25 +150,13 @@ def _is_records(path: Path) -> bool:
 
 def _with_document(evidence: Evidence, path: Path) -> Evidence:
     """Return evidence with a bench's file or an ArchProbe report."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        text = f"{path}: no folder of records, saved model, bench or ArchProbe report: {error}"
-        raise UsageError(
-            text,
-            hint="`romou tune --work-dir` and --output, `romou bench --save` and `archprobe run` write them.",
-            path=str(path),
-        ) from error
-    if isinstance(data, dict) and data.get("kind") == KIND:
-        return replace(evidence, bench=Bench.load(path))
-    spec = load_spec(path)
-    return replace(evidence, spec=spec, curves=tuple(_curves(data)))
-
-
-def _curves(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for aspect, entry in data.items():
-        for curve in entry.get("Details", {}).get("Curves", ()) if isinstance(entry, dict) else ():
-            yield aspect, curve
+    text = f"{path}: no folder of records, saved model, bench or ArchProbe report"
+    hint = "`romou tune --work-dir` and --output, `romou bench --save` and `archprobe run` write them."
+    with refused(UsageError, text, hint=hint, path=str(path)):
+        data = parsed(read_file(path))
+        if isinstance(data, dict) and data.get("kind") == KIND:
+            return replace(evidence, bench=Bench.load(path))
+        return replace(evidence, spec=load_spec(path), curves=tuple(curves_of(data)) if is_report(data) else ())
 
 
 def _with_model(evidence: Evidence, imported: ImportedModel, target: Target, folder: Path | None) -> Evidence:

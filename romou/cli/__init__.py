@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -44,6 +46,7 @@ COMMANDS = {
 
 _DISK_ERRORS = (
     errno.ENOSPC,
+    errno.EFBIG,
     errno.EDQUOT,
     errno.EROFS,
     errno.EACCES,
@@ -100,6 +103,7 @@ class RomouGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _terminable(), _reporting(ctx):
+            _check_folders()
             return super().invoke(ctx)
 
 
@@ -123,6 +127,21 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _check_folders() -> None:
+    """Raise UsageError if the working folder was deleted, or no temporary file can be written."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working folder was deleted", hint="Change to another one: cd FOLDER") from error
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise UsageError(
+            str(error.strerror),
+            hint="Free some space there, set TMPDIR, or lift the limit on the size of files (ulimit -f).",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,11 +66,11 @@ def build(folder: Path, target: str, is_json: bool) -> None:
       romou phone build --target linux-arm64 --out arm64_runtime
     """
     from romou.base.shell import run_script
-    from romou.runtime.deploy.phone import BUILD_SCRIPT
+    from romou.runtime.deploy.phone import BUILD_SCRIPT, runtime_facts
 
     run_script(BUILD_SCRIPT, "--target", target, "--out", str(folder), is_quiet=is_quiet())
     if is_json:
-        print_json(json.loads((folder / "runtime.json").read_text(encoding="utf-8")) | {"folder": str(folder)})
+        print_json(runtime_facts(folder) | {"folder": str(folder)})
 
 
 @command.command("push")

@@ -101,7 +101,7 @@ def export(work_dir: Path, folder: Path, is_json: bool) -> None:
 
     with RecordStore(work_dir) as store:
         written = export_t4(store, folder)
-        count = len(store)
+        count = sum(written.values())
     if is_json:
         print_json({"records": count, "files": [str(path) for path in written]})
     else:

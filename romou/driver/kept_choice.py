@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from romou.base.files import read_file, replacing
+from romou.base.foreign import parsed
+from romou.base.schema import made_of
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation
 from romou.driver.site import TimingSite
@@ -44,11 +46,11 @@ def kept_choice(folder: Path, compilation: Compilation, site: TimingSite) -> Cho
     """Return the configs that an earlier run chose for the same tasks, target and device. None if there are none."""
     path = _path(folder, compilation, site)
     try:
-        kept = json.loads(read_file(path))
+        kept = made_of(dict[str, dict[str, int | str | bool] | None], parsed(read_file(path)))
         return {key: None if choices is None else Config(choices) for key, choices in kept.items()}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         logger.warning("%s is not used, since it is damaged: %s", path, error)
         return None
 

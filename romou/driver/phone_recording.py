@@ -171,7 +171,7 @@ class PhoneRecorder:
         self._sensors: Callable[[], Mapping[str, Mapping[str, int]]] | None = sensors
         self._sensed_at: float | None = None
         # Load from other processes hides the clock of a CPU, and a pause changes nothing.
-        is_cpu = recording.header["facts"]["type"] == "cpu"
+        is_cpu = recording.header.get("facts", {}).get("type") == "cpu"
         self._pause_left_s = 0.0 if is_cpu else _PAUSE_SHARE * (stop_at - clock())
         self._clock_limit = float(recording.header["timing"]["clock_limit"])
         self._device = recording.origin.device

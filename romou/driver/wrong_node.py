@@ -90,9 +90,7 @@ def _nodes_between(model: onnx.ModelProto, begin: int, end: int, tensors: Mappin
         for name, array in tensors.items()
         if name in earlier and name not in constants
     ]
-    needed = {name for node in later for name in inputs_of(node)} | {
-        output.name for output in model.graph.output
-    }
+    needed = {name for node in later for name in inputs_of(node)} | {output.name for output in model.graph.output}
     value_of: Mapping[str, onnx.ValueInfoProto] = {
         value.name: value for value in (*model.graph.value_info, *model.graph.output)
     }

@@ -120,7 +120,7 @@ def test_what_is_no_description_is_refused(content: bytes, tmp_path: Path, opene
 
 def test_a_description_that_is_no_file_is_refused(tmp_path: Path, opened: list[str]) -> None:
     os.mkfifo(tmp_path / "romou.json")
-    assert "is no file" in refuses(tmp_path, opened)
+    assert "is no regular file" in refuses(tmp_path, opened)
 
 
 @pytest.mark.parametrize("where", ["a file", "a file/model", "a link/model"])

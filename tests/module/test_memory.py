@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import romou
 from romou.base.errors import ModelError, UsageError
+from romou.base.schema import made_of
 from romou.base.space import Config
 from romou.cli import main
 from romou.compiler import pipeline
@@ -86,7 +87,7 @@ def test_lifetimes_and_the_lower_bound(made: tuple[romou.TunedModel, MemoryPlan]
     assert any(tensor.scope != "global" for tensor in plan.tensors) == ("adreno640" in str(model.target))
     (output,) = (tensor for tensor in plan.tensors if tensor.last == len(plan.calls))
     assert not output.is_workspace
-    assert MemoryUse.from_dict(plan.to_dict()["use"]) == plan.use
+    assert made_of(MemoryUse, plan.to_dict()["use"]) == plan.use
 
 
 def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:

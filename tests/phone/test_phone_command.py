@@ -202,7 +202,8 @@ def test_what_is_pushed_must_be_a_phones_runtime(
     result = invoke("push", str(tmp_path / "other"))
     assert (
         result.exit_code,
-        "other holds no runtime for a phone\nhint: Build it: romou phone build" in result.output,
+        "other holds no runtime for a phone: No such file or directory\nhint: Build it: romou phone build"
+        in result.output,
     ) == (2, True)
     result = invoke("push", str(host_runtime))
     assert (result.exit_code, "was built for host; P1 is a phone with arm64-v8a" in result.output) == (2, True)

@@ -106,7 +106,7 @@ def test_a_clock_that_was_slow_is_told_by_the_best_of_the_whole_file(tmp_path: P
         ("[1]\n", "no recording of a phone"),
         ("\x00\xff", "no recording of a phone"),
         (json.dumps({"recording": RECORDING_SCHEMA + 1, "origin": dataclasses.asdict(ORIGIN)}) + "\n", "newer Romou"),
-        (json.dumps({"recording": 1, "origin": dataclasses.asdict(ORIGIN)}) + '\n{"other": 1}\n', "line 2"),
+        (json.dumps({"recording": 1, "origin": dataclasses.asdict(ORIGIN), **HEADER}) + '\n{"other": 1}\n', "line 2"),
     ],
 )
 def test_a_file_that_is_something_else(tmp_path: Path, content: str, message: str) -> None:

@@ -89,7 +89,7 @@ def assert_same(found: list[Record], wanted: list[Record]) -> None:
 def test_there_and_back_by_the_schema(tmp_path: Path) -> None:
     import jsonschema
 
-    paths = export_t4(records(), tmp_path)
+    paths = list(export_t4(records(), tmp_path))
     assert [path.name for path in paths] == ["a" * 16 + ".t4.json"]
     data = json.loads(paths[0].read_text())
     jsonschema.validate(data, SCHEMA)
@@ -152,14 +152,16 @@ def test_what_does_not_belong_is_refused_with_the_reason(change: dict[str, objec
     "data", [{}, {"schema_version": "2.0.0", "results": []}, {"schema_version": "1.0.0", "results": 3}]
 )
 def test_what_is_no_t4_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(RecordError, match="no results in T4"):
+    with pytest.raises(
+        RecordError, match="no T4 document: (schema_version is (missing|'2.0.0'; expected results in T4)|results is 3)"
+    ):
         from_t4(data)
 
 
 def test_a_damaged_result_is_refused() -> None:
     data = to_t4(records())
     del data["results"][2]["times"]
-    with pytest.raises(RecordError, match="no T4 document: KeyError"):
+    with pytest.raises(RecordError, match=r"no T4 document: results\[2\].times is missing"):
         from_t4(data)
 
 

@@ -34,22 +34,31 @@ def test_untimed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda d: d.update(schema=3), "written in schema 3, this Romou reads 1 and 2"),
-        (lambda d: d.update(kind="archprobe"), "this is no file of `romou bench`"),
-        (lambda d: d.update(target="opencl"), "target: target is not JSON"),
+        (lambda d: d.update(kind="archprobe"), "no file of `romou bench`: it lacks kind"),
+        (lambda d: d.update(target="opencl"), "target: target is no JSON object: not JSON"),
         (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),
-        (lambda d: d.pop("operators"), "operators is missing"),
-        (lambda d: d.update(model=7), "model is 7; expected str"),
-        (lambda d: d["operators"][1].pop("measures"), r"operators\[1\]: measures is missing"),
-        (lambda d: d["operators"][0].update(calls="many"), r"operators\[0\]: calls is 'many'; expected int"),
-        (lambda d: d["operators"][0].update(arguments=[{"shape": [1]}]), r"operators\[0\]: KeyError: 'dtype'"),
+        (lambda d: d.pop("operators"), ".*operators is missing"),
+        (lambda d: d.update(model=7), ".*model is 7; expected a text"),
+        (lambda d: d["operators"][1].pop("measures"), r".*operators\[1\].measures is missing"),
+        (
+            lambda d: d["operators"][0].update(calls="many"),
+            r".*\[0\].calls is 'many'; expected a whole number",
+        ),
+        (
+            lambda d: d["operators"][0].update(arguments=[{"shape": [1]}]),
+            r".*\[0\].arguments\[0\].dtype is missing",
+        ),
         (
             lambda d: d["operators"][0].update(times_ms=[[1.0, -1.0]]),
-            r"operators\[0\]: times_ms: every round needs times above zero",
+            r".*operators\[0\].times_ms\[0\]\[1\] is -1.0; expected at least 1e-09",
         ),
-        (lambda d: d["operators"][0].update(times_ms=[["quick"]]), r"operators\[0\]: times_ms: ValueError"),
-        (lambda d: d.update(model_times_ms=[[]]), "model_times_ms: every round needs times above zero"),
+        (
+            lambda d: d["operators"][0].update(times_ms=[["quick"]]),
+            r".*times_ms\[0\]\[0\] is 'quick'; ex",
+        ),
+        (lambda d: d.update(model_times_ms=[[]]), "a round has no times"),
         (lambda d: d["operators"].append(d["operators"][0]), "two operators have one name"),
-        (lambda d: d["operators"].append(3), r"operators\[2\]: must be an object"),
+        (lambda d: d["operators"].append(3), r".*operators\[2\] is 3; expected an object"),
     ],
 )
 def test_what_is_no_bench_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
@@ -81,12 +90,12 @@ def test_every_truncated_file_is_refused(tmp_path: Path) -> None:
     text = path.read_text()
     for length in range(0, len(text) - 2, 37):
         path.write_text(text[:length])
-        with pytest.raises(UsageError, match="not JSON, or cut off"):
+        with pytest.raises(UsageError, match="b.json: no file of `romou bench`: not JSON"):
             Bench.load(path)
     path.write_bytes(b"\xff\x00\x80")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="not JSON: 'utf-8'"):
         Bench.load(path)
-    with pytest.raises(UsageError, match=r"bench '.*none.json' does not exist"):
+    with pytest.raises(UsageError, match=r"none.json: No such file or directory"):
         Bench.load(tmp_path / "none.json")
 
 

@@ -10,6 +10,7 @@ from romou.base.outcome import Outcome
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.hardware import load_device
+from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.targets import Target
 from romou.runtime.module import CallRow, LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.inspection.breakdown import operations_step_by_step
@@ -66,7 +67,7 @@ def evidence(task: TunableTask) -> Evidence:
         record(task, configs[2], 2.0, 3, expected_s=3e-3),
     ]
     found += [record(task, configs[3], 3.0, 10), record(task, configs[2], 1.0, 20, is_again=True)]
-    curves = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]
+    curves = [("Gflops", Curve(name="rate", x=(1, 2), y=(3.0, 4.0), x_label="work", y_label="GFLOPS"))]
     operations = {task.key: operations_step_by_step(task.schedule(task.default_config(ADRENO), ADRENO)["main"], ADRENO)}
     spec = dataclasses.replace(load_device("adreno640"), fp32_peak_gflops=800.0, dram_bandwidth_gbps=20.0)
     known = {
@@ -242,12 +243,12 @@ def test_curves_are_thinned(evidence: Evidence) -> None:
         "x_label": "work",
         "y_label": "GFLOPS",
     }
-    long = {"name": "long", "x": list(range(1000)), "y": [0.0] * 1000, "x_label": "", "y_label": ""}
+    long = Curve(name="long", x=tuple(range(1000)), y=(0.0,) * 1000, x_label="", y_label="")
     assert len(device.rows(Evidence(title="", curves=[("A", long)]))[0]) == 200
 
 
 def test_curves_have_their_knees_and_the_page_what_is_not_known(evidence: Evidence) -> None:
-    marked = {"name": "chase", "x": [1, 4], "y": [1.0, 9.0], "x_label": "", "y_label": "", "marks": {"L1": 2, "L9": 8}}
+    marked = Curve(name="chase", x=(1, 4), y=(1.0, 9.0), x_label="", y_label="", marks={"L1": 2, "L9": 8})
     spec = load_device("mali_g71")
     rows, remark = device.rows(dataclasses.replace(evidence, curves=[("Cache", marked)], spec=spec))
     assert [row for row in rows if "knee" in row] == [{"curve": "Cache: chase", "x": 2, "knee": "L1 = 2"}]

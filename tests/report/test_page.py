@@ -21,6 +21,7 @@ from romou.base.outcome import Outcome
 from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.precision import Precision
+from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.targets import Target
 from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.report.evidence import Evidence
@@ -33,7 +34,7 @@ from support.models.small_networks import residual_net, short_net
 NAME = "conv</script><b>2d"
 LONG = "1x64x56x56_256_1x1_s1"
 AXES = {"x_label": "work", "y_label": "GFLOPS"}
-CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "marks": {"Knee": 1.5, "Peak": 4.0}, **AXES})]
+CURVES = [("Gflops", Curve(name="rate", x=(1, 2), y=(3.0, 4.0), marks={"Knee": 1.5, "Peak": 4.0}, **AXES))]
 
 
 @pytest.fixture(scope="module")

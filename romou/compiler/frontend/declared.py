@@ -18,6 +18,7 @@ import onnx
 from onnx import helper
 
 from romou.base.errors import ModelError, UsageError
+from romou.base.schema import made_of
 from romou.compiler.frontend.onnx_graph import Shapes, add_constant, constants_of, shapes_of, type_name, types_of
 
 # Values of a node's inputs by index. None, or an absent entry, if shapes do not determine them.
@@ -49,8 +50,8 @@ class Settled:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Settled:
-        """Return the inverse of `to_dict`. Raise KeyError, TypeError or ValueError for anything else."""
-        return cls(name=data["name"], dtype=data["dtype"], value=data["value"], reader=base64.b64decode(data["reader"]))
+        """Return the inverse of `to_dict`. KeyError or ValueError for anything else."""
+        return made_of(cls, {**data, "reader": base64.b64decode(made_of(str, data["reader"]))})
 
     @property
     def array(self) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from romou.base.errors import ModelError, UsageError, unknown_name
+from romou.base.schema import Unbounded, made_of
 from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.shape_sets import Shapes
 
@@ -56,7 +57,7 @@ class Padding:
     uncut: outputs that keep the padded size, because no rule was found.
     """
 
-    values: Mapping[str, float]
+    values: Mapping[str, Unbounded]
     groups: tuple[tuple[Axis, ...], ...]
     cuts: tuple[Cut, ...]
     uncut: tuple[str, ...] = ()
@@ -74,13 +75,8 @@ class Padding:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Padding:
-        """Return the inverse of `to_dict`. Raise KeyError, TypeError or ValueError for anything else."""
-        return cls(
-            values={str(name): float(value) for name, value in data["values"].items()},
-            groups=tuple(tuple((str(name), int(axis)) for name, axis in group) for group in data["groups"]),
-            cuts=tuple(Cut(**cut) for cut in data["cuts"]),
-            uncut=tuple(map(str, data["uncut"])),
-        )
+        """Return the inverse of `to_dict`. ValueError for anything else."""
+        return made_of(cls, data)
 
 
 def padding_of(

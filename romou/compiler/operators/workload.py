@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tvm import te, tirx
 
+from romou.base.schema import made_of
 from romou.compiler.tir.primitives import LANES
 
 if TYPE_CHECKING:
@@ -77,11 +78,8 @@ class Workload(ABC):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the workload that `to_dict` wrote, perhaps through JSON."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        return cls(**fields)
+        """Return the workload that `to_dict` wrote, perhaps through JSON. ValueError for values of other types."""
+        return made_of(cls, values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,14 @@ several numbers are ArchProbe's conclusions; of a report without any they are co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from archprobe.analysis.conclusions import conclusions
 from romou.base.errors import UsageError
+from romou.base.schema import made_of
 
 # Fact -> its keys in a report. The first one that is there counts.
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -52,8 +54,67 @@ _CONCLUDED = {
     "constant_mem_place": "ConstMemPlace",
 }
 _HEADER, _CONCLUSIONS = "ArchProbe", "Conclusions"
+_Value: Any = int | float | str | bool | None
 # Warps of Mali GPUs from Valhall on. Bifrost's have 4 or 8 work-items.
 _VALHALL_WARP = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A curve of an aspect: times or rates over sizes, and the knees that were found in it.
+
+    marks: name -> place on the x axis
+    """
+
+    name: str
+    x_label: str
+    y_label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"curve {self.name!r} has {len(self.x)} x and {len(self.y)} y; expected equally many")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """A number that was decided, or a conclusion."""
+
+    value: int | float | str | bool | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.0
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Details:
+    """The schema of an aspect's `Details`, as far as it is read."""
+
+    Curves: tuple[Curve, ...] = ()
+    Answers: Mapping[str, _Answer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Driver:
+    name: str = ""
+    vendor: str = ""
+    driver: str = ""
+    is_cpu: bool = False
+    extensions: list[str] | str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """The schema of the aspect ArchProbe, which Microsoft's reports lack."""
+
+    Version: str = ""
+    Date: str = ""
+    IsComplete: bool = False
+    Driver: _Driver = _Driver()
 
 
 def is_report(data: Any) -> bool:
@@ -61,22 +122,34 @@ def is_report(data: Any) -> bool:
     return isinstance(data, Mapping) and "facts" not in data and ("RegCount" in data or _HEADER in data)
 
 
+def curves_of(data: Mapping[str, Any]) -> Iterator[tuple[str, Curve]]:
+    """Yield (aspect, curve) of a report. ValueError if it is damaged."""
+    for aspect in data:
+        for curve in _details(data, aspect).Curves:
+            yield aspect, curve
+
+
+def _details(data: Mapping[str, Any], aspect: str) -> _Details:
+    return made_of(_Details, made_of(dict[str, Any], data.get(aspect, {})).get("Details", {}))
+
+
 def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type, ...]]]) -> tuple[str, dict[str, Any]]:
     """Return a report's title, and its facts in the form of a device file: one for each key of `schema`.
 
-    UsageError if ArchProbe has not ended the report: no second run has confirmed its numbers.
+    UsageError if ArchProbe has not ended the report: no second run has confirmed its numbers. ValueError if it is
+    damaged.
     """
-    header = data.get(_HEADER, {})
-    if header and not header.get("IsComplete"):
+    header = made_of(_Header, data.get(_HEADER, {}))
+    if data.get(_HEADER) and not header.IsComplete:
         raise UsageError(
             "it is an unfinished report of ArchProbe, whose numbers no second run has confirmed",
             hint="`archprobe run` with the same --device and --output goes on where it was cut off.",
         )
-    driver = header.get("Driver", {})
-    title = str(driver.get("name", "a device that Microsoft's ArchProbe measured"))
+    driver = header.Driver
+    title = driver.name or "a device that Microsoft's ArchProbe measured"
     maker = (
-        f"archprobe {header['Version']}, {header['Date']}, driver {driver['driver']}"
-        if header
+        f"archprobe {header.Version}, {header.Date}, driver {driver.driver}"
+        if header.Version
         else "report of Microsoft's ArchProbe"
     )
     measured: dict[str, tuple[Any, str]] = {}
@@ -84,11 +157,10 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
         path = next((p for p in paths if _value(data, p) is not None), None)
         if path:
             measured[fact] = (_value(data, path), path)
-    is_cpu = bool(driver.get("is_cpu"))
-    measured |= _warps(data, is_cpu=is_cpu) | _register_file(data)
-    measured = _conclusions(data, is_cpu=is_cpu) | measured
-    if "extensions" in driver:
-        measured["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
+    measured |= _warps(data, is_cpu=driver.is_cpu) | _register_file(data)
+    measured = _conclusions(data, is_cpu=driver.is_cpu) | measured
+    if driver.extensions is not None:
+        measured["has_half_arithmetic"] = ("cl_khr_fp16" in driver.extensions, "the driver's extensions")
     facts = {}
     for fact, (unit, types) in schema.items():
         value, source = measured.get(fact, (None, ""))
@@ -103,8 +175,8 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
 
 def family_of(data: Mapping[str, Any]) -> dict[str, str]:
     """Return {"family": name} of the measured device, by its maker and its warps, or {}."""
-    driver = data.get(_HEADER, {}).get("Driver", {})
-    made_by = f"{driver.get('vendor', '')} {driver.get('name', '')}".lower()
+    driver = made_of(_Header, data.get(_HEADER, {})).Driver
+    made_by = f"{driver.vendor} {driver.name}".lower()
     # A page size under this key is what Qualcomm's drivers have.
     if "qualcomm" in made_by or "adreno" in made_by or _value(data, "Device.PageSize_QCOM") is not None:
         return {"family": "adreno"}
@@ -117,16 +189,15 @@ def family_of(data: Mapping[str, Any]) -> dict[str, str]:
 def _value(data: Mapping[str, Any], path: str) -> Any:
     """Return what a report states. Of an aspect that was cut off, a key holds a value in between, and is left out."""
     aspect, _, key = path.partition(".")
-    section = data.get(aspect, {})
-    return section.get(key) if section.get("Done") else None
+    section = made_of(dict[str, Any], data.get(aspect, {}))
+    return made_of(_Value, section.get(key)) if section.get("Done") else None
 
 
 def _interval(data: Mapping[str, Any], path: str) -> list[float] | None:
     """Return the ends of a measured number's interval, or None."""
     aspect, _, key = path.partition(".")
-    answer = data.get(aspect, {}).get("Details", {}).get("Answers", {}).get(key, {})
-    low, high = answer.get("low"), answer.get("high")
-    return None if low is None or high is None else [low, high]
+    answer = _details(data, aspect).Answers.get(key)
+    return None if answer is None or answer.low is None or answer.high is None else [answer.low, answer.high]
 
 
 def _warps(data: Mapping[str, Any], *, is_cpu: bool) -> dict[str, tuple[Any, str]]:
@@ -145,16 +216,18 @@ def _register_file(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 def _conclusions(data: Mapping[str, Any], *, is_cpu: bool) -> dict[str, tuple[Any, str]]:
     """Return fact -> (value, source) of what follows from several numbers, and how sure that is."""
-    stated = data.get(_CONCLUSIONS)
     answers = (
-        stated["Details"]["Answers"]
-        if stated
-        else {key: answer.to_dict() for key, answer in conclusions(partial(_value, data), is_cpu=is_cpu).items()}
+        _details(data, _CONCLUSIONS).Answers
+        if data.get(_CONCLUSIONS)
+        else made_of(
+            dict[str, _Answer],
+            {key: answer.to_dict() for key, answer in conclusions(partial(_value, data), is_cpu=is_cpu).items()},
+        )
     )
     found = {}
     for fact, key in _CONCLUDED.items():
-        answer = answers.get(key, {})
-        if (value := answer.get("value")) is not None:
-            source = f"concluded ({answer['confidence']:.2f} sure): {'; '.join((answer['reason'], *answer['notes']))}"
-            found[fact] = (value, source)
+        answer = answers.get(key)
+        if answer is not None and answer.value is not None:
+            source = f"concluded ({answer.confidence:.2f} sure): {'; '.join((answer.reason, *answer.notes))}"
+            found[fact] = (answer.value, source)
     return found

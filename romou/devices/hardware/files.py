@@ -8,7 +8,6 @@ a file (`archprobe_report.py` reads it).
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from romou.base.environment import variable
 from romou.base.errors import UsageError, unknown_name
 from romou.base.files import read_file
+from romou.base.foreign import parsed, refused
 from romou.devices.hardware import archprobe_report
 from romou.devices.hardware.similar import filled
 from romou.devices.hardware.spec import SCHEMA, HardwareSpec, checked_header, spec_from_dict
@@ -93,14 +93,13 @@ def load_spec(path: Path) -> HardwareSpec:
     """Read one device file or ArchProbe report. UsageError names the file and its first fault."""
     data = _read(path)
     if archprobe_report.is_report(data):
-        try:
-            title, facts = archprobe_report.facts_of(data, SCHEMA)
-        except UsageError as error:
-            raise UsageError(f"device file {path}: {error.message}", hint=error.hint, path=str(path)) from error
-        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
-            raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error
-        family = _named_family(title) or archprobe_report.family_of(data)
+        text, hint = f"device file {path} is not a report as ArchProbe writes it", "Measure it again: `archprobe run`."
+        with refused(UsageError, text, hint=hint, path=str(path)):
+            try:
+                title, facts = archprobe_report.facts_of(data, SCHEMA)
+            except UsageError as error:
+                raise UsageError(f"device file {path}: {error.message}", hint=error.hint, path=str(path)) from error
+            family = _named_family(title) or archprobe_report.family_of(data)
         spec = spec_from_dict({"name": path.stem, "title": title, "facts": facts} | family, origin=str(path))
         return filled(spec, _relatives(spec), str(path))
     spec = spec_from_dict(_with_family(data, path), origin=str(path))
@@ -129,14 +128,8 @@ def _named_family(title: str) -> dict[str, str]:
 
 
 def _read(path: Path) -> Any:
-    try:
-        return json.loads(read_file(path))
-    except FileNotFoundError as error:
-        raise UsageError(f"device file {path} does not exist", path=str(path)) from error
-    except OSError as error:
-        raise UsageError(f"device file {path} cannot be read: {error}", path=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
+    with refused(UsageError, f"device file {path} cannot be read", path=str(path)):
+        return parsed(read_file(path))
 
 
 def families_of(name: str | None) -> tuple[str, ...]:
@@ -147,10 +140,9 @@ def families_of(name: str | None) -> tuple[str, ...]:
 @functools.cache
 def load_family(name: str) -> dict[str, Any]:
     """Return the content of a family's file. UsageError with the nearest name if there is none."""
-    file = _FAMILIES / f"{name}.json"
-    if not file.is_file():
+    if name not in known_families():
         raise unknown_name("family of devices", name, known_families())
-    data: dict[str, Any] = _read(file)
+    data: dict[str, Any] = _read(_FAMILIES / f"{name}.json")
     return data
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import UsageError
+from romou.base.foreign import refused
 from romou.base.limits import LOCAL_MEMORY_ALPHA, Limits
+from romou.base.schema import shown
 from romou.base.variants import VARIANTS
 from romou.devices.backends import DEFAULT_KIND
 from romou.devices.backends.base import BUFFER_BYTES, Backend
@@ -240,7 +242,8 @@ class Target:
     @staticmethod
     def from_json(text: str) -> Target:
         """Return the target that ``to_json`` wrote. UsageError if `text` is no such JSON."""
-        return Target(parse_json(text))
+        with refused(UsageError, f"target {shown(text)}"):
+            return Target(parse_json(text))
 
     def __str__(self) -> str:
         return " ".join([self.kind, *(f"-{name}={value}" for name, value in self._options.items())])

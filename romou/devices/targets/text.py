@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from romou.base.errors import UsageError, unknown_name
+from romou.base.foreign import parsed, refused
+from romou.base.schema import made_of
 from romou.devices.backends import backend
 from romou.devices.backends.base import Backend
 
@@ -33,13 +34,8 @@ def parse(target: Any) -> tuple[Backend, dict[str, Any]]:
 
 def parse_json(text: str) -> dict[str, Any]:
     """Return the object in a JSON text. UsageError if there is none."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"target is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise UsageError(f"target JSON must be an object, got {type(data).__name__}")
-    return data
+    with refused(UsageError, "target is no JSON object"):
+        return made_of(dict[str, Any], parsed(text))
 
 
 def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tvm_patches
 from romou.base.errors import DeviceError, UsageError
+from romou.base.files import read_file
+from romou.base.foreign import parsed, refused
+from romou.base.schema import made_of
 from romou.devices.backends import device_backends
 from romou.runtime.deploy.export import META
 from romou.runtime.rpc.keys import checked
@@ -35,6 +35,20 @@ _ABIS = {"android-arm64": "arm64-v8a"}
 _START_PATIENCE_S = 15.0
 _ADB_PATIENCE_S = 120.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Device:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Report:
+    """What the phone's server says of one kind of device."""
+
+    library: str | None = None
+    devices: tuple[_Device, ...] = ()
+    failure: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +104,7 @@ class Phone:
         Raise UsageError if `runtime` is no such folder, or was built for another kind of machine. Raise DeviceError if
         a server is running, or adb fails.
         """
-        facts = _runtime_facts(runtime)
+        facts = runtime_facts(runtime)
         abi, phone_abi = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
         if abi != phone_abi:
             raise UsageError(
@@ -183,8 +197,12 @@ class Phone:
                 f"LD_LIBRARY_PATH={FOLDER} {FOLDER}/{BENCH} {_WARM} --repeats 1",
                 what="run the model",
             )
-            for variant in self._shell(f"cd {_WARM} && ls -d */{_PROGRAMS}", what="find the programs").split():
-                self._run("pull", f"{_WARM}/{variant}", str((folder / variant).parent), what="pull the programs")
+            listed = self._shell(f"cd {_WARM} && ls -d */{_PROGRAMS}", what="find the programs").split()
+            # Only into the variants that were pushed: the phone may name any folder.
+            for variant in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+                if f"{variant.name}/{_PROGRAMS}" in listed:
+                    where = f"{_WARM}/{variant.name}/{_PROGRAMS}"
+                    self._run("pull", where, str(variant), what="pull the programs")
         finally:
             self._shell(f"rm -rf {_WARM}", what="remove the folder", is_checked=False)
         return printed
@@ -192,7 +210,7 @@ class Phone:
     def status(self) -> PhoneStatus:
         """Return the state that `romou phone status` prints."""
         pushed = self._pushed()
-        missing = {"failure": "the runtime is not on the phone: romou phone push FOLDER"}
+        missing = _Report(failure="the runtime is not on the phone: romou phone push FOLDER")
         kinds = [served for served in device_backends() if served.is_served]
         drivers = dict.fromkeys((kind.name for kind in kinds), missing) if pushed is None else self._drivers()
         return PhoneStatus(
@@ -202,7 +220,7 @@ class Phone:
             soc=self._property("ro.soc.model") or self._property("ro.board.platform"),
             runtime=pushed,
             drivers=tuple(
-                _driver(kind.title, drivers.get(kind.device_type) or drivers.get("") or {}) for kind in kinds
+                _driver(kind.title, drivers.get(kind.device_type) or drivers.get("") or _Report()) for kind in kinds
             ),
             server_pid=self._server_pid(),
             forwarded=tuple(f"{kind} {line}" for kind in ("forward", "reverse") for line in self._forwards(kind)),
@@ -222,23 +240,24 @@ class Phone:
                 )
             time.sleep(0.2)
 
-    def _drivers(self) -> dict[str, dict[str, Any]]:
+    def _drivers(self) -> dict[str, _Report]:
         """Return (kind -> the server's report on its library and devices), or a failure under "" if it does not run."""
         text = self._shell(
             f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for devices", is_checked=False
         )
         lines = [line for line in text.splitlines() if line.startswith("{")]
         try:
-            return dict(json.loads(lines[-1]))
+            return made_of(dict[str, _Report], parsed(lines[-1]))
         except (IndexError, ValueError):
-            return {"": {"failure": f"the server does not run on this phone: {text.strip()[-300:] or 'no output'}"}}
+            failure = f"the server does not run on this phone: {text.strip()[-300:] or 'no output'}"
+            return {"": _Report(failure=failure)}
 
     def _pushed(self) -> dict[str, str] | None:
         """Return the contents of runtime.json on the phone, or None."""
         text = self._shell(f"cat {FOLDER}/runtime.json", what="look for the runtime", is_checked=False)
         try:
-            return {str(k): str(v) for k, v in json.loads(text).items()}
-        except (ValueError, AttributeError):
+            return made_of(dict[str, str], parsed(text))
+        except ValueError:
             return None
 
     def _server_pid(self) -> int | None:
@@ -278,7 +297,9 @@ class Phone:
                 input=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
+                encoding="utf-8",
+                # A driver's message may be in any encoding.
+                errors="replace",
                 timeout=_ADB_PATIENCE_S,
                 check=False,
             )
@@ -325,18 +346,19 @@ def _choose(listing: str, serial: str | None) -> str:
     return chosen
 
 
-def _driver(title: str, report: Mapping[str, Any]) -> PhoneDriver:
-    devices = tuple(str(device["name"]).strip() for device in report.get("devices", []))
-    failure = None if devices else str(report.get("failure") or "") or f"no {title} device"
-    return PhoneDriver(title=title, library=str(report.get("library") or "") or None, devices=devices, failure=failure)
+def _driver(title: str, report: _Report) -> PhoneDriver:
+    devices = tuple(device.name.strip() for device in report.devices)
+    failure = None if devices else report.failure or f"no {title} device"
+    return PhoneDriver(title=title, library=report.library or None, devices=devices, failure=failure)
 
 
-def _runtime_facts(runtime: Path) -> dict[str, str]:
-    try:
-        facts = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))
-        return {name: str(facts[name]) for name in ("target", "tvm", "tvm_ffi", "romou")}
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"{runtime} holds no runtime for a phone", hint=f"Build it: {BUILD}") from error
+def runtime_facts(runtime: Path) -> dict[str, str]:
+    """Return the target and the versions that the runtime in a folder was built for. UsageError if it holds none."""
+    with refused(UsageError, f"{runtime} holds no runtime for a phone", hint=f"Build it: {BUILD}"):
+        facts = made_of(dict[str, str], parsed(read_file(runtime / "runtime.json")))
+        if "target" not in facts:
+            raise ValueError("it names no target")
+        return facts
 
 
 def _tracker_port(tracker: str) -> int:

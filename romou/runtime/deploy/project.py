@@ -15,10 +15,10 @@ from pathlib import Path
 from romou.base.errors import UsageError
 from romou.base.folders import check_replaceable, replacing
 from romou.runtime.deploy.export import META
+from romou.runtime.deploy.phone import BUILD, runtime_facts
 
 TRIPLE, _RUNTIME_TARGET, _ABI = "aarch64-linux-android", "android-arm64", "arm64-v8a"
 _TEMPLATE, _MARKER, _WHAT = Path(__file__).with_name("android"), "settings.gradle.kts", "an Android project"
-_BUILD = "romou phone build --out FOLDER"
 
 
 def check_project(folder: Path, host: str, runtime: Path | None) -> None:
@@ -26,13 +26,10 @@ def check_project(folder: Path, host: str, runtime: Path | None) -> None:
     if host != TRIPLE:
         raise UsageError(f"an Android project takes a model for {TRIPLE}, not {host}", hint="Leave --host out.")
     if runtime is None:
-        raise UsageError("an Android project needs the phone's runtime", hint=f"Build it: {_BUILD}; then --runtime.")
-    try:
-        built_for = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{runtime} holds no runtime for a phone", hint=f"Build it: {_BUILD}") from error
+        raise UsageError("an Android project needs the phone's runtime", hint=f"Build it: {BUILD}; then --runtime.")
+    built_for = runtime_facts(runtime)["target"]
     if built_for != _RUNTIME_TARGET:
-        raise UsageError(f"{runtime} was built for {built_for}, not {_RUNTIME_TARGET}", hint=f"Build it: {_BUILD}")
+        raise UsageError(f"{runtime} was built for {built_for}, not {_RUNTIME_TARGET}", hint=f"Build it: {BUILD}")
     check_replaceable(folder, marker=_MARKER, what=_WHAT)
 
 

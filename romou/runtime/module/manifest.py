@@ -8,14 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from romou.base.errors import ModelError
 from romou.base.files import read_file, regular
+from romou.base.foreign import parsed, refused
+from romou.base.schema import FileName, made_of
 
 META = "romou.json"
 FORMAT = 3
+AGAIN = "Save the model again."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """A file's size and SHA-256."""
+
+    bytes: int
+    sha256: str
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
@@ -30,15 +42,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raise ModelError if `folder` is no saved model, has another format, or is damaged.
     """
     about = _described(folder)
-    for name, entry in about["files"].items():
+    with refused(ModelError, f"{folder}: {META} cannot be used", hint=AGAIN):
+        files = made_of(dict[FileName, _Entry], about["files"])
+    for name, entry in files.items():
         path = folder / name
         if not path.is_file():
             raise ModelError(f"{folder}: {name} is missing; save the model again")
-        if (size := path.stat().st_size) != entry["bytes"]:
+        if (size := path.stat().st_size) != entry.bytes:
             raise ModelError(
-                f"{folder}: {name} is damaged: it has {size} bytes, {entry['bytes']} were saved; save the model again"
+                f"{folder}: {name} is damaged: it has {size} bytes, {entry.bytes} were saved; save the model again"
             )
-        if _hash_of(path) != entry["sha256"]:
+        if _hash_of(path) != entry.sha256:
             raise ModelError(
                 f"{folder}: {name} is damaged: its SHA-256 is not that of what was saved; save the model again"
             )
@@ -48,15 +62,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _described(folder: Path) -> dict[str, Any]:
     if not (folder / META).exists():
         raise ModelError(f"{folder}: no saved model (it lacks {META}); `romou tune` or TunedModel.save writes one")
-    try:
-        if not (folder / META).is_file():
-            raise ValueError(f"{META} is no file")
+    with refused(ModelError, f"{folder}: not a saved model, or a damaged one: {META}", hint=AGAIN):
         content = read_file(folder / META)
-        about = json.loads(content)
-        if not isinstance(about, dict):
-            raise ValueError(f"{META} holds no JSON object")
-    except (ValueError, RecursionError, OSError) as error:
-        raise ModelError(f"{folder}: not a saved model, or a damaged one: {error}; save it again") from error
+        about = made_of(dict[str, Any], parsed(content, has_constants=True))
     if about.get("format") != FORMAT:
         hint = "Compile or tune the model again and save it; with the same records nothing is measured anew."
         raise ModelError(f"{folder}: saved in format {about.get('format')!r}, this Romou reads {FORMAT}", hint=hint)

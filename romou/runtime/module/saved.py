@@ -6,19 +6,21 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from romou.base.arguments import path_of, whole_of
 from romou.base.errors import DeviceError, ModelError, RomouError, UsageError
 from romou.base.folders import check_replaceable
+from romou.base.foreign import refused
 from romou.base.linking import check_linker, is_here
+from romou.base.schema import FileName, Range, made_of
 from romou.compiler.frontend.declared import Settled
 from romou.compiler.frontend.padding import Padding
 from romou.devices.targets import Target, attached_index, misfit
 from romou.runtime.module.machine import MAIN
-from romou.runtime.module.manifest import META, read_manifest
+from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.run_time_rows import RunTimeRowsModel, RunTimeSizes
@@ -97,18 +99,18 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
             names = ", ".join(model.name for model in models)
             raise UsageError(f"{path} holds several models: {names}", hint="Name the one for the device at --rpc.")
         path, index = _most_suitable(models, device)
+    about = read_manifest(path)
+    text = f"{path}: {META} cannot be used"
     try:
-        about = read_manifest(path)
-        library = path / about["library"]
-        if library.name not in about["files"]:
-            raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}; save the model again")
-        made = _models_of(about, library, capture=capture)
-        padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
-        memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, UsageError) as error:
-        raise ModelError(
-            f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again"
-        ) from error
+        with refused(ModelError, text, hint=AGAIN):
+            library = path / made_of(FileName, about["library"])
+            if library.name not in about["files"]:
+                raise ValueError(f"library {library.name!r} is none of its files")
+            made = _models_of(about, library, capture=capture)
+            padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
+            memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
+    except UsageError as error:  # of an unknown target
+        raise ModelError(f"{text}: {error.message}", hint=AGAIN) from error
     target = made[0].target
     index = (attached_index(target, device) or 0) if index is None else index
     remote = None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind)
@@ -125,23 +127,28 @@ def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None)
     models: list[TunedModel] = []
     several = "shapes" in about
     for each in about["shapes"] if several else [about]:
-        outputs = tuple(each["outputs"])
-        if not all(isinstance(name, str) for name in outputs):
-            raise ValueError(f"outputs {outputs!r}")
-        kind = partial(RunTimeRowsModel, sizes=RunTimeSizes(**each["sizes"])) if "sizes" in each else TunedModel
+        kind = partial(RunTimeRowsModel, sizes=made_of(RunTimeSizes, each["sizes"])) if "sizes" in each else TunedModel
         model = kind(
             executable=library,
             target=Target.from_json(each["target"]),
-            inputs={str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in each["inputs"].items()},
-            outputs=outputs,
-            short_outputs={str(n): np.dtype(dtype).name for n, dtype in each.get("short_outputs", {}).items()},
-            output_types={str(n): (tuple(s), str(d)) for n, (s, d) in each["output_types"].items()},
+            inputs=_tensors(each["inputs"]),
+            outputs=made_of(tuple[str, ...], each["outputs"]),
+            short_outputs={
+                n: np.dtype(d).name for n, d in made_of(dict[str, str], each.get("short_outputs", {})).items()
+            },
+            output_types=_tensors(each["output_types"]),
             summary=Summary.from_dict(each["summary"]),
             # Shapes share their memory unless captured runs are required.
             capture=bool(capture) if several else capture,
             settled=[Settled.from_dict(entry) for entry in each["settled"]],
-            entry=str(each.get("entry", MAIN)),
+            entry=made_of(str, each.get("entry", MAIN)),
             beside=models[0] if models else None,
         )
         models.append(model)
     return models
+
+
+def _tensors(data: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return name -> (shape, type) of tensors. ValueError or TypeError for anything else."""
+    tensors = made_of(dict[str, tuple[tuple[Annotated[int, Range(0)], ...], str]], data)
+    return {name: (shape, np.dtype(dtype).name) for name, (shape, dtype) in tensors.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from romou.base.errors import UsageError
 from romou.base.rung import MOST_ON_HOST
+from romou.base.schema import made_of
 from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.module.timed import Timed
@@ -38,19 +39,6 @@ class LayerRow(Timed):
     def gflops(self) -> float | None:
         """Billions of operations per second of the tuned kernel."""
         return self.flops / self.tuned_ms / 1e6 if self.tuned_ms else None
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> LayerRow:
-        """Return a row from its plain data, derived numbers included."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        known = {name: value for name, value in data.items() if name in names}
-        return cls(**{**known, **_ranges(data), "nodes": tuple(data.get("nodes", ()))})
-
-
-def _ranges(data: Mapping[str, Any]) -> dict[str, tuple[float, float] | None]:
-    """Return the ranges of times in plain data, None if an older version wrote it."""
-    pairs = {name: data.get(name) for name in ("default_range_ms", "tuned_range_ms")}
-    return {name: None if pair is None else (pair[0], pair[1]) for name, pair in pairs.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,13 +102,6 @@ class ShapeRow(Timed):
     def text(self) -> str:
         """The shapes as text, "ids 1x32, mask 1x32", and the sizes that run by their kernels."""
         return shapes_text(self.shapes) + (f" ({self.sizes})" if self.sizes else "")
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ShapeRow:
-        """Return a row from its plain data."""
-        shapes = {name: tuple(sizes) for name, sizes in data["shapes"].items()}
-        memory = None if data["memory"] is None else MemoryUse.from_dict(data["memory"])
-        return cls(**{**data, **_ranges(data), "shapes": shapes, "memory": memory})
 
 
 def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -300,26 +281,5 @@ class Summary(Timed):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:
-        """Return the inverse of `to_dict`."""
-        calls = tuple(CallRow(**{**row, "nodes": tuple(row["nodes"])}) for row in data.get("calls", ()))
-        host = tuple(
-            HostRow(nodes=tuple(row["nodes"]), ms=row["ms"], flops=row.get("flops", 0)) for row in data.get("host", ())
-        )
-        moved = tuple(
-            MovedRow(nodes=tuple(row["nodes"]), to=row["to"], reason=row["reason"]) for row in data.get("moved", ())
-        )
-        return cls(
-            **{
-                **{k: v for k, v in data.items() if k not in _DERIVED},
-                **_ranges(data),
-                "rows": tuple(map(LayerRow.from_dict, data["rows"])),
-                "host": host,
-                "moved": moved,
-                "calls": calls,
-                "floats": tuple(FloatWeight(**row) for row in data.get("floats", ())),
-                "shapes": tuple(map(ShapeRow.from_dict, data.get("shapes", ()))),
-                "by_tvm": tuple(data.get("by_tvm", ())),
-                "fp32_layers": tuple(data.get("fp32_layers", ())),
-                "memory": None if data.get("memory") is None else MemoryUse.from_dict(data["memory"]),
-            }
-        )
+        """Return the inverse of `to_dict`. ValueError for anything else."""
+        return made_of(cls, data)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from romou.base import environment
 from romou.base.errors import UsageError
+from romou.base.files import read_file
+from romou.base.foreign import refused
 
 VARIABLE = "ROMOU_RPC_KEY"
+_MOST_BYTES = 4096
 WARNING = (
     "WARNING: every user of this machine can read --key in the list of processes, and who knows the key runs code"
     f" here. Use --key-file or {VARIABLE}."
@@ -26,10 +29,8 @@ def checked(key: str) -> str:
 
 def from_file(path: Path) -> str:
     """Return the key in a file. Raise UsageError if it cannot be read, is invalid, or other users can read it."""
-    try:
-        is_open, key = bool(path.stat().st_mode & 0o077), path.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read a key from {path}: {error}") from error
+    with refused(UsageError, f"cannot read a key from {path}", hint="Write a secret word into a file of yours."):
+        is_open, key = bool(path.stat().st_mode & 0o077), read_file(path, most_bytes=_MOST_BYTES).decode().strip()
     if is_open:
         raise UsageError(f"other users of this machine have access to the key in {path}", hint=f"chmod 600 {path}")
     return checked(key)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 from romou.base.arguments import path_of
 from romou.base.errors import ModelError, UsageError
+from romou.base.files import read_file, replacing
+from romou.base.foreign import parsed, refused
+from romou.base.schema import Range, made_of
 from romou.devices.targets import Target
 from romou.runtime.module.saved import load
-from romou.runtime.module.tuned_model import Argument
-
-if TYPE_CHECKING:
-    from romou.runtime.module import TunedModel
+from romou.runtime.module.tuned_model import Argument, TunedModel
 
 KIND = "romou bench"
 # Incremented if a field changes its meaning. A new field has a default and keeps the number.
@@ -27,8 +25,7 @@ SCHEMA = 2
 _REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
 
 # The repeats of each round, in milliseconds of one call.
-Rounds = tuple[tuple[float, ...], ...]
-_T = TypeVar("_T")
+Rounds: TypeAlias = tuple[tuple[Annotated[float, Range(1e-9)], ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,8 +127,8 @@ class Bench:
             self.compiled.save(folder)
             bench = dataclasses.replace(self, module=library_of(folder))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(bench.to_json(), encoding="utf-8")
+            with replacing(path) as partial:
+                partial.write_text(bench.to_json(), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error}", path=str(path)) from error
         return path
@@ -141,47 +138,39 @@ class Bench:
         """Read a file that `save` wrote, without the compiled model. Raise UsageError for anything else."""
         path = path_of("path", path)
         renew = f"Write it anew: romou bench MODEL --save {path}"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UsageError(f"bench {str(path)!r} does not exist", hint=renew, path=str(path)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: cannot be read: {error}", hint=renew, path=str(path)) from error
+        with refused(UsageError, f"{path}", hint=renew, path=str(path)):
+            text = read_file(path)
         try:
             return cls.from_json(text)
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", hint=error.hint or renew, path=str(path)) from error
 
     @classmethod
-    def from_json(cls, text: str) -> Bench:
+    def from_json(cls, text: str | bytes) -> Bench:
         """Return the bench that `to_json` wrote. Raise UsageError that names the field."""
+        what = f"no file of `{KIND}`"
+        with refused(UsageError, what):
+            data = parsed(text)
+            if not isinstance(data, dict) or data.get("kind") != KIND:
+                raise ValueError(f"it lacks kind = {KIND!r}")
+            schema = data.get("schema")
+            if type(schema) is not int or schema not in _REPLACED:
+                raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
+            bench = made_of(cls, {name: value for name, value in data.items() if name != "compiled"})
         try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"not JSON, or cut off: {error}") from error
-        if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise UsageError(f"this is no file of `{KIND}`: it lacks kind = {KIND!r}")
-        schema = data.get("schema")
-        if not isinstance(schema, int) or schema not in _REPLACED:
-            raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
-        operators = _read(data, "operators", list)
-        replaced = _REPLACED[schema]
-        benches = tuple(_field(f"operators[{i}]", partial(_operator, o, replaced)) for i, o in enumerate(operators))
-        names = [o.name for o in benches]
+            target = Target.from_json(bench.target).to_json()
+        except UsageError as error:
+            raise UsageError(f"target: {error.message}") from error
+        names = [o.name for o in bench.operators]
         if len(set(names)) != len(names):
             raise UsageError("two operators have one name")
-        return cls(
-            model=_read(data, "model", str),
-            target=_field("target", lambda: Target.from_json(_read(data, "target", str))).to_json(),
-            device=_read(data, "device", dict, type(None)),
-            romou=_read(data, "romou", str),
-            tvm=_read(data, "tvm", str),
-            time=_read(data, "time", str),
-            operators=benches,
-            model_times_ms=_rounds(data, "model_times_ms"),
-            reference_times_ms=_rounds(data, "reference_times_ms"),
-            module=_read(data, "module", str, type(None)),
-        )
+        if not all(map(all, (bench.model_times_ms, bench.reference_times_ms, *(o.times_ms for o in bench.operators)))):
+            raise UsageError("a round has no times")
+        operators = [
+            dataclasses.replace(o, measures={k: v for k, v in o.measures.items() if k not in _REPLACED[schema]})
+            for o in bench.operators
+        ]
+        return dataclasses.replace(bench, target=target, operators=tuple(operators))
 
 
 def load_module(
@@ -226,52 +215,3 @@ def library_of(folder: Path) -> str:
 def round_median(rounds: Rounds) -> float | None:
     """Return the median of the rounds' shortest repeats, because other processes can only add time."""
     return median(min(r) for r in rounds) if rounds else None
-
-
-def _operator(data: Any, replaced: Collection[str]) -> OperatorBench:
-    if not isinstance(data, dict):
-        raise UsageError("must be an object")
-    arguments = [
-        Argument(shape=tuple(map(int, a["shape"])), dtype=str(a["dtype"]), scope=str(a["scope"]))
-        for a in _read(data, "arguments", list)
-    ]
-    measures = _read(data, "measures", dict)
-    if not all(isinstance(v, int) for v in measures.values()):
-        raise UsageError("measures: must be whole numbers")
-    return OperatorBench(
-        name=_read(data, "name", str),
-        key=_read(data, "key", str),
-        function=_read(data, "function", str),
-        calls=_read(data, "calls", int),
-        config=_read(data, "config", dict),
-        arguments=tuple(arguments),
-        source_sha256=_read(data, "source_sha256", str),
-        source_bytes=_read(data, "source_bytes", int),
-        measures={name: value for name, value in measures.items() if name not in replaced},
-        times_ms=_rounds(data, "times_ms"),
-        nodes=tuple(map(str, _read(data, "nodes", list))) if "nodes" in data else (),
-    )
-
-
-def _field(name: str, read: Callable[[], _T]) -> _T:
-    try:
-        return read()
-    except UsageError as error:
-        raise UsageError(f"{name}: {error.message}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{name}: {type(error).__name__}: {error}") from error
-
-
-def _read(data: Mapping[str, Any], name: str, *types: type) -> Any:
-    if name not in data:
-        raise UsageError(f"{name} is missing")
-    if not isinstance(data[name], types):
-        raise UsageError(f"{name} is {data[name]!r:.60}; expected {' or '.join(t.__name__ for t in types)}")
-    return data[name]
-
-
-def _rounds(data: Mapping[str, Any], name: str) -> Rounds:
-    rounds = _field(name, lambda: tuple(tuple(float(t) for t in r) for r in _read(data, name, list)))
-    if any(not r or not all(math.isfinite(t) and t > 0 for t in r) for r in rounds):
-        raise UsageError(f"{name}: every round needs times above zero")
-    return rounds

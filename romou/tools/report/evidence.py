@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from romou.devices.hardware.archprobe_report import Curve
 from romou.runtime.module.profile import nodes_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Evidence:
     spec: HardwareSpec | None = None
     operations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     memory: MemoryPlan | None = None
-    curves: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    curves: Sequence[tuple[str, Curve]] = ()
     compared: Sequence[tuple[str, Summary]] = ()
     limits: Mapping[str, str] = field(default_factory=dict)
     cpu_ms: float | None = None

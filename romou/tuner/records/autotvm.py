@@ -10,19 +10,19 @@ Source of the meaning of templates and knobs: topi/adreno of TVM 0.14.
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from romou.base.errors import RecordError
 from romou.base.files import read_file
+from romou.base.foreign import parsed, refused, unzipped
 from romou.base.outcome import Outcome
+from romou.base.schema import FileName, Matching, Range, made_of, shown
 from romou.compiler.operators.contraction.knobs import FP16, FP32
 from romou.compiler.operators.convolution import four_sides
 from romou.compiler.operators.families.dense import Dense
@@ -46,9 +46,40 @@ OUTCOMES = {
     7: Outcome.TIMEOUT,
     8: Outcome.RUN_ERROR,
 }
-_DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+_Error: TypeAlias = Annotated[int, Range(0, max(OUTCOMES))]
+_MOST_SIZE = 1 << 24
+_Extent: TypeAlias = Annotated[int, Range(1, _MOST_SIZE)]
+_Time: TypeAlias = Annotated[float, Range(1e-12)]
+_Knob: TypeAlias = int | str | bool | list[int | str | bool]
+# A word that is part of a file's name.
+_Word: TypeAlias = Annotated[str, Matching(r"\w{1,30}", "a word")]
 # Side of the output tile of Winograd's algorithm: 4 if 8 divides the rows of the data.
 _TILE_SIDES = (2, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogConfig:
+    entity: tuple[tuple[str, str, _Knob], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogLine:
+    """The schema of a line of AutoTVM's own log."""
+
+    input: tuple[Any, FileName, list[Any], Any]
+    config: _LogConfig
+    result: tuple[list[Any], _Error, Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TaskLine:
+    """The schema of a line of one task."""
+
+    gpu: FileName
+    template: FileName
+    args: list[Any]
+    knobs: list[str]
+    rows: list[tuple[list[_Knob], Any, _Error]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +217,14 @@ def read_autotvm(path: Path, gpu: str = "") -> list[AutotvmTask]:
         The file cannot be read, or a line is damaged, with its number.
     """
     groups: dict[str, tuple[tuple[str, str, Sequence[Any]], dict[str, Measurement]]] = {}
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
+    with refused(RecordError, f"{path}: cannot read this as measurements of AutoTVM"):
+        raw = read_file(path)
+        lines = (unzipped(raw) if raw.startswith(_GZIP) else raw).splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith(b"#"):
             continue
-        try:
-            data = json.loads(line)
+        with refused(RecordError, f"{path}:{number}: no measurements of AutoTVM", hint="Leave this line out."):
+            data = parsed(line)
             if "v" in data or "i" in data:
                 raise ValueError("written by an older AutoTVM; convert it by `python -m tvm.autotvm.record`")
             (of_line, template, arguments), measured = _from_log(data) if "input" in data else _from_task(data)
@@ -198,33 +232,16 @@ def read_autotvm(path: Path, gpu: str = "") -> list[AutotvmTask]:
             for measurement in measured:
                 group = groups.setdefault(key + _form(measurement), ((of_line or gpu, template, arguments), {}))
                 group[1][json.dumps(measurement.knobs, sort_keys=True)] = measurement
-        except _DAMAGED as error:
-            text = f"{type(error).__name__}: {error}"
-            raise RecordError(
-                f"{path}:{number}: no measurements of AutoTVM: {text}", hint="Leave this line out."
-            ) from error
     if not groups:
         raise RecordError(f"{path}: holds no measurements of AutoTVM")
     return [_checked(path, identity, tuple(configs.values())) for identity, configs in groups.values()]
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        raw = read_file(path)
-        return (gzip.decompress(raw) if raw.startswith(_GZIP) else raw).decode().splitlines()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot read this as measurements of AutoTVM: {error}") from error
-
-
 def _checked(path: Path, identity: tuple[str, str, Sequence[Any]], measured: tuple[Measurement, ...]) -> AutotvmTask:
     gpu, template, arguments = identity
     task = AutotvmTask(gpu=gpu, template=template, arguments=arguments, measurements=measured)
-    try:
+    with refused(RecordError, f"{path}: {template}: cannot read its arguments {shown(arguments)}"):
         _ = task.work, task.layout, task.sums, task.algorithm
-    except _DAMAGED as error:
-        raise RecordError(
-            f"{path}: {template}: cannot read its arguments {arguments!r}: {type(error).__name__}: {error}"
-        ) from error
     return task
 
 
@@ -233,36 +250,33 @@ _Read = tuple[tuple[str, str, Sequence[Any]], Iterator[Measurement]]
 
 def _from_log(data: Mapping[str, Any]) -> _Read:
     """Read a line of AutoTVM's own log, one measurement."""
-    _target, template, arguments, _ = data["input"]
-    knobs = {name: value for name, _kind, value in data["config"]["entity"]}
-    times, error, _cost, _when = data["result"]
-    outcome = OUTCOMES[error]
-    seconds = tuple(map(float, times)) if outcome == Outcome.OK else ()
-    return ("", str(template), _shapes(arguments)), iter([_measured(knobs, outcome, seconds)])
+    line = made_of(_LogLine, data)
+    _target, template, arguments, _ = line.input
+    knobs = {name: value for name, _kind, value in line.config.entity}
+    times, error, _cost, _when = line.result
+    return ("", template, _shapes(arguments)), iter([_measured(knobs, OUTCOMES[error], times, 1.0)])
 
 
 def _from_task(data: Mapping[str, Any]) -> _Read:
     """Read a line of one task. Its times are in microseconds."""
-    names = data["knobs"]
-
-    def measurements() -> Iterator[Measurement]:
-        for values, time_us, error in data["rows"]:
-            outcome = OUTCOMES[error]
-            seconds = (float(time_us) * _US,) if outcome == Outcome.OK else ()
-            yield _measured(dict(zip(names, values, strict=True)), outcome, seconds)
-
-    return (str(data["gpu"]), str(data["template"]), _shapes(data["args"])), measurements()
+    line = made_of(_TaskLine, data)
+    measured = (
+        _measured(dict(zip(line.knobs, values, strict=True)), OUTCOMES[error], [time_us], _US)
+        for values, time_us, error in line.rows
+    )
+    return (line.gpu, line.template, _shapes(line.args)), measured
 
 
-def _measured(knobs: Mapping[str, Any], outcome: Outcome, times_s: tuple[float, ...]) -> Measurement:
-    # NaN fails this comparison as well.
-    if not all(0 < time < float("inf") for time in times_s) or (outcome == Outcome.OK and not times_s):
-        raise ValueError(f"times {times_s!r}")
+def _measured(knobs: Mapping[str, Any], outcome: Outcome, times: list[Any], unit_s: float) -> Measurement:
+    """Return a measurement. times: in units of `unit_s`. They count if the config worked."""
+    seconds = tuple(unit_s * time for time in made_of(tuple[_Time, ...], times)) if outcome == Outcome.OK else ()
+    if outcome == Outcome.OK and not seconds:
+        raise ValueError("it lacks a time")
     for name, value in knobs.items():
         sizes = value[1:] if isinstance(value, list) and name.startswith("tile_") else [1]
-        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+        if not sizes or not all(type(size) is int and 0 < size <= _MOST_SIZE for size in sizes):
             raise ValueError(f"{name} {value!r} is no split")
-    return Measurement(knobs=knobs, outcome=outcome, times_s=times_s)
+    return Measurement(knobs=knobs, outcome=outcome, times_s=seconds)
 
 
 def _form(measurement: Measurement) -> str:
@@ -272,9 +286,7 @@ def _form(measurement: Measurement) -> str:
 
 def _shapes(arguments: Sequence[Any]) -> Sequence[Any]:
     """Return the template's arguments after a check that the first two are tensors."""
-    for _word, shape, dtype in arguments[:2]:
-        if not isinstance(dtype, str) or not all(type(extent) is int and extent > 0 for extent in shape):
-            raise ValueError(f"{shape!r} {dtype!r} is no tensor")
+    made_of(list[tuple[str, tuple[_Extent, ...], _Word]], arguments[:2])
     return arguments
 
 

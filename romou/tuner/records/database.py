@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import RecordError
 from romou.base.files import read_file, replacing
+from romou.base.foreign import refused
 from romou.base.knob import Choice, nearest
+from romou.base.schema import made_of
 from romou.base.space import Config, Space
 from romou.compiler.operators.template import ContractionTemplate
-from romou.tuner.records.record import Record, fastest
+from romou.tuner.records.record import Record, fastest, record_data
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
@@ -71,20 +73,17 @@ class TunedSchedule:
         return json.dumps({**fields, **own}, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_line(cls, line: str) -> TunedSchedule:
+    def from_line(cls, line: str | bytes) -> TunedSchedule:
         """Return the schedule that `to_line` wrote.
 
         RecordError if the line is no schedule, or its config did not work.
         """
-        record = Record.from_line(line)
-        if record.time_s is None:
+        data = record_data(line)
+        with refused(RecordError, "no schedule"):
+            schedule = made_of(cls, {**data, "record": data})
+        if schedule.record.time_s is None:
             raise RecordError("no schedule: it lacks a time")
-        data = json.loads(line)
-        family, workload, source = data.get("family", ""), data.get("workload", {}), data.get("source", "")
-        tool = data.get("measured_by", _OWN)
-        if not all(isinstance(text, str) for text in (family, source, tool)) or not isinstance(workload, dict):
-            raise RecordError("no schedule: family, source and measured_by must be texts, workload must be an object")
-        return cls(record=record, family=family, workload=workload, source=source, measured_by=tool)
+        return schedule
 
     @property
     def time_s(self) -> float:
@@ -167,8 +166,8 @@ def _valid_schedules(path: Path, lines: Iterable[bytes]) -> Iterator[TunedSchedu
         if not line.strip():
             continue
         try:
-            yield TunedSchedule.from_line(line.decode())
-        except (RecordError, UnicodeDecodeError) as error:
+            yield TunedSchedule.from_line(line)
+        except RecordError as error:
             logger.warning("%s:%d: this tuned schedule is skipped: %s", path, number, error)
 
 
@@ -179,7 +178,7 @@ def write_schedules(path: Path, schedules: Iterable[TunedSchedule]) -> None:
         with replacing(path) as partial:
             partial.write_text("".join(f"{s.to_line()}\n" for s in ordered), encoding="utf-8")
     except OSError as error:
-        raise RecordError(f"{path}: cannot write: {error}") from error
+        raise RecordError(f"{path}: cannot write: {error}", hint="Give a file that may be written.") from error
 
 
 def best_schedules(

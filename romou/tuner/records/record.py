@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
 from romou.base.errors import RecordError
+from romou.base.foreign import parsed, refused
 from romou.base.outcome import Outcome
+from romou.base.schema import FileName, NotNegative, made_of
 from romou.base.space import Config
 from romou.base.version import __version__
 
 # Incremented if a field changes its meaning. A new field has a default and keeps the number.
 SCHEMA = 1
-# Annotation of a field -> accepted types of its JSON value. A bool does not count as a number.
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "int": (int,),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-    "bool": (bool,),
-    "Outcome": (str,),
-    "tuple[float, ...]": (list,),
-    "dict[str, Any]": (dict,),
-    "dict[str, int | str | bool]": (dict,),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,13 +41,13 @@ class Record:
     target, time, romou, tvm: target text, UTC time in ISO 8601, versions
     """
 
-    task_key: str
+    task_key: FileName
     task_name: str
     config: dict[str, int | str | bool]
     device: dict[str, Any]
     outcome: Outcome
-    times_s: tuple[float, ...] = ()
-    build_s: float = 0.0
+    times_s: tuple[NotNegative, ...] = ()
+    build_s: NotNegative = 0.0
     relative_l2_error: float | None = None
     max_error: float | None = None
     error: str | None = None
@@ -83,44 +71,29 @@ class Record:
         return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_line(cls, line: str) -> Record:
+    def from_line(cls, line: str | bytes) -> Record:
         """Return the record that `to_line` wrote. RecordError if the line is no record, or has a newer schema."""
-        try:
-            data = json.loads(line, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"not JSON: {error}") from error
-        if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
-            raise RecordError("no record: it lacks the field 'schema'")
-        schema = data.pop("schema")
-        if schema > SCHEMA:
-            raise RecordError(
-                f"written by a newer Romou (schema {schema}, this one reads up to {SCHEMA})",
-                hint="Update Romou, or use another work_dir.",
-            )
-        field_types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-        fields = {name: value for name, value in data.items() if name in field_types}
-        for name, value in fields.items():
-            if not isinstance(value, _JSON_TYPES[field_types[name]]) or (
-                isinstance(value, bool) and field_types[name] != "bool"
-            ):
-                raise RecordError(f"no record: {name} is {value!r}")
-        if not all(isinstance(choice, int | str) for choice in fields.get("config", {}).values()):
-            raise RecordError(f"no record: config is {fields['config']!r}")
-        times = fields.get("times_s", [])
-        if not all(
-            isinstance(t, int | float) and not isinstance(t, bool) and math.isfinite(t) and t >= 0 for t in times
-        ):
-            raise RecordError(f"no record: times_s is {times!r}")
-        try:
-            return cls(
-                **{**fields, "outcome": Outcome(fields.get("outcome")), "times_s": tuple(float(t) for t in times)}
-            )
-        except (TypeError, ValueError) as error:
-            raise RecordError(f"no record: {error}") from error
+        return cls.from_data(record_data(line))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Record:
+        """Return the record in the fields of a line, with types and ranges checked. RecordError as in `from_line`."""
+        with refused(RecordError, "no record"):
+            return made_of(cls, data)
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+def record_data(line: str | bytes) -> dict[str, Any]:
+    """Return the fields of a line of records, unchecked. RecordError if there are none, or if the schema is newer."""
+    with refused(RecordError, "no record"):
+        data = parsed(line)
+    if not isinstance(data, dict) or type(data.get("schema")) is not int:
+        raise RecordError("no record: it lacks the field 'schema'")
+    if data["schema"] > SCHEMA:
+        raise RecordError(
+            f"written by a newer Romou (schema {data['schema']}, this one reads up to {SCHEMA})",
+            hint="Update Romou, or use another work_dir.",
+        )
+    return data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 from romou.base.errors import RecordError
 from romou.base.files import read_file, regular, replacing
+from romou.base.foreign import parsed, refused, unzipped
 from romou.base.outcome import Outcome
+from romou.base.schema import NotNegative, Range, made_of
 from romou.base.space import Space
 
 # Incremented if a field changes its meaning.
@@ -34,13 +35,13 @@ class RecordedConfig:
     again_s     repeats of a second measurement, during which nothing else used the machine. Empty if there was none
     """
 
-    index: int
+    index: Annotated[int, Range(0)]
     outcome: Outcome
-    times_s: tuple[float, ...] = ()
-    build_s: float = 0.0
-    run_s: float = 0.0
+    times_s: tuple[NotNegative, ...] = ()
+    build_s: NotNegative = 0.0
+    run_s: NotNegative = 0.0
     error: str | None = None
-    again_s: tuple[float, ...] = ()
+    again_s: tuple[NotNegative, ...] = ()
 
     @property
     def time_s(self) -> float | None:
@@ -55,17 +56,9 @@ class RecordedConfig:
 
     @classmethod
     def from_list(cls, row: Sequence[Any]) -> RecordedConfig:
-        """Return the config that `to_list` wrote."""
-        index, outcome, times, build_s, run_s, error, again = row
-        return cls(
-            index=int(index),
-            outcome=Outcome(outcome),
-            times_s=tuple(times),
-            build_s=build_s,
-            run_s=run_s,
-            error=error,
-            again_s=tuple(again),
-        )
+        """Return the config that `to_list` wrote. ValueError if the row is none."""
+        names = (field.name for field in dataclasses.fields(cls))
+        return made_of(cls, dict(zip(names, row, strict=True)))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -130,28 +123,17 @@ class RecordedSpace:
 
         A last member that was cut off is left out. RecordError if the file is no recorded space, or has a newer schema.
         """
-        try:
-            lines = _unpacked(read_file(path)).splitlines()
-            header: Mapping[str, Any] = json.loads(lines[0])
-            schema = header["schema"]
+        with refused(RecordError, f"{path}: cannot read this as a recorded space"):
+            first, *lines = unzipped(read_file(path), is_cut_off=True).splitlines() or [b""]
+            header = parsed(first)
+            schema = made_of(int, header["schema"])
             if schema > SPACE_SCHEMA:
                 raise RecordError(
                     f"{path}: written by a newer Romou (schema {schema}, this one reads up to {SPACE_SCHEMA})",
                     hint="Update Romou.",
                 )
-            configs = {c.index: c for c in map(RecordedConfig.from_list, map(json.loads, lines[1:]))}
-            return cls(
-                name=header["name"],
-                task=header["task"],
-                knobs={name: tuple(choices) for name, choices in header["knobs"].items()},
-                device=header["device"],
-                context=header["context"],
-                configs=configs,
-            )
-        except (OSError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise RecordError(
-                f"{path}: cannot read this as a recorded space: {type(error).__name__}: {error}"
-            ) from error
+            configs = {c.index: c for c in map(RecordedConfig.from_list, map(parsed, lines))}
+            return made_of(cls, {**header, "configs": configs})
 
     def header(self) -> dict[str, Any]:
         """Return everything but the configs, JSON-ready."""
@@ -163,19 +145,3 @@ def _packed(rows: Iterable[Any]) -> bytes:
     text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in rows)
     # Without the time of writing, equal contents give equal files.
     return gzip.compress(text.encode(), mtime=0)
-
-
-def _unpacked(data: bytes) -> str:
-    """Return the text of all whole gzip members."""
-    parts = []
-    while data:
-        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            text = member.decompress(data)
-        except zlib.error as error:
-            raise ValueError(f"damaged: {error}") from error
-        if not member.eof:
-            break
-        parts.append(text)
-        data = member.unused_data
-    return b"".join(parts).decode()

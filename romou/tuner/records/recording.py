@@ -17,13 +17,15 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from romou.base.errors import RecordError
+from romou.base.errors import RecordError, first_line
 from romou.base.files import read_file, regular, replacing
+from romou.base.foreign import parsed, refused
+from romou.base.schema import Range, made_of
 from romou.compiler.operators.families import workload_of
 from romou.compiler.single_operator import task_of
-from romou.tuner.records.record import Origin, Record
+from romou.tuner.records.record import Origin, Record, record_data
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
@@ -49,7 +51,7 @@ class RecordedTrial:
     family: str
     workload: Mapping[str, Any]
     chosen_by: str
-    clock_s: tuple[float, ...] = ()
+    clock_s: tuple[Annotated[float, Range(1e-12)], ...] = ()
     attempts: int = 1
 
     def to_line(self) -> str:
@@ -58,11 +60,34 @@ class RecordedTrial:
         return json.dumps({**json.loads(self.record.to_line()), **own}, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_line(cls, line: str) -> RecordedTrial:
-        """Return the trial that `to_line` wrote. RecordError if the line is no record, KeyError if it is no trial."""
-        data = json.loads(line)
-        own = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name != "record"}
-        return cls(record=Record.from_line(line), **{**own, "clock_s": tuple(own["clock_s"])})
+    def from_line(cls, line: str | bytes) -> RecordedTrial:
+        """Return the trial that `to_line` wrote. RecordError if the line is none."""
+        data = record_data(line)
+        with refused(RecordError, "no trial"):
+            return made_of(cls, {**data, "record": data})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Timing:
+    clock_limit: Annotated[float, Range(1)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Header:
+    """The schema of the first line, as far as it is read."""
+
+    origin: Origin
+    timing: _Timing
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Sensors:
+    """The schema of a line of sensors."""
+
+    time: str
+    clocks: dict[str, float]
+    temperatures: dict[str, float]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -88,32 +113,25 @@ class Recording:
 
         RecordError if the file is no recording, is damaged, or has a newer schema.
         """
-        try:
-            first, *lines = [
-                line for line in read_file(path).decode(errors="replace").split("\n")[:-1] if line.strip()
-            ] or [""]
-            recording = cls._of_header(path, first)
-        except OSError as error:
-            raise RecordError(f"{path}: cannot read this as a recording of a phone: {error}") from error
-        for number, line in enumerate(lines, 2):
-            try:
-                recording._take(line)
-            except (RecordError, ValueError, KeyError, TypeError) as error:
-                raise RecordError(f"{path}, line {number}: no line of a recording: {error}", line=number) from error
-        return recording
-
-    @classmethod
-    def _of_header(cls, path: Path, line: str) -> Recording:
+        with refused(RecordError, f"{path}: cannot read this as a recording of a phone"):
+            first, *lines = [line for line in read_file(path).split(b"\n")[:-1] if line.strip()] or [b""]
         hint = "`romou phone record` writes recordings; give it another file."
-        try:
-            header = json.loads(line)
-            schema, origin = header["recording"], Origin(**header["origin"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path} is no recording of a phone: its first line is no header", hint=hint) from error
-        if schema > RECORDING_SCHEMA:
-            text = f"{path}: written by a newer Romou (schema {schema}, this one reads up to {RECORDING_SCHEMA})"
-            raise RecordError(text, hint="Update Romou.")
-        return cls(path=path, origin=origin, header=header)
+        with refused(RecordError, f"{path} is no recording of a phone: its first line is no header", hint=hint):
+            data = parsed(first)
+            schema = made_of(int, data["recording"])
+            if schema > RECORDING_SCHEMA:
+                schemas = f"schema {schema}, this one reads up to {RECORDING_SCHEMA}"
+                raise RecordError(f"{path}: written by a newer Romou ({schemas})", hint="Update Romou.")
+            header = made_of(_Header, data)
+        recording = cls(path=path, origin=header.origin, header=data)
+        for number, line in enumerate(lines, 2):
+            text = f"{path}, line {number}: no line of a recording"
+            try:
+                with refused(RecordError, text, line=number):
+                    recording._take(line)
+            except RecordError as error:
+                raise RecordError(f"{text}: {error.message}", line=number) from error
+        return recording
 
     @classmethod
     def begin(cls, path: Path, origin: Origin, header: Mapping[str, Any]) -> Recording:
@@ -149,16 +167,15 @@ class Recording:
             raise RecordError(text, hint="Free some space, then call it again.") from error
         self._take(line)
 
-    def _take(self, line: str) -> None:
-        data = json.loads(line)
+    def _take(self, line: str | bytes) -> None:
+        data = parsed(line)
         if "archprobe" in data:
-            self.archprobe = data["archprobe"]
+            self.archprobe = made_of(dict[str, dict[str, Any]], data["archprobe"])
         elif "schema" in data:
             self.trials.append(RecordedTrial.from_line(line))
-        elif "temperatures" in data:
-            self.sensors.append(data)
         else:
-            raise KeyError("schema")
+            made_of(_Sensors, data)
+            self.sensors.append(data)
 
     @property
     def best_clock_s(self) -> float | None:
@@ -179,7 +196,11 @@ class Recording:
         """Return task key -> task. Operators whose kernels are others in this version are left out."""
         tasks = {}
         for key, workload in {trial.record.task_key: trial.workload for trial in self.trials}.items():
-            task = recordable_task(dict(workload))
+            try:
+                task = recordable_task(dict(workload))
+            except Exception as error:  # TVM refuses the numbers of a wrong operator by many types of exceptions
+                logger.warning("%s: operator %s is not in this version: %s", self.path, key, first_line(error))
+                continue
             if task.key == key:
                 tasks[key] = task
             else:

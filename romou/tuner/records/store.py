@@ -20,6 +20,8 @@ from romou.tuner.records.record import Origin, Record
 logger = logging.getLogger("romou")
 
 FILE_NAME = "records.jsonl"
+# A single read returns at most 2 GiB, and what it leaves out would be taken for a line that was cut off.
+_MOST_BYTES = 1 << 30
 
 
 class Records(Protocol):
@@ -83,13 +85,16 @@ class RecordStore:
         Call it only under the lock: an unfinished line is then from a dead process.
         """
         size = os.fstat(self._file).st_size
+        if size - self._known_bytes > _MOST_BYTES:
+            text = f"{self.path} has more than {_MOST_BYTES >> 20} MiB"
+            raise RecordError(text, hint="Move it away, or use another work_dir.")
         content = (
             self._repaired(os.pread(self._file, size - self._known_bytes, self._known_bytes))
             if size > self._known_bytes
             else b""
         )
         appended: list[Record] = []
-        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=len(self._records) + 1):
+        for number, line in enumerate(content.splitlines(), start=len(self._records) + 1):
             try:
                 appended.append(Record.from_line(line))
             except RecordError as error:
@@ -203,7 +208,7 @@ def _identity(record: Record) -> str:
 
 def _is_record(line: bytes) -> bool:
     try:
-        Record.from_line(line.decode())
-    except (RecordError, UnicodeDecodeError):
+        Record.from_line(line)
+    except RecordError:
         return False
     return True

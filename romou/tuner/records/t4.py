@@ -12,11 +12,13 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from romou.base.errors import RecordError
-from romou.base.files import replacing
+from romou.base.files import read_file, replacing
+from romou.base.foreign import parsed, refused
 from romou.base.outcome import Outcome
+from romou.base.schema import Matching, NotNegative, made_of
 from romou.tuner.records.record import SCHEMA, Origin, Record
 
 T4_VERSION = "1.0.0"
@@ -32,6 +34,50 @@ _INVALIDITY = {
 }
 OUTCOME_OF = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
 _MS = 1e3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Times:
+    """The times of a result. Kernel Tuner names its compile time without "_time".
+
+    runtimes: Kernel Tuner leaves the repeats out if it has only their mean.
+    """
+
+    compilation_time: NotNegative | None = None
+    compilation: NotNegative = 0.0
+    runtimes: tuple[NotNegative, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Measurement:
+    name: str
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Result:
+    configuration: dict[str, int | str | bool]
+    times: _Times
+    invalidity: Literal["correct", "constraints", "compile", "runtime", "timeout", "correctness"]
+    timestamp: str = ""
+    measurements: tuple[_Measurement, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Metadata:
+    timeunit: Literal["milliseconds"] = "milliseconds"
+    romou: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Document:
+    """The schema of a T4 file."""
+
+    schema_version: Annotated[str, Matching(r"1\..*", f"results in T4's schema {T4_VERSION}")]
+    results: tuple[_Result, ...]
+    metadata: _Metadata | None = None
+
+
 # Fields that T4 stores as measurements beside the time.
 _MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
 
@@ -110,32 +156,23 @@ def from_t4(
     RecordError
         It is no T4 document, or has another schema, kernel or origin.
     """
-    version = str(data.get("schema_version"))
-    if version.partition(".")[0] != T4_VERSION.partition(".")[0] or not isinstance(data.get("results"), list):
-        raise RecordError(
-            f"{name}: no results in T4's schema {T4_VERSION}; schema_version is {data.get('schema_version')!r}"
-        )
-    metadata = data.get("metadata") or {}
-    unit = metadata.get("timeunit", "milliseconds")
-    if unit != "milliseconds":
-        raise RecordError(f"{name}: times are in {unit!r}; expected milliseconds")
-    own = metadata.get("romou")
-    if own is None:
-        if task_key is None or origin is None:
-            raise RecordError(
-                f"{name}: does not say which kernel, device and versions its results belong to",
-                hint="Give the task's key and the origin.",
-            )
-        own = {"schema": SCHEMA, "task_key": task_key, **dataclasses.asdict(origin)}
-    if not isinstance(own.get("schema"), int) or own["schema"] > SCHEMA:
-        raise RecordError(
-            f"{name}: its records are of schema {own.get('schema')}, this Romou reads up to {SCHEMA}",
-            hint="Update Romou.",
-        )
-    try:
+    with refused(RecordError, f"{name}: no T4 document"):
+        document = made_of(_Document, data)
+        own = None if document.metadata is None else document.metadata.romou
+        if own is None:
+            if task_key is None or origin is None:
+                raise RecordError(
+                    f"{name}: does not say which kernel, device and versions its results belong to",
+                    hint="Give the task's key and the origin.",
+                )
+            own = {"schema": SCHEMA, "task_key": task_key, **dataclasses.asdict(origin)}
+        schema = own.get("schema")
+        if type(schema) is not int or schema > SCHEMA:
+            text = f"{name}: its records are of schema {schema}, this Romou reads up to {SCHEMA}"
+            raise RecordError(text, hint="Update Romou.")
         if task_key is not None and own["task_key"] != task_key:
             raise RecordError(f"{name}: results of kernel {own['task_key']}, not of {task_key}")
-        theirs = Origin(device=own["device"], romou=own["romou"], tvm=own["tvm"])
+        theirs = made_of(Origin, own)
         refusal = origin.refusal(theirs) if origin is not None else None
         if refusal:
             raise RecordError(f"{name}: {refusal}")
@@ -145,34 +182,28 @@ def from_t4(
             "target": own.get("target", ""),
             **dataclasses.asdict(theirs),
         }
-        return [_record(result, shared) for result in data["results"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{name}: no T4 document: {type(error).__name__}: {error}") from error
+        return [made_of(Record, {**_fields(result), **shared}) for result in document.results]
 
 
-def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
-    times = result["times"]
-    measured = {m["name"]: m["value"] for m in result.get("measurements", ())}
-    outcome = OUTCOME_OF[result["invalidity"]]
-    # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out if it has only their
-    # mean.
-    build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
-    runs_ms = [float(t) for t in times.get("runtimes", ())] or (
-        [float(measured["time"])] if outcome == Outcome.OK else []
-    )
-    return Record(
-        config=dict(result["configuration"]),
-        outcome=outcome,
-        times_s=tuple(t / _MS for t in runs_ms),
-        build_s=build_ms / _MS,
-        time=result.get("timestamp", ""),
+def _fields(result: _Result) -> dict[str, Any]:
+    """Return the fields of a record that a result has."""
+    times = result.times
+    measured = {m.name: m.value for m in result.measurements}
+    outcome = OUTCOME_OF[result.invalidity]
+    build_ms = times.compilation if times.compilation_time is None else times.compilation_time
+    runs_ms = times.runtimes or ((made_of(float, measured["time"]),) if outcome == Outcome.OK else ())
+    return {
+        "config": result.configuration,
+        "outcome": outcome,
+        "times_s": [t / _MS for t in runs_ms],
+        "build_s": build_ms / _MS,
+        "time": result.timestamp,
         **{name: measured[name] for name in _MEASURED if name in measured},
-        **shared,
-    )
+    }
 
 
-def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
-    """Write a T4 file for each task and origin, named by the task's key, and return the paths.
+def export_t4(records: Iterable[Record], folder: Path) -> dict[Path, int]:
+    """Write a T4 file for each task and origin, named by the task's key. Return path -> number of its results.
 
     Further origins of a task get a number. Second measurements at the end of a search are left out: the format has one
     result for each config.
@@ -183,14 +214,14 @@ def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
     for record in (r for r in records if not r.is_again):
         origin = json.dumps(dataclasses.asdict(Origin.of(record)), sort_keys=True)
         groups.setdefault((record.task_key, origin), []).append(record)
-    written: list[Path] = []
+    written: dict[Path, int] = {}
     try:
         for (key, _), group in groups.items():
             count = sum(path.name.startswith(key) for path in written)
             path = folder / f"{key}{f'-{count + 1}' if count else ''}.t4.json"
             with replacing(path) as partial:
                 partial.write_text(json.dumps(to_t4(group), indent=1, allow_nan=False), encoding="utf-8")
-            written.append(path)
+            written[path] = len(group)
     except OSError as error:
         raise RecordError(f"{folder}: cannot write: {error}") from error
     return written
@@ -198,10 +229,6 @@ def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
 
 def import_t4(path: Path, *, task_key: str | None = None, origin: Origin | None = None) -> list[Record]:
     """Return the records of a T4 file. See `from_t4`. RecordError also if the file cannot be read."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot read: {error}") from error
-    if not isinstance(data, dict):
-        raise RecordError(f"{path}: no T4 document")
+    with refused(RecordError, f"{path}: no T4 document"):
+        data = parsed(read_file(path))
     return from_t4(data, task_key=task_key, origin=origin, name=str(path))

@@ -1,14 +1,21 @@
-"""Task files beside the records of a folder. A search for another model uses them to learn from these records."""
+"""Task files beside the records of a folder. A search for another model uses them to learn from these records.
+
+A file holds a task's JSON and, on a second line, the SHA-256 of the first: TVM reads past the end of arrays for some
+damaged texts.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from romou.base.errors import RecordError
 from romou.base.files import read_file, replacing
+from romou.base.foreign import refused
 from romou.compiler.task import TunableTask
 
 logger = logging.getLogger("romou")
@@ -19,13 +26,16 @@ _MOST = 64
 
 
 def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
-    """Write each task to `folder`/tasks/KEY.json unless the file exists. A folder that is not writable is no error."""
+    """Write each task to its file unless the file is there. A folder that is not writable is no error."""
     with contextlib.suppress(OSError):
         for task in tasks:
-            path = folder / FOLDER_NAME / f"{task.key}.json"
-            if not path.exists():
+            path = _file_of(folder, task.key)
+            try:
+                _text_in(path)
+            except RecordError:
+                text = TunableTask.to_json(task).encode()
                 with replacing(path) as fresh:
-                    fresh.write_text(TunableTask.to_json(task), encoding="utf-8")
+                    fresh.write_bytes(text + b"\n" + _digest(text))
 
 
 def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
@@ -35,14 +45,40 @@ def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
     """
     tasks = []
     for key, _ in counts.most_common(_MOST):
-        path = folder / FOLDER_NAME / f"{key}.json"
+        if not _file_of(folder, key).exists():
+            continue
         try:
-            task = TunableTask.from_json(read_file(path).decode())
-        except FileNotFoundError:
-            continue
-        except Exception as error:  # TVM reads what another version wrote by many types of exceptions
-            logger.info("%s is not learnt from: %s", path, error)
-            continue
-        if task.key == key:
-            tasks.append(task)
+            tasks.append(kept_task(folder, key))
+        except RecordError as error:
+            logger.info("not learnt from: %s", error)
     return tasks
+
+
+def kept_task(folder: Path, key: str) -> TunableTask:
+    """Return the task with a key. RecordError if its file is missing, damaged or of another version."""
+    path = _file_of(folder, key)
+    text = _text_in(path)
+    try:
+        task = TunableTask.from_json(text)
+    except Exception as error:  # TVM reads what another version wrote by many types of exceptions
+        raise RecordError(f"{path}: no task of this version: {error}") from error
+    if task.key != key:
+        raise RecordError(f"{path}: no task of this version: its key is {task.key}")
+    return task
+
+
+def _file_of(folder: Path, key: str) -> Path:
+    return folder / FOLDER_NAME / f"{key}.json"
+
+
+def _text_in(path: Path) -> str:
+    """Return the JSON in a file. RecordError if it is missing or damaged."""
+    with refused(RecordError, f"{path}: no task", hint="Give a folder that a search wrote."):
+        text, _, digest = read_file(path).partition(b"\n")
+        if digest != _digest(text):
+            raise ValueError("its SHA-256 is not that of what was written")
+        return text.decode()
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import json
 import logging
 import threading
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from romou.base.errors import RecordError
+from romou.base.files import read_file, replacing
+from romou.base.foreign import refused, unzipped
 from romou.devices.hardware import families_of
 from romou.devices.targets import Target
 from romou.tuner.search.cost_model import Trees
@@ -26,6 +29,8 @@ from romou.tuner.search.features import aligned, kernel_types, known_columns
 logger = logging.getLogger("romou")
 
 _FOLDER = Path(__file__).parent / "pretrained_models"
+# The content ends with its SHA-256 in hex digits. It reveals damage, not forgery: the files are part of the package.
+_DIGEST_BYTES = 64
 _ANEW = "benchmarks/pretrain_cost_model.py and benchmarks/pretrain_on_phones.py make such models anew."
 
 
@@ -87,16 +92,27 @@ class PretrainedModel(Trees):
         """Write the model to a file, without the statistics of the training, which are half of its size."""
         named = _without_statistics(self.booster)
         named.feature_names = list(self.columns)
+        content = bytes(named.save_raw("ubj"))
         # Without a time stamp, equal models give equal files.
-        path.write_bytes(gzip.compress(bytes(named.save_raw("ubj")), mtime=0))
+        with replacing(path) as partial:
+            partial.write_bytes(b"".join(gzip.compress(part, mtime=0) for part in (content, _digest(content))))
 
     @classmethod
     def load(cls, path: Path) -> PretrainedModel:
-        """Return the model in a file. RecordError if it was trained on features that this version lacks."""
+        """Return the model in a file.
+
+        RecordError if the file is damaged, or the model was trained on features that this version lacks.
+        """
+        with refused(RecordError, f"{path}: no cost model", hint=_ANEW):
+            data = unzipped(read_file(path))
+            content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+            # XGBoost aborts the process on some damaged files.
+            if digest != _digest(content):
+                raise ValueError("damaged: its SHA-256 is not that of what was saved")
         import xgboost
 
         booster = xgboost.Booster({"nthread": 1})
-        booster.load_model(bytearray(gzip.decompress(path.read_bytes())))
+        booster.load_model(bytearray(content))
         columns = tuple(booster.feature_names or ())
         unknown = sorted({*columns} - known_columns())
         if unknown or not columns:
@@ -107,6 +123,10 @@ class PretrainedModel(Trees):
             )
         booster.feature_names = None
         return cls(booster, columns)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _without_statistics(booster: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,6 @@ class MemoryUse:
     def to_dict(self) -> dict[str, int]:
         """Return plain data, the total included."""
         return {**dataclasses.asdict(self), "total": self.total}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, int]) -> MemoryUse:
-        """Return the inverse of `to_dict`."""
-        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 from tvm import tirx
 
 from romou.base.knob import Knob
+from romou.base.schema import shown
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Family
@@ -69,10 +70,13 @@ def family_of(work: Workload) -> ContractionFamily[Any]:
 def workload_of(values: dict[str, Any]) -> Workload:
     """Return the workload that `Workload.to_dict` wrote, also after a round trip through JSON.
 
-    Its type is the one with the same field names.
+    Its type is the one with the same field names. ValueError if there is none, or for values of other types.
     """
-    kinds: Iterator[type[Workload]] = (family.workload for family in _contractions())
-    return next(kind for kind in kinds if kind.has_fields(values.keys())).from_dict(values)
+    for family in _contractions():
+        if family.workload.has_fields(values.keys()):
+            work: Workload = family.workload.from_dict(values)
+            return work
+    raise ValueError(f"{shown(sorted(values))} are the numbers of no operator")
 
 
 def _contractions() -> list[ContractionFamily[Any]]:

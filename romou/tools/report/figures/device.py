@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.hardware.spec import SCHEMA
 from romou.tools.report.evidence import Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import Figure
@@ -18,7 +18,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
     A long curve is thinned out evenly. The remark lists the facts that are not known of the device.
     """
-    points = [row for aspect, curve in evidence.curves for row in _rows_of(f"{aspect}: {curve['name']}", curve)]
+    points = [row for aspect, curve in evidence.curves for row in _rows_of(f"{aspect}: {curve.name}", curve)]
     if not points:
         raise UnknownError("No curves of the device: give a report of `archprobe run` beside the other files.")
     spec = evidence.spec
@@ -26,12 +26,12 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     return points, f"Not known of {spec.name}: {', '.join(missing)}." if spec and missing else ""
 
 
-def _rows_of(name: str, curve: Mapping[str, Any]) -> Iterator[Row]:
-    axes = {"x_label": curve["x_label"], "y_label": curve["y_label"]}
-    for x, y in list(zip(curve["x"], curve["y"], strict=True))[:: -(-len(curve["x"]) // _POINTS)]:
+def _rows_of(name: str, curve: Curve) -> Iterator[Row]:
+    axes = {"x_label": curve.x_label, "y_label": curve.y_label}
+    for x, y in list(zip(curve.x, curve.y, strict=True))[:: -(-len(curve.x) // _POINTS) or None]:
         yield {"curve": name, "x": x, "y": y, **axes}
-    for key, x in curve.get("marks", {}).items():
-        if min(curve["x"]) <= x <= max(curve["x"]):
+    for key, x in curve.marks.items():
+        if curve.x and min(curve.x) <= x <= max(curve.x):
             yield {"curve": name, "x": x, "knee": f"{key} = {x:g}"}
 
 
