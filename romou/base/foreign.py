@@ -145,4 +145,6 @@ def refused(error: type[RomouError], text: str, *, hint: str | None = None, **fi
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return str(error) if isinstance(error, ValueError) else f"damaged: {error}"

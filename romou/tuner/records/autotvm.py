@@ -275,7 +275,7 @@ def _measured(knobs: Mapping[str, Any], outcome: Outcome, times: list[Any], unit
     for name, value in knobs.items():
         sizes = value[1:] if isinstance(value, list) and name.startswith("tile_") else [1]
         if not sizes or not all(type(size) is int and 0 < size <= _MOST_SIZE for size in sizes):
-            raise ValueError(f"{name} {value!r} is no split")
+            raise ValueError(f"{name} {shown(value)} is no split")
     return Measurement(knobs=knobs, outcome=outcome, times_s=seconds)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.base.errors import UsageError
+from romou.base.errors import RecordError, UsageError
+from romou.base.foreign import refused
 from romou.base.knob import Choice
 from romou.base.space import Config
 from romou.devices.targets import Target
@@ -36,7 +37,8 @@ def import_autotvm(path: Path, folder: Path, gpu: str = "") -> list[RecordedSpac
     for task in read_autotvm(path, gpu):
         if not task.gpu:
             raise UsageError(f"{path}: does not say on which GPU {task.template} was measured", hint="Give --gpu.")
-        space = recorded_space(task)
+        with refused(RecordError, f"{path}: {task.template}: cannot read its knobs"):
+            space = recorded_space(task)
         # Operators that differ in padding only have one name.
         count = sum(name.partition("-")[0] == space.name for name in spaces)
         space.name += f"-{count + 1}" if count else ""
