@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -221,7 +222,7 @@ def _report() -> bytes:
     answer = {"value": 100, "low": 98, "high": 101}
     driver = {"name": "Adreno 640", "vendor": "QUALCOMM", "driver": "1", "is_cpu": False, "extensions": ["cl_khr_fp16"]}
     chase = "CacheHierarchyPChase"
-    report = {
+    report: dict[str, dict[str, Any]] = {
         "ArchProbe": {"Version": "0.1.0", "Date": "now", "IsComplete": True, "Driver": driver},
         "RegCount": {
             "RegCount": 64,
@@ -239,7 +240,8 @@ def _report() -> bytes:
         "Gflops": {"FloatGflops": 800.0, "HalfGflops": 1600.0, "FloatArch": "SISD"},
         "Device": {"CacheSize": 131072, "MaxLocalMemSize": 32768, "LogicThreadCount": 1024, "ClockFrequency": 585},
     }
-    return json.dumps(report, indent=1).encode()
+    done = {aspect: {"Done": True, **values} for aspect, values in report.items()}
+    return json.dumps(done, indent=1).encode()
 
 
 def _device_file() -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from romou.base.errors import UsageError, unknown_name
+from romou.base.schema import shown
 
 _HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest", "family")
 _MAY_BE_ABSENT = ("bytes", "texels")
@@ -219,7 +220,7 @@ def _checked_range(key: str, fact: Mapping[str, Any], origin: str) -> tuple[floa
     ends = fact["range"]
     is_pair = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, (int, float)) for end in ends)
     if not is_pair or not ends[0] <= ends[1]:
-        raise UsageError(f"{origin}: the range of {key} must be [lowest, highest], got {_shown(ends)}", key=key)
+        raise UsageError(f"{origin}: the range of {key} must be [lowest, highest], got {shown(ends)}", key=key)
     return float(ends[0]), float(ends[1])
 
 
@@ -233,7 +234,7 @@ def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping
         raise UsageError(f"{origin}: missing key {', '.join(map(repr, missing))}", missing=missing)
     for key in optional:
         if key in data and not isinstance(data[key], str):
-            raise UsageError(f"{origin}: {key!r} must be a name, got {data[key]!r}", key=key)
+            raise UsageError(f"{origin}: {key!r} must be a name, got {shown(data[key])}", key=key)
     facts = data["facts"]
     if not isinstance(facts, dict):
         raise UsageError(f"{origin}: 'facts' must be a JSON object, got {type(facts).__name__}")
@@ -257,10 +258,10 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
         "range",
     }:
         raise UsageError(
-            f"{origin}: {key} must be an object with value, unit, source and at most range; got {fact!r}", key=key
+            f"{origin}: {key} must be an object with value, unit, source and at most range; got {shown(fact)}", key=key
         )
     if fact["unit"] != unit:
-        raise UsageError(f"{origin}: {key} is given in {fact['unit']!r}; this key is in {unit!r}", key=key)
+        raise UsageError(f"{origin}: {key} is given in {shown(fact['unit'])}; this key is in {unit!r}", key=key)
     if not isinstance(fact["source"], str) or not fact["source"].strip():
         raise UsageError(f"{origin}: {key} says no source for its value {fact['value']!r}", key=key)
     value = fact["value"]
@@ -268,12 +269,14 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
         return None
     # In Python a bool is an int, but a core count of true is a mistake.
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise UsageError(f"{origin}: {key} must be {' or '.join(t.__name__ for t in types)}, got {value!r}", key=key)
+        raise UsageError(
+            f"{origin}: {key} must be {' or '.join(t.__name__ for t in types)}, got {shown(value)}", key=key
+        )
     if key in _WORDS and value not in _WORDS[key]:
-        raise UsageError(f"{origin}: {key} must be {' or '.join(_WORDS[key])}, got {value!r}", key=key)
+        raise UsageError(f"{origin}: {key} must be {' or '.join(_WORDS[key])}, got {shown(value)}", key=key)
     numbers = value if isinstance(value, list) else [value]
     if isinstance(value, list) and (not value or any(isinstance(n, bool) or not isinstance(n, int) for n in value)):
-        raise UsageError(f"{origin}: {key} must be a list of whole numbers, got {value!r}", key=key)
+        raise UsageError(f"{origin}: {key} must be a list of whole numbers, got {shown(value)}", key=key)
     # Memory may be absent, and is 0 then. Cores and rates are not.
     lowest, most = 0 if unit in _MAY_BE_ABSENT else 1e-9, _MOST_BYTES if unit == "bytes" else _MOST
     if any(isinstance(n, (int, float)) and not isinstance(n, bool) and not lowest <= n <= most for n in numbers):
@@ -282,10 +285,5 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
             if any(isinstance(n, (int, float)) and n < 0 for n in numbers)
             else f"must be {'at least' if lowest == 0 else 'above'} zero and at most {most}"
         )
-        raise UsageError(f"{origin}: {key} {what}, got {_shown(value)}", key=key)
+        raise UsageError(f"{origin}: {key} {what}, got {shown(value)}", key=key)
     return tuple(value) if isinstance(value, list) else value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
