@@ -31,7 +31,7 @@ _WORDS: dict[Any, str] = {
     bytes: "bytes",
     int: "a whole number",
     float: "a number",
-    types.NoneType: "null",
+    types.NoneType: "nothing",
 }
 
 
