@@ -9,17 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import te
+from tvm import relax, te
 from tvm.relax import op
 
 import romou
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.pruning.tasks import pruned_space
+from romou.tuner.pruning.estimate import estimate_seconds
+from romou.tuner.pruning.tasks import pruned_space, usage_of
 from support.devices.platforms import INTEL, RUSTICL, Platform
 from support.kernels.operators import assert_agrees, random_arrays, reference, relax_tasks
 from support.kernels.streams import OPERATORS, WITH_SCALARS
+from support.models.small_networks import NetworkBuilder
 from support.servers import forked
 from support.suite.exhaustive import exhaustive, few
 
@@ -125,8 +127,8 @@ def test_spaces_that_have_the_knobs(target: str, free: tuple[str, ...], in_graph
     for one, offered in ((task.with_free_images(), free), (task, in_graph)):
         config = one.default_config(Target(target))
         assert tuple(knob for knob in KNOBS if knob in config) == offered
-        # The default config is the kernel of a space without the knobs.
-        assert {config.get(knob) for knob in KNOBS} <= {None, "buffer", False}
+        # The default config is the kernel of a space without images, and copies no scalar where that is known to pay.
+        assert {config.get(knob) for knob in KNOBS} <= {None, "buffer", True}
 
 
 @pytest.mark.parametrize("name", ["transpose", "concat", "slice"])
@@ -159,6 +161,37 @@ def test_a_computation_of_the_user_is_tuned_over_both(
     assert any("image" in place for place in places), places
     x = np.random.default_rng(1).standard_normal((1, 3, 7, 5, 4)).astype("float32")
     np.testing.assert_array_equal(tuned.run({"a": x})[0], x + np.float32(3))
+
+
+def in_a_model(*, has_convolutions: bool) -> dict[str, str]:
+    """Return the kernels of x + 3 on an Adreno 640, alone or between convolutions whose sums it is no part of."""
+    g = NetworkBuilder({"x": (1, 16, 32, 32)})
+    weight, three = g.weight(16, 16, 1, 1), g.constant(np.array(3, "float32"))
+    if not has_convolutions:
+        model = g.model(g.add("Add", "x", three))
+    else:
+        first = g.add("Conv", "x", weight)
+        after = g.add("Conv", g.add("Add", first, three), weight)
+        model = g.model(g.add("Add", after, g.add("Conv", first, weight)))
+    return romou.compile(model, target=PHONE, verify=False).sources()
+
+
+def test_listing_4_in_a_model_is_in_images_where_its_neighbours_are_and_copies_no_scalar() -> None:
+    """Inputs and outputs of a model are buffers: an image would cost two copies, each as long as the sum."""
+    alone, between = (in_a_model(has_convolutions=has)["add_kernel"] for has in (False, True))
+    assert "T_add_ptr[at] = (x_ptr[at] + (3.000000e+00f));" in alone
+    assert "image2d" not in alone
+    assert re.search(r"float4 texel = \(v_ \+ \(3.0+e\+00f\)\);\s+write_imagef\(T_add_ptr", between)
+    (task,) = relax_tasks(lambda a: op.add(a, relax.const(3.0, "float32")), (1, 16, 32, 32, 4))
+    task = task.with_free_images()
+    seconds = {
+        (data, output): estimate_seconds(
+            usage_of(task, task.default_config(PHONE).replace(data=data, output=output), PHONE), PHONE.spec
+        )
+        for data, output in itertools.product(("buffer", "image"), repeat=2)
+    }
+    copies = seconds["buffer", "image"] + seconds["image", "buffer"]
+    assert seconds["image", "image"] <= seconds["buffer", "buffer"] < copies + seconds["image", "image"]
 
 
 def test_integers_keep_their_copies() -> None:

@@ -11,7 +11,12 @@ compiler does not recognize the copies.
     out = a + ((float4)(n, n, n, n))            ->      out = a + n                       autobroadcast
     out = ((float4)(n, n, n, n)) / a            ->      out = n / a                       autobroadcast
 
-`(float4)(x)` is OpenCL's broadcast.
+`(float4)(x)` is OpenCL's broadcast. A multiply-add has it with autobroadcast, too: in OpenCL C, arguments of `mad` and
+`fma` have one type ("gentype"). PoCL, Intel's and Mesa's compilers, all built on clang, convert a scalar by themselves;
+no phone's compiler was at hand to try. The spelling "plain" has no conversion.
+
+Mesa's compilers for Adreno and Mali recognise the copies: neither spelling changes an instruction or a register there
+(benchmarks/bench_listing4.py). The paper's 4.9 times on an Adreno 640 is by Qualcomm's compiler.
 """
 
 from __future__ import annotations

@@ -157,8 +157,13 @@ class Elementwise(StreamingTemplate):
         # Single numbers behind whole vectors take no more instructions than a row of them.
         has_any_length = may_overlap or self._across is None
         whole = [width for width in widths if has_any_length or self.shape[-1] % width == 0] or widths
-        across = LANES if limits.preset.streaming.has_square_tiles else 1
-        return self._admitted(space, across=across, vector_width=max(whole), autobroadcast=False)
+        wanted: dict[str, Choice] = {
+            "across": LANES if limits.preset.streaming.has_square_tiles else 1,
+            "vector_width": max(whole),
+        }
+        # As in Listing 4, B = A + n: a device that gains by it gets no vector of copies.
+        config = self._admitted(space, **wanted, autobroadcast=True)
+        return config if space.is_valid(config) else self._admitted(space, **wanted, autobroadcast=False)
 
     @cached_property
     def _placement(self) -> Placement:
@@ -191,7 +196,7 @@ class Elementwise(StreamingTemplate):
         """Choice of `across` -> scalars that arithmetic combines with vectors."""
         axes, value = axes_of(self._block), bounded(self._block.body.value)
         *others, last = [axis.var for axis in self._block.iter_vars]
-        widths = {1: (last, max(self._widths(self.shape[-1])))}
+        widths = {1: (last, max(*self._widths(self.shape[-1]), LANES if self._may_have_singles else 1))}
         widths |= {} if self._across is None else {LANES: (others[self._across], LANES)}
         return {
             across: Vectors(axes, axis, width, may_overlap=True).scalars_in(value)
