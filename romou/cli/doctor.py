@@ -119,7 +119,7 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             findings.append(_device_finding(backend.name, report))
             name = f"{backend.name}:{index}"
             findings += [
-                Finding(name=f"{name} {quirk.name}", is_ok=None, detail=quirk.describe())
+                Finding(name=f"{name} {quirk.name}", is_ok=None, detail=quirk.describe(), short=quirk.workaround)
                 for quirk in quirks_of(backend.facts(index))
             ]
     return findings, reports
@@ -147,6 +147,7 @@ def _device_finding(kind: str, report: Any) -> Finding:
         is_ok=True,
         detail=f"{who}: a tiny kernel ran and its result is right; {extras}"
         + "".join(f"\n{note}" for note in report.notes),
+        limits=report.limits,
     )
 
 
@@ -202,7 +203,10 @@ def _print(findings: list[Finding], has_device: bool) -> None:
     out = console(is_json=False)
     marks = {True: "[green]ok  [/]", False: "[red]BAD [/]", None: "[yellow]note[/]"}
     for finding in findings:
-        out.print(f"{marks[finding.is_ok]} {finding.name}: {escape(finding.detail)}")
+        mark = "[yellow]limited[/]" if finding.limits else marks[finding.is_ok]
+        out.print(f"{mark} {finding.name}: {escape(finding.short or finding.detail)}")
+        for limit in finding.limits:
+            out.print(f"     left out: {escape(limit)}")
         if finding.hint and finding.is_ok is not True:
             out.print(f"     hint: {escape(finding.hint)}")
     bad = sum(f.is_ok is False for f in findings)
@@ -210,5 +214,7 @@ def _print(findings: list[Finding], has_device: bool) -> None:
         out.print("No usable device.")
     elif bad:
         out.print(f"{bad} thing{'s' if bad > 1 else ''} to fix.")
+    elif limited := sum(bool(f.limits) for f in findings):
+        out.print(f"{limited} device{'s are' if limited > 1 else ' is'} limited. The rest is well.")
     else:
         out.print("All is well.")

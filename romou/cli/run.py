@@ -135,9 +135,10 @@ def command(
     if isinstance(model, MultiShapeModel):
         model = model.model_for(there)
     options: dict[str, Any] = {"sizes": model.sizes_in(there)} if isinstance(model, RunTimeRowsModel) else {}
-    time_ms = float(np.median(model.times(repeat=repeat, **options)))
     whole = values if options or signature == model.inputs else None
     profiled = model.profile(whole, repeat=repeat) if profile or trace is not None else None
+    # One time of one run: a profile divides it among its calls.
+    time_ms = float(np.median(model.times(repeat=repeat, **options))) if profiled is None else profiled.whole_ms
     if profiled is not None and trace is not None:
         profiled.save_trace(trace)
     if save_outputs is not None:
@@ -204,8 +205,8 @@ def _print_profile(profiled: Profile, trace: Path | None) -> None:
 
     out = console(is_json=False)
     print_table(profile_table(profiled), out)
-    share = f"{profiled.total_ms / profiled.whole_ms:.0%} of a whole run ({profiled.whole_ms:.3f} ms)"
-    out.print(f"The calls add up to {share}: each is repeated at its place, with warm caches.", markup=False)
+    text = "The time of a run is divided among its calls in the ratio of their times, each repeated at its place."
+    out.print(text, markup=False)
     if trace is not None:
         out.print(f"Trace: {trace} (chrome://tracing, ui.perfetto.dev)", markup=False)
 

@@ -191,7 +191,23 @@ def test_doctor_in_words() -> None:
     result = invoke("doctor")
     assert result.exit_code == 0, result.output
     assert "a tiny kernel ran and its result is right" in " ".join(result.stdout.split())
-    assert "All is well." in result.stdout
+    limited = [finding for finding in json.loads(invoke("doctor", "--json").stdout)["findings"] if finding["limits"]]
+    assert ("All is well." in result.stdout) is (not limited)
+    assert result.stdout.count("left out: ") == sum(len(finding["limits"]) for finding in limited)
+
+
+def test_doctor_calls_a_device_with_wrong_results_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = "ArithmeticError: int64(x) < 5: 13 of 32 values wrong"
+    monkeypatch.setattr(
+        "romou.devices.backends.base.run_probe", lambda *_, **__: ({"buffers": None, "int64": wrong}, None)
+    )
+    result = invoke("doctor")
+    assert result.exit_code == 0
+    words = " ".join(result.stdout.split())
+    assert "limited opencl:0" in words
+    assert "left out: comparisons of 64 bits: the driver compiles them wrongly, so kernels compare in 32 bits" in words
+    assert "limited. The rest is well." in words
+    assert "All is well" not in words
 
 
 def test_without_a_platform_the_exit_code_is_3_and_doctor_says_what_to_install(no_platform: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_each_call_of_the_run_is_timed_and_has_its_nodes(saved: Path) -> None:
     assert [call.title for call in profile.calls if call.place == "host"] == ["Selu (t2)"]
     assert all(len(call.times_ms) == 3 for call in profile.calls if call.place == "device")
     assert all(0 < call.ms < 1e4 for call in profile.calls)
-    assert profile.total_ms == pytest.approx(sum(call.ms for call in profile.calls))
+    assert profile.whole_ms == pytest.approx(sum(call.ms for call in profile.calls))
 
 
 def test_rows_of_a_summary_name_their_nodes(saved: Path) -> None:
@@ -80,4 +81,7 @@ def test_the_command_measures_writes_a_trace_and_json(saved: Path, tmp_path: Pat
     text = CliRunner().invoke(main, ["run", str(saved), "--profile", "--repeat", "1"]).stdout
     assert "Conv (t0) +1" in text
     assert "conv2d_1x8x12x12_8_1x1_s1" in text
-    assert "The calls add up to" in text
+    assert "The time of a run is divided among its calls" in text
+    (shown,) = re.findall(r"time: (\d+\.\d+) ms", text)
+    (footer,) = [line for line in text.splitlines() if "all calls" in line]
+    assert shown in footer

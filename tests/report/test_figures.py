@@ -142,6 +142,10 @@ def test_roofline(evidence: Evidence, task: TunableTask) -> None:
         slope = [row for row in found if row.get("roof") == f"{place}, {rate} GB/s"]
         assert len(slope) >= 2
         assert all(row["gflops"] == pytest.approx(min(800.0, rate * row["intensity"])) for row in slope)
+    of_cpu = [dataclasses.replace(each, device={"name": "AMD EPYC", "is_host_cpu": True}) for each in evidence.records]
+    on_cpu, of_other = roofline.rows(dataclasses.replace(evidence, records=of_cpu))
+    assert not any("roof" in row for row in on_cpu)
+    assert of_other == "The times are those of AMD EPYC, so the roofs of adreno640 are not drawn over them."
     assert remark == "Knees, in operations per byte: memory 40.0, L2 cache 8.3, L1 texture cache 4.2."
     unknown, remark = roofline.rows(dataclasses.replace(evidence, spec=load_device("host")))
     assert all("layer" in row for row in unknown)

@@ -13,7 +13,7 @@ from romou.base.arguments import whole_of
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.variants import VARIANTS
 from romou.devices.backends.programs import Programs, keeping
-from romou.devices.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
+from romou.devices.backends.usable import LEFT_OUT, PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.devices.hardware import HardwareSpec, device_called, known_devices, load_device
 from romou.devices.hardware.quirks import DriverRules, rules_for
 
@@ -333,9 +333,10 @@ class Backend:
         lacks = self.lacks(facts)
         answers, crash = run_probe(self.name, index, timeout_s, without=lacks)
         problem = crash or answers.get("buffers")
-        notes = [
-            *dict.fromkeys(lacks.values()),
-            *(f"{aspect}: {first_line(text)}" for aspect, text in answers.items() if text),
+        limits = [
+            f"{LEFT_OUT[aspect]} ({first_line(text)})"
+            for aspect, text in answers.items()
+            if text and aspect in LEFT_OUT
         ]
         return DeviceReport(
             index=index,
@@ -349,7 +350,8 @@ class Backend:
             has_recorded_runs=problem is None and self.can_record(facts),
             problem=problem,
             hint=self._repair(facts) if problem else None,
-            notes=tuple(notes) if problem is None else (),
+            notes=tuple(dict.fromkeys(lacks.values())) if problem is None else (),
+            limits=tuple(limits) if problem is None else (),
         )
 
     def origin(self, facts: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,14 @@ from typing import Any
 from romou.base.interpreter import child_environment, python_command
 
 PROBE_TIMEOUT_S = 120.0
+# Aspect of the probe -> what kernels do without if its tiny kernel failed.
+LEFT_OUT = {
+    "fp16": "arithmetic in fp16: kernels compute in fp32",
+    "images": "images: tensors are buffers",
+    "fp16_images": "images of fp16: fp16 tensors are buffers",
+    "int64": "comparisons of 64 bits: the driver compiles them wrongly, so kernels compare in 32 bits, which is exact"
+    " for indices and sizes; int64 values beyond 2**31 are not to be trusted",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +29,8 @@ class DeviceReport:
     has_images, has_fp16: its abilities.
     has_recorded_runs: whether runs are recorded: command buffers, launch lists, CUDA graphs.
     origin: the origin of its driver. None if unknown.
+    notes: abilities that its driver does not offer, and what kernels do instead.
+    limits: abilities whose tiny kernel failed, with what is left out for that.
     """
 
     index: int
@@ -35,10 +45,11 @@ class DeviceReport:
     problem: str | None = None
     hint: str | None = None
     notes: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready data."""
-        return dataclasses.asdict(self) | {"notes": list(self.notes)}
+        return dataclasses.asdict(self) | {"notes": list(self.notes), "limits": list(self.limits)}
 
 
 def run_probe(

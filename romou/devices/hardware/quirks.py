@@ -59,7 +59,11 @@ class DriverRules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quirk:
-    """An entry of quirks.json."""
+    """An entry of quirks.json.
+
+    seen_on: names of the only devices that showed it. Empty: all that fulfil the conditions.
+    drivers: the drivers of the conditions in words.
+    """
 
     name: str
     symptom: str
@@ -67,6 +71,8 @@ class Quirk:
     source: str
     when: Mapping[str, str]
     rules: Mapping[str, Any]
+    seen_on: tuple[str, ...] = ()
+    drivers: str = ""
 
     def __post_init__(self) -> None:
         rule_names = [field.name for field in dataclasses.fields(DriverRules)]
@@ -76,6 +82,10 @@ class Quirk:
                     raise unknown_name(f"key of the quirk {self.name}", key, names)
         if not self.when or not self.rules or not self.source:
             raise UsageError(f"the quirk {self.name} needs a condition, a rule and a source")
+
+    def is_seen_on(self, title: str) -> bool:
+        """Return whether a device with this name showed the fault, or may."""
+        return not self.seen_on or any(re.search(rf"\b{re.escape(name)}\b", title) for name in self.seen_on)
 
     def describe(self) -> str:
         """Return a line with the symptom, the workaround, the source and the way to switch the quirk off."""
@@ -138,7 +148,10 @@ def rules_for(facts: Mapping[str, Any]) -> DriverRules:
 
 @functools.cache
 def _read(path: Path) -> tuple[Quirk, ...]:
-    return tuple(Quirk(**entry) for entry in json.loads(path.read_text(encoding="utf-8")))
+    return tuple(
+        Quirk(**{**entry, "seen_on": tuple(entry.get("seen_on", ()))})
+        for entry in json.loads(path.read_text(encoding="utf-8"))
+    )
 
 
 def _letters(version: str) -> str:

@@ -114,6 +114,15 @@ class HardwareSpec:
         return self.register_lanes_per_core * self.registers_per_lane
 
     @property
+    def peak_gflops(self) -> float | None:
+        """Return the fp32 peak: measured, or two operations of each ALU in each cycle. None if it is not known."""
+        if self.fp32_peak_gflops:
+            return float(self.fp32_peak_gflops)
+        if self.shader_cores is None or self.alus_per_core is None or self.clock_mhz is None:
+            return None
+        return 2e-3 * self.shader_cores * self.alus_per_core * self.clock_mhz
+
+    @property
     def instructions_per_byte(self) -> float | None:
         """Return the fp32 multiply-adds that all cores issue at their peak while the memory delivers a byte.
 

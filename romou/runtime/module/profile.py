@@ -22,7 +22,7 @@ class ProfiledCall:
     nodes: names of the ONNX nodes that it computes, empty for copies that only Romou needs.
     place: "device", or "host" for nodes that onnxruntime runs.
     ms: median time in milliseconds.
-    times_ms: every repeat.
+    times_ms: every repeat. See `Profile` for what they add up to.
     """
 
     function: str
@@ -44,10 +44,10 @@ class ProfiledCall:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The calls of a run in order, each timed at its place, on the tensors of the run.
+    """The calls of a run in order. Their times add up to the time of the run.
 
-    Kernels are timed by the device's clock, and host nodes by the host's, copies included. Each kernel is repeated
-    where it stands, so its caches are warm.
+    The time of a run is divided among its calls in the ratio of their own times: each kernel is repeated where it
+    stands, on the tensors of the run, by the device's clock, and host nodes are timed by the host's.
 
     device: name of the device.
     whole_ms: median time of whole runs, as `TunedModel.time` returns it.
@@ -57,15 +57,20 @@ class Profile:
     calls: tuple[ProfiledCall, ...]
     whole_ms: float
 
-    @property
-    def total_ms(self) -> float:
-        """The sum of all calls in milliseconds."""
-        return sum(call.ms for call in self.calls)
+    @classmethod
+    def of(cls, device: str, calls: Sequence[ProfiledCall], whole_ms: float) -> Profile:
+        """Return the profile of a run of `whole_ms`, whose calls took the times in `calls` by themselves."""
+        total = sum(call.ms for call in calls)
+        scale = whole_ms / total if total and whole_ms else 1.0
+        divided = [
+            dataclasses.replace(call, times_ms=tuple(scale * time_ms for time_ms in call.times_ms)) for call in calls
+        ]
+        return cls(device=device, calls=tuple(divided), whole_ms=whole_ms)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, with derived numbers."""
         calls = [{**dataclasses.asdict(call), "ms": call.ms, "title": call.title} for call in self.calls]
-        return {"device": self.device, "whole_ms": self.whole_ms, "total_ms": self.total_ms, "calls": calls}
+        return {"device": self.device, "whole_ms": self.whole_ms, "calls": calls}
 
     def to_trace(self) -> dict[str, Any]:
         """Return a trace for chrome://tracing or ui.perfetto.dev. One call follows the other without gaps."""

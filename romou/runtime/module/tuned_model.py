@@ -557,7 +557,7 @@ class TunedModel:
             device = str(self.target.backend.facts(self.device_index)["name"])
             whole = machine.times(arrays, repeat, sizes=sizes)
         calls = named_calls(profiled, self._summary.calls, [row.nodes for row in self._summary.host])
-        return Profile(device=device, calls=tuple(calls), whole_ms=float(np.median(whole)))
+        return Profile.of(device, tuple(calls), float(np.median(whole)))
 
     def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
         """Return the host nodes, each group with its mean time over `repeat` runs and a warm-up, on random inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,8 @@ class CheckedLayer:
     """A layer with its default kernel, estimated.
 
     nodes: names of its ONNX nodes.
-    ms: estimated time of all its calls, None without an estimate.
+    ms: estimated time of all its calls, None without an estimate. It is calibrated by recorded times of such kernels,
+        if there are any: the middle of `between_ms`, as a ratio.
     between_ms: where recorded times of such kernels lie (quartiles), None if none were recorded.
     limit: what takes most of the estimate.
     peak_share: share of the device's fp32 peak, None if unknown.
@@ -214,10 +216,11 @@ def _checked(
     usage = usage_of(task, task.default_config(target), target)
     estimated = estimate_seconds(usage, spec)
     moved = sum(bytes_of(tuple(int(extent) for extent in p.shape), str(p.dtype)) for p in task.func.params)
-    seconds = None if estimated is None else float(np.asarray(estimated)) * task.calls
-    ms = None if seconds is None else 1e3 * seconds
-    ratio = _recorded_ratio(task, spec)
-    peak, bandwidth = _peak_flops(spec), spec.dram_bandwidth_gbps
+    low, high = _recorded_ratio(task, spec) or (1.0, 1.0)
+    raw_ms = None if estimated is None else 1e3 * float(np.asarray(estimated)) * task.calls
+    ms = None if raw_ms is None else math.sqrt(low * high) * raw_ms
+    seconds = None if ms is None else ms / 1e3
+    peak_gflops, bandwidth = spec.peak_gflops, spec.dram_bandwidth_gbps
     used = moved * task.calls / seconds / (1e9 * bandwidth) if seconds and bandwidth else None
     return CheckedLayer(
         name=task.name,
@@ -226,9 +229,11 @@ def _checked(
         flops=task.flops,
         bytes=moved,
         ms=ms,
-        between_ms=None if ms is None or ratio is None else (ratio[0] * ms, ratio[1] * ms),
+        between_ms=None if raw_ms is None or low == high else (low * raw_ms, high * raw_ms),
         limit=limit_of(task, task.default_config(target), target, spec),
-        peak_share=task.flops * task.calls / seconds / peak if seconds and peak and task.flops else None,
+        peak_share=task.flops * task.calls / seconds / 1e9 / peak_gflops
+        if seconds and peak_gflops and task.flops
+        else None,
         bandwidth_share=used if used is not None and used <= 1 else None,
     )
 
@@ -246,13 +251,6 @@ def _recorded_ratio(task: TunableTask, spec: HardwareSpec) -> tuple[float, float
     return _RECORDED_DEPTHWISE if task.name.startswith(_DEPTHWISE) else _RECORDED.get(spec.name, _RECORDED["adreno"])
 
 
-def _peak_flops(spec: HardwareSpec) -> float | None:
-    if spec.fp32_peak_gflops:
-        return 1e9 * spec.fp32_peak_gflops
-    facts = (spec.shader_cores, spec.alus_per_core, spec.clock_mhz)
-    return None if None in facts else 2e6 * float(np.prod([float(fact) for fact in facts if fact is not None]))
-
-
 def largest_tensor(compilation: Compilation) -> tuple[MemoryUse, PlannedTensor | None]:
     """Return the model's planned memory, and its largest tensor or weight."""
     plan = compilation.memory_plan()
@@ -262,7 +260,8 @@ def largest_tensor(compilation: Compilation) -> tuple[MemoryUse, PlannedTensor |
 def quirk_lines(target: Target, facts: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the driver quirks of a device, a line each.
 
-    facts: of the attached device. None for a named one, whose driver is not known: each line says which one has it.
+    facts: of the attached device. None for a named one, whose driver is not known. Faults that only other
+        devices showed are left out.
     """
     if facts is not None:
         return tuple(quirk.describe() for quirk in quirks_of(facts))
@@ -271,10 +270,9 @@ def quirk_lines(target: Target, facts: Mapping[str, Any] | None) -> tuple[str, .
     lines = []
     for quirk in known_quirks():
         bare = dataclasses.replace(quirk, when={k: v for k, v in quirk.when.items() if k in ("device", "platform")})
-        if maker and bare.applies_to({"name": title, "platform": maker}):
-            bounds = {"driver": "drivers that match {}", "compiler_from": "from {} on", "compiler_before": "before {}"}
-            named = [text.format(quirk.when[key]) for key, text in bounds.items() if key in quirk.when]
-            lines.append((f"{' '.join(named)}: " if named else "") + f"{quirk.symptom}; so {quirk.workaround}")
+        if maker and bare.applies_to({"name": title, "platform": maker}) and quirk.is_seen_on(title):
+            known = f"{quirk.drivers}: " if quirk.drivers else ""
+            lines.append(f"{known}{quirk.symptom}; so {quirk.workaround}")
     return tuple(lines)
 
 
@@ -315,8 +313,8 @@ def remarks_on(target: Target, report_layers: Sequence[CheckedLayer]) -> tuple[s
         remarks.append("Times are those of default kernels. Launches, copies and nodes on the host are not counted.")
         if any(layer.between_ms for layer in report_layers):
             remarks.append(
-                "Between: quartiles of AutoTVM's best kernels over the estimate, recorded on Adreno 660 and 740"
-                " (docs/validation.md). Romou's kernels have not run there."
+                "Estimate and range are calibrated by quartiles of AutoTVM's best kernels over the plain one, recorded"
+                " on Adreno 660 and 740 (docs/validation.md). Romou's kernels have not run there."
             )
         else:
             remarks.append(

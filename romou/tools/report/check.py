@@ -58,7 +58,7 @@ def check_lines(report: CheckReport) -> Iterator[tuple[str, list[str]]]:
     lines = ["no estimate" if report.ms is None else f"{report.ms:.3f} ms in all, by the estimate"]
     if report.between_ms is not None:
         low, high = report.between_ms
-        lines[0] += f"; between {low:.1f} and {high:.1f} ms, if its errors are those seen on phones"
+        lines[0] += f", between {low:.3f} and {high:.3f} ms by the errors of recorded times"
     if report.cpu_ms is not None:
         lines.append(f"onnxruntime takes {number(report.cpu_ms)} ms on this machine's CPU, which is not the device's")
     yield "Time", [*(f"{line}." for line in lines), *report.remarks]

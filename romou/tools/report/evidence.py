@@ -66,6 +66,15 @@ class Evidence:
         """Name and summary of each tuned model."""
         return self.compared or ([(self.title, self.summary)] if self.summary else [])
 
+    @property
+    def stand_in(self) -> str:
+        """Name of the device that was timed if it is not the one whose facts `spec` has, else ""."""
+        if self.summary is not None and self.summary.stands_in_for:
+            return self.summary.device
+        device = self.records[-1].device if self.records else {}
+        is_other = self.spec is not None and not self.spec.is_cpu and bool(device.get("is_host_cpu"))
+        return str(device.get("name", "this machine's CPU")) if is_other else ""
+
     @cached_property
     def nodes(self) -> dict[str, str]:
         """Label of a layer -> its ONNX nodes in short, as far as they are known."""

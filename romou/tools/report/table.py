@@ -173,10 +173,10 @@ def profile_table(profile: Profile) -> Table:
     """Return a table with one line per call of a run, in order, and the sum."""
     table = table_of_numbers("ONNX nodes", ("ms", "share"), "layer", title=f"Time per call on {profile.device}")
     table.show_footer = True
-    for column, footer in zip(table.columns, ("all calls", number(profile.total_ms), "100%", ""), strict=True):
+    for column, footer in zip(table.columns, ("all calls", number(profile.whole_ms), "100%", ""), strict=True):
         column.footer = footer
     for call in profile.calls:
-        share = f"{call.ms / profile.total_ms:.1%}" if profile.total_ms else "-"
+        share = f"{call.ms / profile.whole_ms:.1%}" if profile.whole_ms else "-"
         name = nodes_text(call.nodes, _PROFILED_CHARACTERS) or call.function
         table.add_row(escape(name), number(call.ms), share, escape(call.layer))
     return table

@@ -22,7 +22,7 @@ _L1 = "L1 texture cache"
 # Fact -> the place whose bytes an intensity counts.
 _ROOFS = {"dram_bandwidth_gbps": "memory", "l2_bandwidth_gbps": "L2 cache", "l1_texture_bandwidth_gbps": _L1}
 _NEEDED = {
-    "peak": "fp32_peak_gflops",
+    "peak": "peak_gflops",
     "bandwidth": "dram_bandwidth_gbps",
     "L1 texture bandwidth": "l1_texture_bandwidth_gbps",
 }
@@ -43,7 +43,10 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     if not layers:
         raise UnknownError("No layer was timed: give the records of the model.")
     low, high = min(row["intensity"] for row in layers) / 2, max(row["intensity"] for row in layers) * 2
-    peak, roofs, knees = evidence.spec.fp32_peak_gflops if evidence.spec else None, [], []
+    if evidence.stand_in:
+        name = evidence.spec.name if evidence.spec else "the target's device"
+        return layers, f"The times are those of {evidence.stand_in}, so the roofs of {name} are not drawn over them."
+    peak, roofs, knees = evidence.spec.peak_gflops if evidence.spec else None, [], []
     for fact, memory in _ROOFS.items():
         rate = getattr(evidence.spec, fact, None)
         if rate:
