@@ -47,10 +47,10 @@ def cells(report: CheckReport, recorded: dict[str, float]) -> list[str]:
     both = [layer for layer in report.layers if layer.name in recorded and layer.ms is not None]
     share = f"{sum(layer.calls for layer in both)} of {sum(layer.calls for layer in report.layers)}"
     if not both:
-        return [text, "-", "-", "-", f"{report.seconds:.1f}"]
+        return [text, "-", "-", "-"]
     estimated = sum(layer.ms or 0.0 for layer in both)
     measured = sum(recorded[layer.name] * layer.calls for layer in both)
-    return [text, share, f"{estimated:.1f}", f"{measured:.1f}", f"{report.seconds:.1f}"]
+    return [text, share, f"{estimated:.1f}", f"{measured:.1f}"]
 
 
 @click.command()
@@ -62,7 +62,7 @@ def main(names: tuple[str, ...], devices: tuple[str, ...]) -> None:
         recorded = recorded_ms(device)
         table = table_of_numbers(
             "network",
-            ("ms (quartiles)", "recorded", "estimated", "measured", "takes, s"),
+            ("ms (quartiles)", "recorded", "estimated", "measured"),
             title=f"romou check --device {device}",
         )
         for name in names or models.names():

@@ -181,7 +181,7 @@ def main(file: Path) -> None:
         counts = verdicts.total(), products[gpu], inside, verdicts["kept"]
         table.add_row(escape(gpu), *map(str, counts), device_of(gpu) or "-")
     out.print(table)
-    table = table_of_numbers("verdict", ("winners",))
+    table = table_of_numbers("verdict", ("winners",), title="Winners by verdict")
     for name, count in sum(by_gpu.values(), Counter()).most_common():
         table.add_row(name, str(count))
     out.print(table)

@@ -25,7 +25,7 @@ _COMMAND = re.compile(
     r"(?:`|^)((?:[A-Z_]+=\S+ )?(?:python (?:benchmarks|tests)/|python -c |romou |archprobe )[^`\n]+)", re.M
 )
 _PRINTED = re.compile(
-    r"(<!-- printed (slowly )?by ([\w. ]+)(?:: (.+?))? -->)((?:(?!<!-- printed).)*?)(<!-- end -->)", re.DOTALL
+    r"(<!-- printed (slowly )?by ([\w. ]+?)(?:: (.+?))? -->)((?:(?!<!-- printed).)*?)(<!-- end -->)", re.DOTALL
 )
 # A number that is no part of a name or a shape.
 _NUMBER = r"(?<![\w.,-])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*x\d)(?!\d)"
@@ -71,7 +71,8 @@ def table_below(title: str, output: str) -> str:
     head, rows = [line for line in table[0].splitlines() if "┃" in line], [c for c in lines if c]
     columns = list(zip(*rows[len(head) :], strict=True))
     names = [" ".join(filter(None, name)) for name in zip(*rows[: len(head)], strict=True)]
-    sides = ["---:" if all(not cell or cell[0] in "-+<0123456789" for cell in column) else "---" for column in columns]
+    starts = [[cell[0] in "-+<0123456789" for cell in column if cell] for column in columns[1:]]
+    sides = ["---", *("---:" if sum(each) * 2 > len(each) else "---" for each in starts)]
     return "\n".join(f"| {' | '.join(row).replace('*', chr(92) + '*')} |" for row in (names, sides, *rows[len(head) :]))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
-from romou.driver.check_compiled import checked
+from romou.driver.check_compiled import checked, without_check
 from romou.driver.model import default_model
 from romou.driver.options import CompileOptions
 from romou.driver.shapes import for_each_shape
@@ -67,6 +67,9 @@ def compile_one(import_now: Callable[[], ImportedModel], options: CompileOptions
     compilation = Compilation.of(import_now(), limited, is_strict=options.strict).with_default_kernels()
     compilation.check_variant()
     make = functools.partial(default_model, max_memory=options.max_memory, started=started)
-    compiled = checked(compilation, site, device, make) if options.verify else make(compilation, site)
+    if options.verify:
+        compiled = checked(compilation, site, device, make)
+    else:
+        compiled = without_check(make(compilation, site), "verify=False (--no-verify)")
     warn_of_host(compiled.summary())
     return compiled

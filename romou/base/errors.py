@@ -19,6 +19,7 @@ _FAULT = (
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_DEVICE = 3
+EXIT_UNCHECKED = 4
 
 
 def first_line(error: BaseException) -> str:

@@ -192,7 +192,8 @@ def main() -> None:
     """Tuned, correct, fast kernels from an ONNX model, for mobile GPUs and others.
 
     \b
-    Exit codes: 0 fine, 1 failed, 2 wrong use, 3 no usable device, or too much of a model is not on it.
+    Exit codes: 0 fine, 1 failed, 2 wrong use, 3 no usable device, or too much of a model is not on it, 4 a saved model
+    was not checked.
     """
 
 

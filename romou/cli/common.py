@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from romou.base import environment
-from romou.base.errors import EXIT_NO_DEVICE, UsageError
+from romou.base.errors import EXIT_NO_DEVICE, EXIT_UNCHECKED, UsageError
 from romou.base.rung import MOST_ON_HOST
 
 if TYPE_CHECKING:
@@ -90,6 +90,16 @@ def check_host(summary: Summary, allow_host: bool) -> None:
         share = f"{summary.host_flop_share:.0%} of the model's operations run on the host"
         print_problem(f"{share}, more than {MOST_ON_HOST:.0%}; --allow-host accepts that")
         raise SystemExit(EXIT_NO_DEVICE)
+
+
+def check_verified(summary: Summary, is_verified: bool) -> None:
+    """Exit with a code of its own if a saved model's outputs were not compared with onnxruntime's.
+
+    is_verified: whether that was asked.
+    """
+    if summary.unchecked and is_verified:
+        print_problem(f"the outputs were not checked: {summary.unchecked}; --no-verify accepts that")
+        raise SystemExit(EXIT_UNCHECKED)
 
 
 def output_option(text: str) -> Callable[[_F], _F]:

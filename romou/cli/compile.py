@@ -10,6 +10,7 @@ import click
 from romou.cli.common import (
     announce,
     check_host,
+    check_verified,
     console,
     debug_option,
     host_option,
@@ -46,7 +47,8 @@ def command(
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
     The outputs are checked against onnxruntime's, on the target's device or, if it is not attached, on the CPU's
-    OpenCL or Vulkan. Wrong outputs are an error that names the first wrong operator.
+    OpenCL or Vulkan. Wrong outputs are an error that names the first wrong operator. Without the check the model is
+    saved, too, but the exit code is 4 unless --no-verify is given.
 
     \b
     Examples:
@@ -80,8 +82,9 @@ def command(
         }
         print_json(document)
     else:
-        _print(len(kernels), path, emit_source, summary, is_verified=options["verify"])
+        _print(len(kernels), path, emit_source, summary)
     check_host(summary, allow_host)
+    check_verified(summary, options["verify"])
 
 
 def _write_sources(kernels: dict[str, str], folder: Path, suffix: str) -> list[Path]:
@@ -93,12 +96,11 @@ def _write_sources(kernels: dict[str, str], folder: Path, suffix: str) -> list[P
     return files
 
 
-def _print(kernels: int, path: Path, emit_source: Path | None, summary: Summary, *, is_verified: bool) -> None:
+def _print(kernels: int, path: Path, emit_source: Path | None, summary: Summary) -> None:
     from romou.tools.report.table import device_lines, print_table, shapes_lines, shapes_table
 
     out = console(is_json=False)
-    missing = "no device that runs its kernels is here, or onnxruntime does not run the model."
-    checked = f"Its outputs were not checked: {missing if is_verified else '--no-verify.'}"
+    checked = f"Its outputs were not checked: {summary.unchecked}."
     if summary.relative_l2_error is not None:
         error = f"relative L2 error {summary.relative_l2_error:.1e}"
         checked = f"Its outputs are onnxruntime's, {error}, on {summary.checked_on}."

@@ -12,6 +12,7 @@ from romou.base.errors import UsageError
 from romou.cli.common import (
     announce,
     check_host,
+    check_verified,
     console,
     debug_option,
     host_option,
@@ -109,6 +110,7 @@ def command(
     else:
         _print(tuned, path, report, options["rpc"])
     check_host(summary, allow_host)
+    check_verified(summary, options["verify"])
 
 
 def _check_outputs(path: Path, report: Path | None, host: str | None) -> None:

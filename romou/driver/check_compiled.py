@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-# How often a model with wrong outputs is compiled with other kernels
-_MOST_ATTEMPTS = 8
+# A model with wrong outputs is compiled with other kernels this often, and not again after so many seconds.
+_MOST_ATTEMPTS, _LADDER_S = 8, 180.0
 
 
 class ModelMaker(Protocol):
@@ -49,7 +50,7 @@ def checked(compilation: Compilation, site: TimingSite, device: int | None, make
         return _until_right(compilation, model, site, make, lambda candidate: candidate)
     index = stand_in(target, model)
     if index is None:
-        return model
+        return without_check(model, f"no device that runs kernels for {target} is attached to this machine")
     cpu = TimingSite(named=target, target=target.limited_to(target.backend.facts(index)), index=index)
     try:
         if runs_on_stand_in(model, target, cpu.target):
@@ -60,7 +61,13 @@ def checked(compilation: Compilation, site: TimingSite, device: int | None, make
     except DeviceError as error:
         # The CPU's driver may lack a feature of the phone's, so the model may be right.
         logger.warning("the outputs are not checked: %s", error.message)
+        return without_check(model, error.message)
     return model
+
+
+def without_check(model: TunedModel, reason: str) -> TunedModel:
+    """Return a model whose summary has the reason why its outputs are not compared with onnxruntime's."""
+    return model.with_summary(replace(model.summary(), unchecked=reason))
 
 
 def is_attached(target: Target, device: int | None) -> bool:
@@ -132,12 +139,13 @@ def _until_right(
         The first one of the check, if no other kernel helps.
     """
     first: NumericError | None = None
+    stop_at = time.monotonic() + _LADDER_S
     for _ in range(_MOST_ATTEMPTS):
         try:
             _check(compilation, model, running(model), on or site, make)
         except NumericError as error:
             first = first or error
-            other = compilation.after_wrong_outputs(error)
+            other = compilation.after_wrong_outputs(error) if time.monotonic() < stop_at else None
             if other is None:
                 raise first from None
             model.release()
@@ -159,11 +167,12 @@ def _check(
         part_imported = import_model(part, None, imported.precision.of_parts())
         return make(compilation.of_part(part_imported, site.target).with_default_kernels(), site)
 
-    error, limit = verified(running, imported, site.target, compile_part)
+    error, limit, unchecked = verified(running, imported, site.target, compile_part)
     # A backend may run kernels although it lists no device.
     names = [str(facts["name"]) for facts in target.backend.list_devices()] if error is not None else []
     unnamed = "" if error is None else f"{target.kind}:{site.index}"
     name = names[site.index] if site.index < len(names) else unnamed
-    model.with_summary(replace(model.summary(), relative_l2_error=error, tolerance=limit, checked_on=name))
+    summary = replace(model.summary(), relative_l2_error=error, tolerance=limit, checked_on=name, unchecked=unchecked)
+    model.with_summary(summary)
     # Frees its memory, and `capture` may still be chosen.
     running.release()

@@ -130,6 +130,7 @@ class _Finish:
             fp32_layers=plain.fp32_layers,
             memory=model.summary().memory,
             checked_on="" if finalist.check.error is None else finalist.site.name,
+            unchecked=finalist.check.unchecked,
             stands_in_for=finalist.site.stands_in_for,
             is_by_estimate=self._is_by_estimate,
         )

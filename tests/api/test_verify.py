@@ -96,6 +96,56 @@ def test_nothing_runs_where_that_is_not_asked_or_cannot_be(
     assert runs == []
 
 
+def drawing() -> onnx.ModelProto:
+    g = NetworkBuilder({"x": (2, 12)})
+    return g.model(g.add("Add", "x", g.add("RandomNormalLike", "x", name="dice")))
+
+
+def cutting() -> onnx.ModelProto:
+    """Return a model that declares rows which no bounds drawn at random leave."""
+    g = NetworkBuilder({"x": (4, 3), "ends": (1,)})
+    model = g.model(g.add("Slice", g.add("Relu", "x"), g.constant(np.int64([0])), "ends"))
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(model.graph.output[0].name, 1, [4, 3]))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "target", "reason"),
+    [
+        (drawing, TARGET, "RandomNormalLike (dice) draws other numbers in each run"),
+        (cutting, TARGET, "where the model declares (4, 3)"),
+        (branches, TARGET, "onnxruntime cannot run this model: no such thing"),
+        (branches, "cuda -device=nvidia_h200", "no device that runs kernels for cuda -device=nvidia_h200"),
+    ],
+    ids=["random", "shapes", "refused", "no device"],
+)
+def test_a_model_that_was_not_checked_says_why(
+    make: Any, target: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is saved, with the reason in its summary. The exit code is 4 unless --no-verify was given."""
+    if "no such thing" in reason:
+        monkeypatch.setattr("romou.compiler.frontend.reference.cpu_session", lambda *a, **k: 1 / 0)
+        reason = reason.replace("no such thing", "division by zero")
+    onnx.save(make(), tmp_path / "m.onnx")
+    arguments = ["compile", str(tmp_path / "m.onnx"), "--target", target, "-o", str(tmp_path / "out"), "--allow-host"]
+    done = CliRunner().invoke(main, arguments)
+    assert (done.exit_code, reason in " ".join(done.output.split())) == (4, True), done.output
+    summary = romou.load(tmp_path / "out").summary() if target == TARGET else None
+    assert summary is None or (reason in summary.unchecked and summary.is_right is None)
+    accepted = CliRunner().invoke(main, [*arguments, "--no-verify"])
+    assert (accepted.exit_code, "--no-verify" in accepted.output) == (0, True), accepted.output
+
+
+def test_a_tuned_model_that_was_not_checked_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    onnx.save(drawing(), tmp_path / "m.onnx")
+    arguments = ["tune", str(tmp_path / "m.onnx"), "--target", TARGET, "--trials", "0", "-o", str(tmp_path / "out")]
+    arguments += ["--no-records", "--allow-host"]
+    done = CliRunner().invoke(main, arguments)
+    assert (done.exit_code, "not checked: RandomNormalLike (dice)" in done.output) == (4, True), done.output
+    assert CliRunner().invoke(main, [*arguments, "--no-verify"]).exit_code == 0
+
+
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
 def test_kernels_for_a_phone_are_checked_on_a_cpu(target: str, runs: list[TunedModel]) -> None:
     named = romou.Target(target)
@@ -165,12 +215,12 @@ def test_a_wrong_tuned_model_is_returned_where_that_is_asked(
     assert "the model's outputs differ from onnxruntime's by" in caplog.text
 
 
-def test_overflow_of_a_tuned_model_is_an_error() -> None:
+def test_what_overflows_is_fp32_in_a_tuned_model() -> None:
     g = NetworkBuilder({"x": (2, 12)})
     large = g.add("Mul", g.add("Tanh", "x"), g.constant(np.float32(1e6)), name="large")
     model = g.model(g.add("MatMul", large, g.weight(12, 12)))
-    with pytest.raises(romou.NumericError, match="the first operator whose output differs is Mul 'large'"):
-        romou.tune(model, target=TARGET, trials=0, precision="float16")
+    summary = romou.tune(model, target=TARGET, trials=0, precision="float16").summary()
+    assert (summary.is_right, summary.fp32_layers) == (True, ("t1", "t2"))
 
 
 def test_a_device_that_is_given_is_attached(wrong_sigmoid: None) -> None:
@@ -198,7 +248,7 @@ def test_the_command_line_checks_too(wrong_sigmoid: None, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
     unchecked = CliRunner().invoke(main, [*arguments, "--no-verify"])
     assert unchecked.exit_code == 0
-    assert "Its outputs were not checked: --no-verify." in " ".join(unchecked.stdout.split())
+    assert "Its outputs were not checked: verify=False (--no-verify)." in " ".join(unchecked.stdout.split())
 
 
 def test_what_counts_as_an_error() -> None:
@@ -210,8 +260,9 @@ def test_what_counts_as_an_error() -> None:
     assert verify._error(np.array([1, np.nan], np.float32), np.ones(2, np.float32)) == float("inf")
     assert verify._error(ones * 1e-9, ones * 0) == float("inf")
     # What cancels out leaves rounding errors.
-    assert verify._error(ones * 1e-6, ones * 0, 1.0) == pytest.approx(1e-6)
-    assert verify._error(ones * 1e-3, ones * 0, 1.0) > 1e-4
+    for off, is_wrong in ((1e-6, False), (1e-3, True)):
+        check = verify._beside(ones * off, ones * 0, 1e-4, ones * 1e-6, float("inf"), has_all=False)
+        assert check.is_wrong == is_wrong
     # The smallest number of fp16, and less than the smallest normal one of fp32, may be zero.
     assert verify._error(ones.astype(np.float16) * 0, np.float16([6e-8] * 4)) == 0
     assert verify._error(ones.astype(np.float16) * 0, np.float16([2e-7] * 4)) == 1
@@ -257,9 +308,25 @@ def test_zeros_for_small_numbers_are_wrong(
         romou.compile(model, target=target)
 
 
-def test_weights_that_fp16_has_no_numbers_for_are_wrong() -> None:
-    with pytest.raises(romou.NumericError, match="Conv"):
+def test_weights_that_fp16_has_no_numbers_for_are_wrong(
+    runs: list[TunedModel], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The format is named, not a kernel: no part is compiled, and no other kernel is tried."""
+    with pytest.raises(romou.NumericError, match="fp16 is too coarse for it: rounding alone gives .* Conv") as caught:
         romou.compile(small(1e-9), target=TARGET, precision="float16")
+    assert len(runs) == 1
+    assert "--precision mixed" in str(caught.value.hint)
+    assert "report" not in caplog.text + str(caught.value)
+
+
+def test_the_search_for_a_wrong_operator_ends(
+    wrong_sigmoid: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(verify, "_SEARCH_S", -1.0)
+    with pytest.raises(romou.NumericError, match="the first wrong operator was not found in -1 s") as caught:
+        romou.compile(branches(), target=TARGET)
+    assert caught.value.node is None
+    assert "parts of the model are compiled to find the first wrong one of 11 operators" in caplog.text
 
 
 def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.MonkeyPatch) -> None:

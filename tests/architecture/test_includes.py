@@ -48,7 +48,7 @@ LAYERS = {
     "app_runtime": """
         choice romou
         failure
-        files shapes
+        files java_text shapes
         description
         model
         c_api jni romou_bench

@@ -81,6 +81,28 @@ def test_measurements_name_a_commit_that_wrote_them() -> None:
     assert "older" not in figures.with_measured("<!-- measured: 2080f67f, a GPU; LICENSE --><!-- end -->")
 
 
+# Tables of numbers that are neither printed nor measured: definitions, examples, limits.
+_NOT_FIGURES = {
+    "docs/apps.md": "| rank | variant |",
+    "docs/getting-started.md": "| step | what runs |",
+    "docs/how-it-works.md": "| layer | over phases |",
+    "docs/precision.md": "| check | when | limit |",
+}
+_CELL = re.compile(r"\| *[-~]?\d[\d,]*(\.\d+)?(e-\d+)?( (us|ms|s|MB|GB/s))?[x%]? *(\||\(|$)")
+
+
+@pytest.mark.parametrize("page", [page for page in make_docs.pages() if page not in make_docs.PAGES])
+def test_tables_of_figures_say_where_they_come_from(page: str) -> None:
+    """A table with two rows of numbers is printed by a command, or carries device, date and commit."""
+    text = re.sub(r"<!-- printed [^\n]*-->\n.*?<!-- end -->", "", _texts()[page], flags=re.DOTALL)
+    for table in re.finditer(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
+        head, *rows = table[0].splitlines()
+        if sum(bool(_CELL.search(row)) for row in rows) < 2 or "<!-- " in table[0]:
+            continue
+        is_marked = re.match(r"\s*<!-- measured: ", text[table.end() :])
+        assert is_marked or head.startswith(_NOT_FIGURES.get(page, "?")), f"{page}: {head}"
+
+
 @pytest.mark.parametrize("program", make_docs.programs())
 def test_every_command_and_option_is_listed_and_explained(program: str) -> None:
     page = make_docs.cli()

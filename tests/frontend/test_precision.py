@@ -5,6 +5,7 @@ warnings about ranges.
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import romou
-from romou.base.errors import NumericError, UsageError
+from romou.base.errors import UsageError
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.onnx_import import simplify
 from romou.compiler.frontend.precision import TOLERANCE
@@ -119,16 +120,31 @@ def test_constants_of_a_batch_norm_are_computed_before_they_are_rounded() -> Non
     assert any(w.shape == (5,) and np.allclose(w, scale, rtol=1e-3) for w in weights), weights
 
 
-def test_overflow_is_named_and_mixed_keeps_it_in_fp32(caplog: pytest.LogCaptureFixture) -> None:
-    model = overflowing_net()
-    with pytest.raises(NumericError, match="precision='mixed'"):
-        romou.compile(model, target=HOST, precision="float16")
-    (warning,) = [r.getMessage() for r in caplog.records if "fp16 ends at 65504" in r.getMessage()]
-    assert "on random inputs these layers give larger numbers: Mul (t1): " in warning
-    mixed = romou.compile(model, target=HOST, precision="mixed").summary()
-    assert mixed.is_right
-    assert {"t1", "t2"} <= set(mixed.fp32_layers)
-    assert not {"t0", "t3"} & set(mixed.fp32_layers)
+@pytest.mark.parametrize("precision", ["float16", "mixed"])
+def test_overflow_is_named_and_stays_fp32(precision: str, caplog: pytest.LogCaptureFixture) -> None:
+    """In one sentence, and without a search for a wrong node."""
+    summary = romou.compile(overflowing_net(), target=HOST, precision=precision).summary()
+    said = [record.getMessage() for record in caplog.records]
+    if precision == "float16":
+        (warning,) = said
+        assert re.fullmatch(
+            r"fp16 ends at 65504 and Mul \(t1\) reaches [2-4]\.\d\de\+06 on random inputs: 2 layers, .* stay fp32",
+            warning,
+        )
+    assert summary.is_right
+    assert {"t1", "t2"} <= set(summary.fp32_layers)
+    assert not {"t0", "t3"} & set(summary.fp32_layers)
+
+
+def test_masks_and_infinities_are_no_overflow(caplog: pytest.LogCaptureFixture) -> None:
+    """A mask beyond the range is clamped to it, and fp16 has infinity."""
+    for mask in (-3e38, -np.inf):
+        g = NetworkBuilder({"x": (4, 4)})
+        rows = np.where(np.tri(4, dtype=bool), np.float32(0), np.float32(mask))
+        scores = g.add("Add", g.add("MatMul", "x", g.add("Transpose", "x")), g.constant(rows))
+        model = g.model(g.add("MatMul", g.add("Softmax", scores), g.weight(4, 4)))
+        import_onnx(model, None, Precision(kind="float16"))
+        assert not caplog.records
 
 
 def test_overflow_is_found_on_the_inputs_that_are_given(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,10 +157,7 @@ def test_overflow_is_found_on_the_inputs_that_are_given(caplog: pytest.LogCaptur
         import_onnx(model, None, Precision.checked("float16", None, [{"x": usual}]))
         assert not caplog.records
         import_onnx(model, None, Precision.checked("float16", None, [{"x": usual}, {"x": large}]))
-    assert (
-        "on the calibration inputs these layers give larger numbers: Mul (t0): 1.23e+05"
-        in caplog.records[0].getMessage()
-    )
+    assert "Mul (t0) reaches 1.23e+05 on the calibration inputs: 2 layers" in caplog.records[0].getMessage()
 
 
 def test_mixed_keeps_what_rounding_spoils_and_no_more() -> None:

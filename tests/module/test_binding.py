@@ -108,6 +108,27 @@ def test_an_end_frees_the_tensors(model: romou.TunedModel) -> None:
     kept[...] = 1  # still the host's
 
 
+def test_arrays_are_filled_and_never_replaced(model: romou.TunedModel) -> None:
+    """The device uses the arrays, so they live as long as the bound model. Nobody would read another array."""
+    bound = fresh(model, capture=False).bind()
+    (name,), (output,) = bound.inputs, bound.outputs.names
+    values = random_inputs(model.inputs, 3)[name]
+    bound.inputs[name][...] = values - 1
+    bound.inputs[name] += 1
+    wanted = bound.run()[0].copy()
+    other: Any = bound
+    for arrays, key in ((other.inputs, name), (other.outputs, output), (other.outputs, 0)):
+        with pytest.raises(UsageError, match="is an array that the device uses, and cannot be replaced") as raised:
+            arrays[key] = values
+        assert f"[{key!r}][...] = array" in str(raised.value)
+    for attribute in ("inputs", "outputs"):
+        with pytest.raises(AttributeError):
+            setattr(other, attribute, {name: values})
+    # No caller's reference is needed.
+    gc.collect()
+    assert bound.run()[0].tobytes() == wanted.tobytes()
+
+
 def test_arrays_that_are_given(model: romou.TunedModel) -> None:
     (name,) = model.inputs
     (output,) = model.outputs

@@ -18,11 +18,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import romou
+from fuzz_c_api import export_networks
 from romou.api.report import _evidence_in
 from romou.base.errors import DeviceError, UsageError
 from romou.devices.hardware import device_called, load_device
 from romou.devices.hardware.files import known_devices
 from romou.devices.targets import Target, misfit
+from romou.runtime.deploy.export import _document
 from romou.tools.regression import Bench
 from romou.tools.report.page import _about
 from support.docs.documents import blocks
@@ -143,6 +145,9 @@ def test_several_shapes_run_as_in_python(
     line = [str(program), str(exported), str(tmp_path), *pairs.split()]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+    before, after = re.findall("^(?:before|after) (.*)$", done.stdout, re.MULTILINE)
+    assert before == after
+    assert before.startswith("mask int64 ")
     for pair in pairs.split():
         assert f"{pair}: {pair} rows" in done.stdout
         (expected,) = model.run(sizes_of(pair))
@@ -333,8 +338,132 @@ def test_a_missing_file_is_named(
     copy = shutil.copytree(exported, tmp_path / "copy")
     (copy / name).unlink()
     assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: No such file or directory\n"
-    (copy / name).mkdir()
-    assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: it is no regular file\n"
+    # Nobody writes to the pipe, and the device has no end.
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(copy / name)
+        assert use("open", copy).stdout == f"open: {MISSING} cannot read {copy}/{name}: it is no regular file\n"
+        (copy / name).rmdir() if (copy / name).is_dir() else (copy / name).unlink()
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with small models as plain code: fixed-0.5, fixed-0.125, padded-0.25 and sized-0.0625."""
+    return export_networks(tmp_path_factory.mktemp("networks"))
+
+
+def test_each_open_model_runs_its_own_kernels(
+    networks: Path, use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """The linker knows libraries by their paths. Models in memory have none, and two exports may have one."""
+    done = use("several", tmp_path / "link", networks / "fixed-0.5", networks / "fixed-0.125")
+    assert done.stdout.splitlines() == [
+        "a b a: -1 -0.25 -1",
+        "b b a: -0.25 -0.25 -1",
+        "b a, by link a b a: -0.25 -1 -1 -0.25 -1",
+    ]
+
+
+def _nested(depth: int) -> list[Any]:
+    return [_nested(depth - 1)] if depth else []
+
+
+# Model, change of its model.json, and what is said of it. The checksum is right.
+FORGED: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "device type": ("fixed-0.5", lambda m: m["variants"][0].update(device_type=99), "device_type of cpu is 99, not 1"),
+    "kind": ("fixed-0.5", lambda m: m["variants"][0].update(kind="opencl"), "device_type of opencl is 1, not 4"),
+    "scopes": (
+        "fixed-0.5",
+        lambda m: m["variants"][0].update(scopes=10**9),
+        "scopes is 1000000000, allowed are 1 to 256",
+    ),
+    "variant": (
+        "fixed-0.5",
+        lambda m: m["variants"][0].update(name="../cpu"),
+        "the variant ../cpu is no folder of the",
+    ),
+    "depth": ("fixed-0.5", lambda m: m.update(deep=_nested(900)), "it is nested more than 32 deep"),
+    "side": ("fixed-0.5", lambda m: m["inputs"][0].update(shape=[-4, 8]), "shape is -4, allowed are 0 to 2147483647"),
+    "number": ("fixed-0.5", lambda m: m["inputs"][0].update(shape=[1e9, 8]), ""),
+    "bytes": ("fixed-0.5", lambda m: m["inputs"][0].update(shape=[2**31 - 1] * 3), "the shape has too many elements"),
+    "elements": (
+        "fixed-0.5",
+        lambda m: m["inputs"][0].update(shape=[2**16] * 2),
+        "a has more than 2147483647 elements",
+    ),
+    "type": ("fixed-0.5", lambda m: m["inputs"][0].update(stored="float32x4"), "no tensor is stored as float32x4"),
+    "name": ("fixed-0.5", lambda m: m["inputs"][0].update(name="a\0b"), "name holds a NUL"),
+    "value": ("fixed-0.5", lambda m: m["inputs"][0].update(value=[1, 2]), "value has 2 bytes, not 128"),
+    "byte": ("fixed-0.5", lambda m: m["inputs"][0].update(value=[256] * 128), "value is 256, allowed are 0 to 255"),
+    "file": ("fixed-0.5", lambda m: m["files"]["cpu/model.so"].update(bytes=-1), "bytes is -1"),
+    "padding": ("padded-0.25", lambda m: m["padding"].update(a=[]), "padding has 0 bytes, not 4"),
+    "group": ("padded-0.25", lambda m: m["groups"].append([0, 0, 9, 0]), "the model has no number 9"),
+    "group's axis": ("padded-0.25", lambda m: m["groups"].append([0, 0, 1, 2]), "an axis has no number 2"),
+    "cut": ("padded-0.25", lambda m: m["cuts"].append([0, 5, 0, 0, 1, 0, 1]), "an axis has no number 5"),
+    "divisor": ("padded-0.25", lambda m: m["cuts"].append([0, 0, 0, 0, 1, 0, 0]), "a divisor is 0"),
+    "shape": ("padded-0.25", lambda m: m["shapes"][0]["inputs"].pop(), "a shape has other inputs"),
+    "rank": ("padded-0.25", lambda m: m["shapes"][0]["outputs"][0]["shape"].pop(), "a shape has other outputs"),
+    "bounds": ("sized-0.0625", lambda m: m["shapes"][0]["sizes"].update(bounds=[[1]]), "bounds has 1 numbers, not 2"),
+    "free axis": ("sized-0.0625", lambda m: m["shapes"][0]["sizes"]["outputs"][0].__setitem__(1, 7), "an axis has no"),
+    "size": (
+        "sized-0.0625",
+        lambda m: m["shapes"][0]["sizes"]["inputs"][0].__setitem__(2, 3),
+        "a size has no number 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_description_is_refused(
+    networks: Path, use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, what: str
+) -> None:
+    name, change, told = FORGED[what]
+    copy = shutil.copytree(networks / name, tmp_path / "copy")
+    about = json.loads((copy / "model.json").read_text())
+    del about["checksum"]
+    change(about)
+    (copy / "model.json").write_text(_document(about))
+    done = use("open", copy)
+    assert done.returncode == 0, f"{signal.strsignal(-done.returncode)}: {done.stdout}{done.stderr}"
+    assert re.match(f"open: {DAMAGED} model.json: .*{re.escape(told)}", done.stdout), done.stdout
+
+
+def test_a_variant_of_an_unknown_kind_is_left(
+    networks: Path, use: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """A newer Romou may export for other kinds of devices. Only names that the library knows are loaded."""
+    copy = shutil.copytree(networks / "fixed-0.5", tmp_path / "copy")
+    about = json.loads((copy / "model.json").read_text())
+    del about["checksum"]
+    about["variants"][0]["kind"] = "../npu"
+    (copy / "model.json").write_text(_document(about))
+    told = "no device here runs the model; ../npu: this library has no devices of that kind"
+    assert use("open", copy).stdout == f"open: {NO_DEVICE} {told}\n"
+
+
+def test_java_and_c_have_the_same_texts(tmp_path: Path) -> None:
+    """Texts of Java are UTF-16, those of C are UTF-8, and either may hold what is no text."""
+    texts = ["", "picture", "größe", "画像 €", "🦙 \U0010ffff", "\ud7ff\ue000\x7f\x80\u07ff\u0800\uffff\U00010000"]
+    broken = [
+        b"\xff",
+        b"\xc0\x80",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\xa6",
+        b"\xe2\x82x",
+        b"\xf4\x90\x80\x80",
+        b"\x80\xf5",
+        b"a\xc3",
+    ]
+    halves = [b"\xd8\x3e", b"\xdd\x99\xd8\x3e", b"\xd8\x3e\0x"]
+    lines = [f"8 {text.hex()}" for text in [*(text.encode() for text in texts), *broken]]
+    lines += [f"16 {text.hex()}" for text in [*(text.encode("utf-16-be") for text in texts), *halves, b"\0a\0\0\0b"]]
+    program, source = tmp_path / "convert", Path(__file__).with_name("java_text.cc")
+    command = ["g++", "-std=c++20", "-Wall", "-Werror", "-fsanitize=address,undefined", f"-I{APP}", str(source)]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
+    wide = [text.encode("utf-16-be") for text in texts]
+    wide += [text.decode("utf-8", errors="replace").encode("utf-16-be") for text in broken]
+    narrow = [text.encode() for text in [*texts, "\ufffd", "\ufffd\ufffd", "\ufffdx"]] + [b"a\xc0\x80b"]
+    assert [bytes.fromhex(line) for line in done.stdout.splitlines()] == [*wide, *narrow]
 
 
 def test_a_bench_is_read_by_report(exported: Path, host_runtime: Path, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 /* Uses romou.h, for tests:
  *   use_c_api run FOLDER OUTPUTS INPUT.bin ...      run, from the folder and from memory, in all ways that there are, and write OUTPUTS/output0.bin ...
  *   use_c_api errors FOLDER                         call everything wrongly; print code and text of each call
- *   use_c_api open FOLDER                           only open; print code and text */
+ *   use_c_api open FOLDER                           only open; print code and text
+ *   use_c_api several LINK FOLDER FOLDER            open two models of 4 x 8 numbers in memory and by LINK, which is made, in several orders; after each
+ *                                                   step print the first number that each open model makes of inputs of -1 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "romou.h"
 
@@ -148,9 +151,58 @@ static int call_wrongly(const char* folder) {
   return 0;
 }
 
+static romou_model* open_in_memory(const char* folder) {
+  const romou_file files[] = {read_file(folder, "model.json"), read_file(folder, "cpu/model.so"), read_file(folder, "cpu/weights.bin")};
+  romou_model* model = NULL;
+  if (romou_open_memory(files, 3, NULL, &model) != ROMOU_OK) told("open_memory", ROMOU_FAILED);
+  for (int i = 0; i < 3; ++i) free((void*)files[i].data);
+  return model;
+}
+
+static romou_model* open_by_link(const char* link, const char* folder) {
+  romou_model* model = NULL;
+  unlink(link);
+  if (symlink(folder, link) != 0 || romou_open(link, NULL, &model) != ROMOU_OK) told("open", ROMOU_FAILED);
+  return model;
+}
+
+static void print_all(const char* step, romou_model** models) {
+  printf("%s:", step);
+  for (int i = 0; i < MOST; ++i) {
+    float numbers[32];
+    for (int k = 0; k < 32; ++k) numbers[k] = -1;
+    romou_tensor tensor;
+    if (models[i] == NULL) continue;
+    for (size_t input = 0; romou_input(models[i], input, &tensor) == ROMOU_OK; ++input) romou_set(models[i], tensor.name, numbers, sizeof numbers);
+    if (romou_run(models[i]) != ROMOU_OK) told("run", ROMOU_FAILED);
+    romou_output(models[i], 0, &tensor);
+    if (romou_get(models[i], tensor.name, numbers, sizeof numbers) != ROMOU_OK) told("get", ROMOU_FAILED);
+    printf(" %g", numbers[0]);
+  }
+  printf("\n");
+}
+
+static int open_several(const char* link, const char* a, const char* b) {
+  romou_model* models[MOST] = {open_in_memory(a), open_in_memory(b), open_in_memory(a)};
+  print_all("a b a", models);
+  romou_close(models[0]);
+  models[0] = open_in_memory(b);
+  print_all("b b a", models);
+  romou_close(models[2]);
+  romou_close(models[1]);
+  models[1] = open_in_memory(a);
+  models[2] = open_by_link(link, a);
+  models[3] = open_by_link(link, b);
+  models[4] = open_by_link(link, a);
+  print_all("b a, by link a b a", models);
+  for (int i = 0; i < MOST; ++i) romou_close(models[i]);
+  return 0;
+}
+
 int main(int argc, char** argv) {
   romou_model* model = NULL;
   if (argc > 4 && strcmp(argv[1], "run") == 0) return run_all(argc, argv);
+  if (argc == 5 && strcmp(argv[1], "several") == 0) return open_several(argv[2], argv[3], argv[4]);
   if (argc == 3 && strcmp(argv[1], "errors") == 0) return call_wrongly(argv[2]);
   if (argc == 3 && strcmp(argv[1], "open") == 0) told("open", romou_open(argv[2], NULL, &model));
   romou_close(model);

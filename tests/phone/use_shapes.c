@@ -1,5 +1,6 @@
 /* Runs a model of several shapes, for tests:
  *   use_shapes FOLDER FILES BATCHxTOKENS ...      for each pair, run FILES/ids-PAIR.bin and FILES/mask-PAIR.bin, and write FILES/out-PAIR.bin
+ * and print the first descriptions of tensors before and after, which live as long as the model;
  * and, without pairs, call it wrongly; print code and text of each call. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,12 +40,22 @@ static int run(romou_model* model, const char* files, const char* pair) {
   return 0;
 }
 
+static void print_described(const char* when, const romou_tensor* tensors) {
+  printf("%s", when);
+  for (int i = 0; i < 2; ++i) printf(" %s %s %lldx%lld", tensors[i].name, tensors[i].stored, (long long)tensors[i].shape[0], (long long)tensors[i].shape[1]);
+  printf("\n");
+}
+
 int main(int count, char** arguments) {
   romou_model* model = NULL;
+  romou_tensor described[2];
   if (count < 3 || romou_open(arguments[1], NULL, &model) != ROMOU_OK) return told("open", ROMOU_INVALID), 1;
+  if (romou_input(model, 1, &described[0]) != ROMOU_OK || romou_output(model, 0, &described[1]) != ROMOU_OK) return 1;
+  if (count > 3) print_described("before", described);
   for (int i = 3; i < count; ++i) {
     if (run(model, arguments[2], arguments[i])) return told("run", ROMOU_FAILED), 1;
   }
+  if (count > 3) print_described("after", described);
   if (count == 3) {
     const int64_t large[] = {1, 17}, small[] = {1, 8}, negative[] = {1, -1};
     const int64_t ids[17] = {0};

@@ -20,6 +20,7 @@ import importlib.metadata
 import json
 import queue
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -169,10 +170,13 @@ def outcome(child: ChildProcess, function: str, case: Case, target: str, limit_s
 
 
 def circumstances(target: str) -> dict[str, str]:
-    """Return the versions and the device that a run's outcomes depend on."""
+    """Return the commit, the versions and the device that a run's outcomes depend on."""
     parsed = Target(target)
     device = parsed.backend.facts(parsed.backend.device_index(parsed.device_name))["name"]
     return {
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=PAGE.parent, capture_output=True, text=True, check=False
+        ).stdout.strip(),
         "onnx": onnx.__version__,
         "onnxruntime": importlib.metadata.version("onnxruntime"),
         "target": target,
@@ -237,6 +241,8 @@ def page(run: dict[str, Any]) -> str:
             [
                 INTRODUCTION.format(**run, total=total(run), how=RAN if run.get("is_run", True) else COMPILED),
                 table(run),
+                "",
+                f"<!-- measured: {run['commit']}, {run['device']} -->\n<!-- end -->",
                 "",
                 DIFFERENCES,
                 "",

@@ -50,12 +50,6 @@ Pointer given(Pointer pointer, const char* what) {
 
 void open(Files& files, const romou_options* options, romou_model** model) { *model = new romou_model(files, options == nullptr ? romou_options{} : *options); }
 
-void describe(const std::vector<TensorInfo>& tensors, size_t index, romou_tensor* tensor) {
-  if (index >= tensors.size()) throw Failure(ROMOU_INVALID, "there is no number " + std::to_string(index) + " of " + std::to_string(tensors.size()));
-  const TensorInfo& info = tensors[index];
-  *given(tensor, "tensor") = {info.name.c_str(), info.dtype.c_str(), info.stored.c_str(), info.shape.data(), info.shape.size(), info.bytes};
-}
-
 }  // namespace
 }  // namespace romou::app
 
@@ -82,15 +76,15 @@ void romou_close(romou_model* model) {
   guarded([&] { delete model; });
 }
 
-size_t romou_input_count(const romou_model* model) { return model == nullptr ? 0 : model->inputs().size(); }
-size_t romou_output_count(const romou_model* model) { return model == nullptr ? 0 : model->outputs().size(); }
+size_t romou_input_count(const romou_model* model) { return model == nullptr ? 0 : model->input_count(); }
+size_t romou_output_count(const romou_model* model) { return model == nullptr ? 0 : model->output_count(); }
 
 romou_status romou_input(const romou_model* model, size_t index, romou_tensor* tensor) {
-  return guarded([&] { romou::app::describe(given(model, "model")->inputs(), index, tensor); });
+  return guarded([&] { *given(tensor, "tensor") = given(model, "model")->input(index); });
 }
 
 romou_status romou_output(const romou_model* model, size_t index, romou_tensor* tensor) {
-  return guarded([&] { romou::app::describe(given(model, "model")->outputs(), index, tensor); });
+  return guarded([&] { *given(tensor, "tensor") = given(model, "model")->output(index); });
 }
 
 romou_status romou_reshape(romou_model* model, const char* input, const int64_t* shape, size_t rank) {

@@ -8,7 +8,9 @@
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/extra/json.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,6 +26,13 @@ namespace json = tvm::ffi::json;
 
 inline constexpr const char* kDescription = "model.json";
 inline constexpr int64_t kFormat = 2;
+// Far above what is exported: a damaged or forged file ends in a code, not in a full memory or stack.
+inline constexpr size_t kMostBytes = 64 << 20;
+inline constexpr int kMostDepth = 32;
+inline constexpr int64_t kMostScopes = 256, kMostElements = INT32_MAX;
+
+/// Device kinds of this runtime, by their DLPack device types.
+inline const std::map<std::string, DLDeviceType> kDeviceTypes = {{"cpu", kDLCPU}, {"opencl", kDLOpenCL}, {"vulkan", kDLVulkan}};
 
 struct FileInfo {
   size_t bytes;
@@ -37,17 +46,26 @@ struct Description {
   std::map<std::string, FileInfo> files;
 
   /// Return the content of a file. Raises ROMOU_DAMAGED unless it is what was exported.
-  std::string read(const Files& from, const std::string& name) const {
+  Content read(const Files& from, const std::string& name) const {
     const auto known = files.find(name);
     if (known == files.end()) throw Failure(ROMOU_DAMAGED, std::string(kDescription) + " does not name " + name);
-    std::string bytes = from.read(name);
-    if (bytes.size() != known->second.bytes) {
-      throw Failure(ROMOU_DAMAGED, name + " has " + std::to_string(bytes.size()) + " bytes, " + std::to_string(known->second.bytes) + " were exported; export the model again");
+    Content content = from.read(name, known->second.bytes);
+    if (content.bytes.size() != known->second.bytes) {
+      throw Failure(ROMOU_DAMAGED, name + " has " + std::to_string(content.bytes.size()) + " bytes, " + std::to_string(known->second.bytes) + " were exported; export the model again");
     }
-    if (adler32(bytes) != known->second.checksum) throw Failure(ROMOU_DAMAGED, name + " is not what was exported; export the model again");
-    return bytes;
+    if (adler32(content.bytes) != known->second.checksum) throw Failure(ROMOU_DAMAGED, name + " is not what was exported; export the model again");
+    return content;
   }
 };
+
+[[noreturn]] inline void refuse(const std::string& reason) { throw Failure(ROMOU_DAMAGED, std::string(kDescription) + ": " + reason + "; export the model again"); }
+
+/// Return an integer from `least` to `most`. Raises ROMOU_DAMAGED for any other.
+inline int64_t integer(const ffi::Any& value, const char* what, int64_t least, int64_t most) {
+  const int64_t number = value.cast<int64_t>();
+  if (number < least || number > most) refuse(std::string(what) + " is " + std::to_string(number) + ", allowed are " + std::to_string(least) + " to " + std::to_string(most));
+  return number;
+}
 
 inline ffi::Any field(const json::Object& object, const char* name) {
   const auto found = object.find(ffi::String(name));
@@ -55,98 +73,163 @@ inline ffi::Any field(const json::Object& object, const char* name) {
   return (*found).second;
 }
 
-inline std::string text(const json::Object& object, const char* name) { return field(object, name).cast<ffi::String>(); }
+inline std::string text(const json::Object& object, const char* name) {
+  std::string text = field(object, name).cast<ffi::String>();
+  if (text.find('\0') != std::string::npos) refuse(std::string(name) + " holds a NUL");
+  return text;
+}
+
+inline json::Array list(const json::Object& object, const char* name) { return field(object, name).cast<json::Array>(); }
+
+/// Return a row of integers, each from `least` to `most`. `count` 0: any number of them.
+inline std::vector<int64_t> integers(const ffi::Any& row, const char* what, size_t count, int64_t least, int64_t most) {
+  std::vector<int64_t> numbers;
+  for (const ffi::Any& number : row.cast<json::Array>()) numbers.push_back(integer(number, what, least, most));
+  if (count != 0 && numbers.size() != count) refuse(std::string(what) + " has " + std::to_string(numbers.size()) + " numbers, not " + std::to_string(count));
+  return numbers;
+}
+
+/// Return a place in a list.
+inline size_t place(int64_t number, size_t count, const char* what) {
+  if (number < 0 || static_cast<size_t>(number) >= count) refuse(std::string(what) + " has no number " + std::to_string(number));
+  return static_cast<size_t>(number);
+}
+
+inline std::string element_bytes_of(const ffi::Any& row, const char* what, size_t count) {
+  std::string bytes;
+  for (const int64_t byte : integers(row, what, 0, 0, UINT8_MAX)) bytes.push_back(static_cast<char>(byte));
+  if (bytes.size() != count) refuse(std::string(what) + " has " + std::to_string(bytes.size()) + " bytes, not " + std::to_string(count));
+  return bytes;
+}
 
 inline TensorInfo tensor_info(const json::Object& object) {
   TensorInfo info{text(object, "name"), text(object, "dtype"), text(object, "stored"), {}, {}, 0, {}};
   info.type = ffi::StringToDLDataType(info.stored);
-  std::vector<int64_t> shape;
-  for (const ffi::Any& side : field(object, "shape").cast<json::Array>()) shape.push_back(side.cast<int64_t>());
-  info = info.with_shape(std::move(shape));
-  if (object.count(ffi::String("value")) != 0) {
-    for (const ffi::Any& byte : field(object, "value").cast<json::Array>()) info.value.push_back(static_cast<char>(byte.cast<int64_t>()));
-  }
+  const int bits = info.type.bits;
+  const bool is_number = info.type.code == kDLInt || info.type.code == kDLUInt || info.type.code == kDLFloat || info.type.code == kDLBool;
+  if (!is_number || info.type.lanes != 1 || (bits != 8 && bits != 16 && bits != 32 && bits != 64)) refuse("no tensor is stored as " + info.stored);
+  info.reshape(integers(field(object, "shape"), "shape", 0, 0, INT32_MAX));
+  if (info.bytes / info.element_bytes() > kMostElements) refuse(info.name + " has more than " + std::to_string(kMostElements) + " elements");
+  if (object.count(ffi::String("value")) != 0) info.value = element_bytes_of(field(object, "value"), "value", info.bytes);
   return info;
 }
 
 inline std::vector<TensorInfo> tensor_infos(const json::Object& object, const char* name) {
   std::vector<TensorInfo> infos;
-  for (const ffi::Any& each : field(object, name).cast<json::Array>()) infos.push_back(tensor_info(each.cast<json::Object>()));
+  for (const ffi::Any& each : list(object, name)) infos.push_back(tensor_info(each.cast<json::Object>()));
   return infos;
 }
 
-inline ShapeSet shape_set(const json::Object& about) {
+inline Extent extent_of(const std::vector<int64_t>& row, size_t at) {
+  if (row[at + 2] < 1) refuse("a divisor is " + std::to_string(row[at + 2]));
+  return {row[at], row[at + 1], row[at + 2]};
+}
+
+inline std::vector<FreeAxis> free_axes(const json::Object& sizes, const char* name, const std::vector<TensorInfo>& tensors, size_t count) {
+  std::vector<FreeAxis> axes;
+  for (const ffi::Any& each : list(sizes, name)) {
+    const std::vector<int64_t> row = integers(each, name, 6, -INT32_MAX, INT32_MAX);
+    const size_t tensor = place(row[0], tensors.size(), name);
+    axes.push_back({tensor, place(row[1], tensors[tensor].shape.size(), "an axis"), place(row[2], count, "a size"), extent_of(row, 3)});
+  }
+  return axes;
+}
+
+/// Return tensors of one shape of the model, which are `whole` but for the shape.
+inline std::vector<TensorInfo> tensors_like(const std::vector<TensorInfo>& whole, const json::Object& shape, const char* name) {
+  std::vector<TensorInfo> tensors = tensor_infos(shape, name);
+  const auto is_same = [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name && a.stored == b.stored && a.shape.size() == b.shape.size(); };
+  if (!std::equal(tensors.begin(), tensors.end(), whole.begin(), whole.end(), is_same)) refuse(std::string("a shape has other ") + name);
+  return tensors;
+}
+
+inline Shape shape_of(const json::Object& about, const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs) {
+  Shape shape{text(about, "entry"), tensors_like(inputs, about, "inputs"), tensors_like(outputs, about, "outputs"), {}, {}, {}};
+  if (about.count(ffi::String("sizes")) == 0) return shape;
+  const json::Object sizes = field(about, "sizes").cast<json::Object>();
+  for (const ffi::Any& row : list(sizes, "bounds")) {
+    const std::vector<int64_t> bounds = integers(row, "bounds", 2, 0, INT32_MAX);
+    shape.bounds.emplace_back(bounds[0], bounds[1]);
+  }
+  shape.free_inputs = free_axes(sizes, "inputs", shape.inputs, shape.bounds.size());
+  shape.free_outputs = free_axes(sizes, "outputs", shape.outputs, shape.bounds.size());
+  return shape;
+}
+
+inline ShapeSet shape_set(const json::Object& about, const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs) {
   ShapeSet set;
-  const auto numbers = [](const ffi::Any& row) {
-    std::vector<int64_t> found;
-    for (const ffi::Any& number : row.cast<json::Array>()) found.push_back(number.cast<int64_t>());
-    return found;
-  };
-  const auto free_axes = [&](const json::Object& sizes, const char* name) {
-    std::vector<FreeAxis> axes;
-    for (const ffi::Any& row : field(sizes, name).cast<json::Array>()) {
-      const std::vector<int64_t> axis = numbers(row);
-      axes.push_back({size_t(axis.at(0)), size_t(axis.at(1)), size_t(axis.at(2)), {axis.at(3), axis.at(4), axis.at(5)}});
-    }
-    return axes;
-  };
-  for (const ffi::Any& each : field(about, "shapes").cast<json::Array>()) {
-    const json::Object shape = each.cast<json::Object>();
-    set.shapes.push_back({text(shape, "entry"), tensor_infos(shape, "inputs"), tensor_infos(shape, "outputs"), {}, {}, {}});
-    if (shape.count(ffi::String("sizes")) != 0) {
-      const json::Object sizes = field(shape, "sizes").cast<json::Object>();
-      for (const ffi::Any& row : field(sizes, "bounds").cast<json::Array>()) {
-        const std::vector<int64_t> bounds = numbers(row);
-        set.shapes.back().bounds.emplace_back(bounds.at(0), bounds.at(1));
-      }
-      set.shapes.back().free_inputs = free_axes(sizes, "inputs");
-      set.shapes.back().free_outputs = free_axes(sizes, "outputs");
-    }
-  }
+  for (const ffi::Any& each : list(about, "shapes")) set.shapes.push_back(shape_of(each.cast<json::Object>(), inputs, outputs));
   for (const auto& [name, bytes] : field(about, "padding").cast<json::Object>()) {
-    std::string& value = set.padding[name.cast<ffi::String>()];
-    for (const ffi::Any& byte : bytes.cast<json::Array>()) value.push_back(static_cast<char>(byte.cast<int64_t>()));
+    const std::string input = name.cast<ffi::String>();
+    for (const TensorInfo& each : inputs) {
+      if (each.name == input) set.padding[input] = element_bytes_of(bytes, "padding", each.element_bytes());
+    }
   }
-  for (const ffi::Any& row : field(about, "groups").cast<json::Array>()) {
-    const std::vector<int64_t> axes = numbers(row);
+  const auto axis_of = [](const std::vector<TensorInfo>& tensors, int64_t tensor, int64_t axis) {
+    const size_t at = place(tensor, tensors.size(), "the model");
+    return std::pair(at, place(axis, tensors[at].shape.size(), "an axis"));
+  };
+  for (const ffi::Any& row : list(about, "groups")) {
+    const std::vector<int64_t> axes = integers(row, "groups", 0, 0, INT32_MAX);
     set.groups.emplace_back();
-    for (size_t i = 0; i + 1 < axes.size(); i += 2) set.groups.back().emplace_back(axes[i], axes[i + 1]);
+    for (size_t i = 0; i + 1 < axes.size(); i += 2) set.groups.back().push_back(axis_of(inputs, axes[i], axes[i + 1]));
   }
-  for (const ffi::Any& row : field(about, "cuts").cast<json::Array>()) {
-    const std::vector<int64_t> cut = numbers(row);
-    set.cuts.push_back({size_t(cut.at(0)), size_t(cut.at(1)), size_t(cut.at(2)), size_t(cut.at(3)), {cut.at(4), cut.at(5), cut.at(6)}});
+  for (const ffi::Any& each : list(about, "cuts")) {
+    const std::vector<int64_t> row = integers(each, "cuts", 7, -INT32_MAX, INT32_MAX);
+    const auto [output, axis] = axis_of(outputs, row[0], row[1]);
+    const auto [input, input_axis] = axis_of(inputs, row[2], row[3]);
+    set.cuts.push_back({output, axis, input, input_axis, extent_of(row, 4)});
   }
   return set;
 }
 
 inline Variant variant_of(const json::Object& object) {
-  Variant variant{text(object, "name"), text(object, "kind"), text(object, "device"), text(object, "target"), {}, field(object, "device_type").cast<int64_t>(), field(object, "scopes").cast<int64_t>()};
-  for (const ffi::Any& word : field(object, "words").cast<json::Array>()) variant.words.push_back(word.cast<ffi::String>());
+  Variant variant{text(object, "name"), text(object, "kind"), text(object, "device"), text(object, "target"), {}, field(object, "device_type").cast<int64_t>(), integer(field(object, "scopes"), "scopes", 1, kMostScopes)};
+  if (variant.name.empty() || variant.name[0] == '.' || variant.name.find('/') != std::string::npos) refuse("the variant " + variant.name + " is no folder of the model");
+  // A newer Romou may have other kinds of devices. Its variants for them are left.
+  const auto known = kDeviceTypes.find(variant.kind);
+  if (known != kDeviceTypes.end() && known->second != variant.device_type) refuse("device_type of " + variant.kind + " is " + std::to_string(variant.device_type) + ", not " + std::to_string(known->second));
+  for (const ffi::Any& word : list(object, "words")) variant.words.push_back(word.cast<ffi::String>());
   return variant;
+}
+
+/// Raise ROMOU_DAMAGED unless the last entry of model.json is the checksum of the text before it, and the parser, which calls itself for each bracket,
+/// can read the text.
+inline void check_text(const std::string& content) {
+  const size_t end = std::min(content.rfind("\"checksum\""), content.size());
+  unsigned long long checksum = 0;
+  char brace = '\0', more = '\0';
+  const int found = std::sscanf(content.c_str() + end, "\"checksum\" : %10llu %c %c", &checksum, &brace, &more);
+  if (found != 2 || brace != '}' || adler32(std::string_view(content).substr(0, end)) != checksum) refuse("it is not what was exported");
+  bool is_quoted = false;
+  int depth = 0;
+  for (size_t i = 0; i < end; ++i) {
+    const char c = content[i];
+    if (c == '"') is_quoted = !is_quoted;
+    if (is_quoted && c == '\\') ++i;
+    if (!is_quoted && (c == '[' || c == '{') && ++depth > kMostDepth) refuse("it is nested more than " + std::to_string(kMostDepth) + " deep");
+    if (!is_quoted && (c == ']' || c == '}')) --depth;
+  }
 }
 
 /// Read model.json. Raises ROMOU_MISSING or ROMOU_DAMAGED.
 inline Description read_description(const Files& files) {
-  const std::string content = files.read(kDescription);
+  const std::string content = files.read(kDescription, kMostBytes).bytes;
   return failing_as(ROMOU_DAMAGED, kDescription, [&] {
+    check_text(content);
     const json::Object about = json::Parse(ffi::String(content)).cast<json::Object>();
     const int64_t format = field(about, "format").cast<int64_t>();
     if (format != kFormat) {
       throw Failure(ROMOU_DAMAGED, std::string(kDescription) + " is of format " + std::to_string(format) + ", this library reads " + std::to_string(kFormat) + "; export the model again");
     }
-    // The last entry is the checksum of the text before it.
-    const size_t end = content.rfind("\"checksum\"");
-    if (adler32(std::string_view(content).substr(0, end)) != static_cast<uint32_t>(field(about, "checksum").cast<int64_t>())) {
-      throw Failure(ROMOU_DAMAGED, std::string(kDescription) + " is not what was exported; export the model again");
-    }
     Description description;
     description.inputs = tensor_infos(about, "inputs");
     description.outputs = tensor_infos(about, "outputs");
-    if (about.count(ffi::String("shapes")) != 0) description.set = shape_set(about);
-    for (const ffi::Any& each : field(about, "variants").cast<json::Array>()) description.variants.push_back(variant_of(each.cast<json::Object>()));
+    if (about.count(ffi::String("shapes")) != 0) description.set = shape_set(about, description.inputs, description.outputs);
+    for (const ffi::Any& each : list(about, "variants")) description.variants.push_back(variant_of(each.cast<json::Object>()));
     for (const auto& [name, value] : field(about, "files").cast<json::Object>()) {
       const json::Object file = value.cast<json::Object>();
-      description.files[name.cast<ffi::String>()] = {static_cast<size_t>(field(file, "bytes").cast<int64_t>()), static_cast<uint32_t>(field(file, "checksum").cast<int64_t>())};
+      description.files[name.cast<ffi::String>()] = {static_cast<size_t>(integer(field(file, "bytes"), "bytes", 0, INT64_MAX)), static_cast<uint32_t>(integer(field(file, "checksum"), "checksum", 0, UINT32_MAX))};
     }
     return description;
   });

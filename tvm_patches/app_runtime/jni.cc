@@ -4,24 +4,27 @@
 #include <jni.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "java_text.h"
 #include "romou.h"
 
 namespace {
 
+/// Return a text as a Java string, or null with a pending exception.
+jstring java_text(JNIEnv* env, const char* text) {
+  const std::u16string wide = romou::app::utf16_of(text);
+  return env->NewString(reinterpret_cast<const jchar*>(wide.data()), static_cast<jsize>(wide.size()));
+}
+
 /// Throw dev.romou.ModelException unless `status` is ROMOU_OK. Return whether it is.
 bool check(JNIEnv* env, romou_status status) {
   if (status == ROMOU_OK) return true;
-  // The text may hold any bytes; NewStringUTF takes UTF-8 of Java's kind only.
-  char text[1024];
-  size_t length = 0;
-  for (const char* from = romou_error(); *from != '\0' && length + 1 < sizeof text; ++from) text[length++] = static_cast<unsigned char>(*from) < 0x80 ? *from : '?';
-  text[length] = '\0';
   const jclass type = env->FindClass("dev/romou/ModelException");
   if (type == nullptr) return false;  // the JVM throws its own error
   const jmethodID constructor = env->GetMethodID(type, "<init>", "(ILjava/lang/String;)V");
-  const jstring message = env->NewStringUTF(text);
+  const jstring message = java_text(env, romou_error());
   if (constructor != nullptr && message != nullptr) env->Throw(static_cast<jthrowable>(env->NewObject(type, constructor, static_cast<jint>(status), message)));
   return false;
 }
@@ -29,18 +32,17 @@ bool check(JNIEnv* env, romou_status status) {
 /// A Java string as UTF-8, or null.
 class Text {
  public:
-  Text(JNIEnv* env, jstring from) : env_(env), from_(from), text_(from == nullptr ? nullptr : env->GetStringUTFChars(from, nullptr)) {}
-  ~Text() {
-    if (text_ != nullptr) env_->ReleaseStringUTFChars(from_, text_);
+  Text(JNIEnv* env, jstring from) : is_null_(from == nullptr) {
+    if (is_null_) return;
+    std::u16string wide(static_cast<size_t>(env->GetStringLength(from)), u'\0');
+    env->GetStringRegion(from, 0, static_cast<jsize>(wide.size()), reinterpret_cast<jchar*>(wide.data()));
+    text_ = romou::app::utf8_of(wide);
   }
-  Text(const Text&) = delete;
-  Text& operator=(const Text&) = delete;
-  operator const char*() const { return text_; }
+  operator const char*() const { return is_null_ ? nullptr : text_.c_str(); }
 
  private:
-  JNIEnv* env_;
-  jstring from_;
-  const char* text_;
+  bool is_null_;
+  std::string text_;
 };
 
 romou_model* model_of(jlong handle) { return reinterpret_cast<romou_model*>(handle); }
@@ -71,7 +73,7 @@ JNIEXPORT jobjectArray JNICALL Java_dev_romou_Native_tensors(JNIEnv* env, jclass
     if (!check(env, (is_input ? romou_input : romou_output)(model_of(handle), index, &tensor))) return nullptr;
     const std::vector<jlong> sides(tensor.shape, tensor.shape + tensor.rank);
     const jlongArray shape = env->NewLongArray(static_cast<jsize>(sides.size()));
-    const jstring name = env->NewStringUTF(tensor.name), dtype = env->NewStringUTF(tensor.stored);
+    const jstring name = java_text(env, tensor.name), dtype = java_text(env, tensor.stored);
     if (shape == nullptr || name == nullptr || dtype == nullptr) return nullptr;
     env->SetLongArrayRegion(shape, 0, static_cast<jsize>(sides.size()), sides.data());
     const jobject made = env->NewObject(type, constructor, name, dtype, shape, static_cast<jint>(tensor.bytes));
@@ -102,6 +104,6 @@ JNIEXPORT void JNICALL Java_dev_romou_Native_get(JNIEnv* env, jclass, jlong hand
   check(env, romou_get(model_of(handle), name, env->GetDirectBufferAddress(buffer), static_cast<size_t>(env->GetDirectBufferCapacity(buffer))));
 }
 
-JNIEXPORT jstring JNICALL Java_dev_romou_Native_about(JNIEnv* env, jclass, jlong handle) { return env->NewStringUTF(romou_about(model_of(handle))); }
+JNIEXPORT jstring JNICALL Java_dev_romou_Native_about(JNIEnv* env, jclass, jlong handle) { return java_text(env, romou_about(model_of(handle))); }
 
 }  // extern "C"

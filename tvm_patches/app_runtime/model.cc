@@ -21,13 +21,30 @@ ffi::Any call(const std::string& name, Args&&... args) {
   return ffi::Function::GetGlobalRequired(name)(std::forward<Args>(args)...);
 }
 
+/// Load the runtimes of all device kinds, and return for each why it cannot be loaded, or "". They register functions in a table of TVM that has no
+/// lock, so this comes before any other call of TVM.
+const std::map<std::string, std::string>& load_runtimes() {
+  static const std::map<std::string, std::string> loaded = [] {
+    // A wheel's device runtime names no libraries that it needs. If this one was loaded privately, as a JVM does, it would not find them.
+    for (const char* needed : {"libtvm_ffi.so", "libtvm_runtime.so"}) dlopen(needed, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+    std::map<std::string, std::string> reasons;
+    for (const auto& [kind, type] : kDeviceTypes) {
+      const std::string library = "libtvm_runtime_" + kind + ".so";
+      // In a process of Python, Romou's package may have loaded its own, and a second one would end the process.
+      const bool is_here = type == kDLCPU || ffi::Function::GetGlobal("romou." + kind + ".devices").has_value();
+      reasons[kind] = is_here || dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr ? "" : dlerror();
+    }
+    return reasons;
+  }();
+  return loaded;
+}
+
 /// Return the devices of a kind. Raises if its runtime or its driver is missing.
 std::vector<Device> devices_of(const std::string& kind) {
+  const auto runtime = load_runtimes().find(kind);
+  if (runtime == load_runtimes().end()) throw Failure(ROMOU_MISSING, "this library has no devices of that kind");
+  if (!runtime->second.empty()) throw Failure(ROMOU_MISSING, runtime->second);
   if (kind == kCpu) return {{kind, kCpu, kCpu, 0}};
-  // A wheel's device runtime names no libraries that it needs. If this one was loaded privately, as a JVM does, it would not find them.
-  for (const char* needed : {"libtvm_ffi.so", "libtvm_runtime.so"}) dlopen(needed, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
-  const std::string library = "libtvm_runtime_" + kind + ".so";
-  if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) throw Failure(ROMOU_MISSING, dlerror());
   std::vector<Device> devices;
   for (const ffi::Any& each : json::Parse(call("romou." + kind + ".devices").cast<ffi::String>()).cast<json::Array>()) {
     const json::Object facts = each.cast<json::Object>();
@@ -44,7 +61,7 @@ double ms_since(std::chrono::steady_clock::time_point start) { return std::chron
 
 }  // namespace
 
-Model::Model(Files& files, const romou_options& options) : description_(read_description(files)) {
+Model::Model(Files& files, const romou_options& options) : description_((load_runtimes(), read_description(files))) {
   const std::vector<Candidate> all = candidates(options);
   Failure last(ROMOU_NO_DEVICE, "no device here runs the model");
   for (const Candidate& candidate : all) {
@@ -113,11 +130,11 @@ void Model::open(const Candidate& candidate, Files& files, const romou_options& 
   device_ = {static_cast<DLDeviceType>(candidate.variant->device_type), candidate.device.index};
   auto start = std::chrono::steady_clock::now();
   const std::string kernels_name = folder + "model.so";
-  const std::string kernels = description_.read(files, kernels_name);
-  std::string weights = description_.read(files, folder + "weights.bin");
+  const OpenFile kernels = open_library(kernels_name, description_.read(files, kernels_name));
+  std::string weights = description_.read(files, folder + "weights.bin").bytes;
   library_ = failing_as(ROMOU_DAMAGED, folder + "weights.bin", [&] { return call("ffi.Module.load_from_bytes.relax.VMExecutable", ffi::Bytes(std::move(weights))).cast<ffi::Module>(); });
   failing_as(ROMOU_DAMAGED, kernels_name, [&] {
-    (*library_)->ImportModule(call("ffi.Module.load_from_file.so", ffi::String(files.path_of_library(kernels_name, kernels)), ffi::String("so")).cast<ffi::Module>());
+    (*library_)->ImportModule(call("ffi.Module.load_from_file.so", ffi::String(kernels.path()), ffi::String("so")).cast<ffi::Module>());
   });
   note_time("read", ms_since(start));
   failing_as(ROMOU_FAILED, "the device failed", [&] {
@@ -177,9 +194,17 @@ size_t Model::place_of(const std::vector<TensorInfo>& tensors, const char* what,
   throw Failure(ROMOU_INVALID, "the model has no " + std::string(what) + " " + name + "; it has " + names);
 }
 
-void Model::set(const std::string& input, const void* data, size_t bytes) {
-  const size_t place = place_of(inputs(), "input", input, bytes);
+romou_tensor Model::described(const std::vector<TensorInfo>& tensors, size_t index) const {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (index >= tensors.size()) throw Failure(ROMOU_INVALID, "there is no number " + std::to_string(index) + " of " + std::to_string(tensors.size()));
+  const TensorInfo& info = tensors[index];
+  const std::vector<int64_t>& shape = *described_shapes_.insert(info.shape).first;
+  return {info.name.c_str(), info.dtype.c_str(), info.stored.c_str(), shape.data(), shape.size(), info.bytes};
+}
+
+void Model::set(const std::string& input, const void* data, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t place = place_of(inputs(), "input", input, bytes);
   check_unmapped(input);
   if (has_shapes()) {
     given_[place].assign(static_cast<const char*>(data), bytes);
@@ -199,8 +224,7 @@ void Model::reshape(const std::string& input, std::vector<int64_t> shape) {
   if (found == known.end()) throw Failure(ROMOU_INVALID, "the model has no input " + input);
   if (shape == found->shape) return;
   if (!has_shapes()) throw Failure(ROMOU_INVALID, "the model has one shape: " + ShapeSet::text(known));
-  if (std::any_of(shape.begin(), shape.end(), [](int64_t side) { return side < 0 || side > INT32_MAX; })) throw Failure(ROMOU_INVALID, "input " + input + ": a side is negative or too large");
-  *found = found->with_shape(std::move(shape));
+  failing_as(ROMOU_INVALID, "input " + input, [&] { found->reshape(std::move(shape)); });
   is_set_[static_cast<size_t>(found - known.begin())] = false;
 }
 
@@ -236,7 +260,10 @@ void Model::start() {
     const Shape& shape = description_.set.choose(inputs());
     failing_as(ROMOU_FAILED, "the inputs", [&] { input_tensors_ = padded_inputs(shape); });
     sizes_ = shape.sizes_in(inputs());
-    description_.outputs = description_.set.outputs_of(shape, inputs());
+    failing_as(ROMOU_DAMAGED, "the outputs", [&] {
+      std::vector<std::vector<int64_t>> shapes = description_.set.output_shapes(shape, inputs());
+      for (size_t i = 0; i < shapes.size(); ++i) description_.outputs[i].reshape(std::move(shapes[i]));
+    });
     entry_ = (*machine_)->GetFunction(shape.entry).value();
   }
   failing_as(ROMOU_FAILED, "the run failed", [&] {
@@ -264,8 +291,8 @@ void Model::wait() {
 }
 
 void Model::get(const std::string& output, void* data, size_t bytes) {
-  const size_t place = place_of(outputs(), "output", output, bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t place = place_of(outputs(), "output", output, bytes);
   if (output_tensors_.empty()) throw Failure(ROMOU_INVALID, "the model has not run yet");
   failing_as(ROMOU_FAILED, "output " + output, [&] {
     const DLTensor* tensor = output_tensors_.at(place).GetDLTensorPtr();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,11 @@ class Model {
   /// Open the variant that suits a device best. If it does not start, the next one is tried.
   Model(Files& files, const romou_options& options);
 
-  const std::vector<TensorInfo>& inputs() const { return description_.inputs; }
-  const std::vector<TensorInfo>& outputs() const { return description_.outputs; }
+  size_t input_count() const { return inputs().size(); }
+  size_t output_count() const { return outputs().size(); }
+  /// Describe an input or an output as it is now. What the description points to lives as long as the model.
+  romou_tensor input(size_t index) const { return described(inputs(), index); }
+  romou_tensor output(size_t index) const { return described(outputs(), index); }
   /// Give an input of a model of several shapes a shape. Its outputs have theirs when a run is started.
   void reshape(const std::string& input, std::vector<int64_t> shape);
   const std::string& about() const { return about_; }
@@ -61,6 +65,9 @@ class Model {
   void start_machine(const Candidate& candidate);
   void make_inputs();
   std::vector<ffi::Tensor> padded_inputs(const Shape& shape);
+  const std::vector<TensorInfo>& inputs() const { return description_.inputs; }
+  const std::vector<TensorInfo>& outputs() const { return description_.outputs; }
+  romou_tensor described(const std::vector<TensorInfo>& tensors, size_t index) const;
   bool has_shapes() const { return !description_.set.shapes.empty(); }
   void note_time(const char* step, double ms);
   void check_unmapped(const std::string& name) const;
@@ -83,7 +90,9 @@ class Model {
   std::vector<int64_t> sizes_;  ///< the sizes at run time of the last run, or none
   std::vector<bool> is_set_, is_mappable_;
   std::map<std::string, Mapping> mappings_;
-  std::mutex mutex_;
+  // Held by whatever reads or changes shapes and tensors. Texts of the description never change.
+  mutable std::mutex mutex_;
+  mutable std::set<std::vector<int64_t>> described_shapes_;
 };
 
 }  // namespace romou::app

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,12 +27,16 @@ struct TensorInfo {
   std::string value;  ///< the only value that an input can have, or empty
 
   size_t element_bytes() const { return (type.bits * type.lanes + 7) / 8; }
-  TensorInfo with_shape(std::vector<int64_t> other) const {
-    TensorInfo info = *this;
-    info.shape = std::move(other);
-    info.bytes = element_bytes();
-    for (const int64_t side : info.shape) info.bytes *= static_cast<size_t>(side);
-    return info;
+
+  /// Take another shape. Texts stay where they are. Raises std::out_of_range if a side is negative or no int32, or no memory is so large.
+  void reshape(std::vector<int64_t> other) {
+    size_t whole = element_bytes();
+    for (const int64_t side : other) {
+      if (side < 0 || side > INT32_MAX) throw std::out_of_range("a side is " + std::to_string(side) + ", allowed are 0 to " + std::to_string(INT32_MAX));
+      if (__builtin_mul_overflow(whole, static_cast<size_t>(side), &whole)) throw std::out_of_range("the shape has too many elements");
+    }
+    shape = std::move(other);
+    bytes = whole;
   }
 };
 
@@ -68,22 +73,24 @@ struct Shape {
     for (size_t place = 0; place < bounds.size(); ++place) {
       if (sizes[place] < bounds[place].first || sizes[place] > bounds[place].second) return {};
     }
-    const std::vector<TensorInfo> wanted = at(inputs, free_inputs, sizes);
+    const std::vector<std::vector<int64_t>> wanted = shapes_at(inputs, free_inputs, sizes);
     for (size_t i = 0; i < given.size(); ++i) {
-      if (given[i].shape != wanted[i].shape) return {};
+      if (given[i].shape != wanted[i]) return {};
     }
     return sizes;
   }
 
-  /// Return tensors at sizes at run time.
-  static std::vector<TensorInfo> at(std::vector<TensorInfo> tensors, const std::vector<FreeAxis>& axes, const std::vector<int64_t>& sizes) {
-    if (sizes.empty()) return tensors;
-    std::vector<std::vector<int64_t>> sides;
-    for (const TensorInfo& tensor : tensors) sides.push_back(tensor.shape);
-    for (const FreeAxis& each : axes) sides[each.tensor][each.axis] = 1;
-    for (const FreeAxis& each : axes) sides[each.tensor][each.axis] *= each.extent.of(sizes[each.place]);
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = tensors[i].with_shape(std::move(sides[i]));
-    return tensors;
+  /// Return the shapes of tensors at sizes at run time. A side that is negative or no int32 is -1.
+  static std::vector<std::vector<int64_t>> shapes_at(const std::vector<TensorInfo>& tensors, const std::vector<FreeAxis>& axes, const std::vector<int64_t>& sizes) {
+    std::vector<std::vector<int64_t>> shapes;
+    for (const TensorInfo& tensor : tensors) shapes.push_back(tensor.shape);
+    if (sizes.empty()) return shapes;
+    for (const FreeAxis& each : axes) shapes[each.tensor][each.axis] = 1;
+    for (const FreeAxis& each : axes) {
+      int64_t &side = shapes[each.tensor][each.axis], extent = each.extent.of(sizes[each.place]);
+      if (side < 0 || extent < 0 || __builtin_mul_overflow(side, extent, &side) || side > INT32_MAX) side = -1;
+    }
+    return shapes;
   }
 };
 
@@ -131,15 +138,11 @@ struct ShapeSet {
     return *found;
   }
 
-  /// Return the outputs of a run of `shape` for these inputs.
-  std::vector<TensorInfo> outputs_of(const Shape& shape, const std::vector<TensorInfo>& given) const {
-    std::vector<TensorInfo> outputs = Shape::at(shape.outputs, shape.free_outputs, shape.sizes_in(given));
-    for (const Cut& cut : cuts) {
-      std::vector<int64_t> sides = outputs[cut.output].shape;
-      sides[cut.axis] = cut.extent.of(given[cut.input].shape[cut.input_axis]);
-      outputs[cut.output] = outputs[cut.output].with_shape(sides);
-    }
-    return outputs;
+  /// Return the shapes of the outputs of a run of `shape` for these inputs.
+  std::vector<std::vector<int64_t>> output_shapes(const Shape& shape, const std::vector<TensorInfo>& given) const {
+    std::vector<std::vector<int64_t>> shapes = Shape::shapes_at(shape.outputs, shape.free_outputs, shape.sizes_in(given));
+    for (const Cut& cut : cuts) shapes[cut.output][cut.axis] = cut.extent.of(given[cut.input].shape[cut.input_axis]);
+    return shapes;
   }
 
   static std::string text(const std::vector<TensorInfo>& inputs) {

@@ -118,10 +118,7 @@ def import_onnx(
     try:
         return imported_with(imported, on_host)
     except ModelError as error:
-        with_host_nodes = with_more_on_host(imported)
-        if with_host_nodes is None:
-            raise error
-        return with_host_nodes
+        return with_more_on_host(imported, error)
 
 
 def import_alone(model: onnx.ModelProto) -> ImportedModel:

@@ -19,6 +19,7 @@ from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.onnx_graph import shapes_of, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.compiler.frontend.wide_nodes import wide_nodes
 
 logger = logging.getLogger("romou")
 
@@ -93,8 +94,8 @@ class Layer:
 
     @property
     def overflows(self) -> bool:
-        """Return whether the output exceeds fp16's range."""
-        return not self.magnitude <= FP16_MAX
+        """Return whether finite elements exceed fp16's range. fp16 has infinity."""
+        return FP16_MAX < self.magnitude < np.inf
 
 
 def fp32_nodes(
@@ -102,7 +103,7 @@ def fp32_nodes(
 ) -> frozenset[str]:
     """Return the first outputs of the nodes of a folded model that stay fp32: nodes on the host, and for "mixed" more.
 
-    For "float16", overflow is logged as a warning if onnxruntime can run the model.
+    For "float16", these are nodes that overflow and their readers, with a warning, if onnxruntime can run the model.
 
     Raises
     ------
@@ -125,12 +126,15 @@ def fp32_nodes(
         ]
         return _sensitive(check, _Check(model, others), kept)
     try:
-        _warn_of_overflow(
-            [layer for layer in check.ranges() if layer.output not in kept], is_calibrated=bool(precision.calibration)
-        )
+        over = [layer for layer in _overflowing(check, kept) if layer.output not in kept]
     except ModelError as error:
         logger.warning("%s, so overflow of fp16 is not looked for", error.message)
-    return kept
+        return kept
+    if not over:
+        return kept
+    in_fp32 = kept | _LayerGraph(model).with_readers({layer.output for layer in over})
+    _warn_of_overflow(over, len(in_fp32 - kept), is_calibrated=bool(precision.calibration))
+    return in_fp32
 
 
 def fp16_error(
@@ -160,17 +164,47 @@ def _varied(sample: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray
     }
 
 
-def _warn_of_overflow(layers: list[Layer], *, is_calibrated: bool) -> None:
-    over = [layer for layer in layers if layer.overflows]
-    if over:
-        names = ", ".join(f"{layer.name}: {layer.magnitude:.2e}" for layer in over[:_SHOWN])
-        more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
-        which = "the calibration inputs" if is_calibrated else "random inputs"
-        text = (
-            "fp16 ends at %.0f; on %s these layers give larger numbers: %s%s. precision='mixed' (--precision mixed)"
-            " keeps them in fp32"
-        )
-        logger.warning(text, FP16_MAX, which, names, more)
+def _overflowing(check: _Check, kept: AbstractSet[str], others: _Check | None = None) -> list[Layer]:
+    """Return the layers that overflow in fp16, but not the masks that are clamped to its range.
+
+    others: the model on other inputs.
+    """
+    clamped = wide_nodes(check.model).clamped - kept
+    more = check.ranges() if others is None else others.ranges()
+    layers = [
+        replace(layer, magnitude=float(np.fmax(layer.magnitude, other.magnitude)))
+        for layer, other in zip(check.ranges(), more, strict=True)
+    ]
+    return [layer for layer in layers if layer.overflows and layer.output not in clamped]
+
+
+def _warn_of_overflow(over: Sequence[Layer], count: int, *, is_calibrated: bool) -> None:
+    """Say which layer overflows first and which one most. count: layers that become fp32."""
+    largest = max(over, key=lambda layer: layer.magnitude)
+    most = f", {largest.name} {largest.magnitude:.2e}" if largest is not over[0] else ""
+    which = "the calibration inputs" if is_calibrated else "random inputs"
+    text = (
+        "fp16 ends at %.0f and %s reaches %.2e on %s%s: %d layers, those that overflow and those that read them, stay"
+        " fp32"
+    )
+    logger.warning(text, FP16_MAX, over[0].name, over[0].magnitude, which, most, count)
+
+
+def format_error(
+    model: onnx.ModelProto, kept: AbstractSet[str], inputs: Mapping[str, np.ndarray], limit: float
+) -> tuple[float, Layer | None]:
+    """Return the error that storing tensors as fp16 alone gives a model's worst output, and the first layer above it.
+
+    model: the folded model before its conversion.
+    kept: first outputs of the nodes in fp32.
+
+    Raises
+    ------
+    ModelError
+        onnxruntime cannot run the model.
+    """
+    error, layers = _Check(model, [inputs]).errors(kept)
+    return error, next((layer for layer in layers if not layer.error <= limit), None)
 
 
 def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset[str]:
@@ -185,7 +219,7 @@ def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset
         for layer, other in zip(check.ranges(), others.ranges(), strict=True)
     ]
     graph = _LayerGraph(check.model)
-    needed = kept | graph.with_readers({layer.output for layer in ranges if layer.overflows})
+    needed = kept | graph.with_readers({layer.output for layer in _overflowing(check, kept, others)})
     error, layers = check.errors(needed)
     if not max(error, others.errors(needed)[0]) <= _ROUNDED:
         needed |= _worst_layers(check, others, needed, graph, layers)

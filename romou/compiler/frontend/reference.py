@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper
 
-from romou.base.errors import first_line
+from romou.base.errors import ModelError, first_line
+from romou.compiler.frontend.onnx_graph import captured, free_prefix, replace_nodes, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.compiler.frontend.wide_nodes import MOVES
 
 logger = logging.getLogger("romou")
 
@@ -18,24 +21,34 @@ logger = logging.getLogger("romou")
 def run_onnxruntime(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, is_optimized: bool = True
 ) -> list[np.ndarray] | None:
-    """Return the outputs in graph order, or log a warning and return None if onnxruntime cannot run the model.
+    """Return the outputs in graph order, or log a warning and return None if onnxruntime cannot run the model."""
+    try:
+        return reference_outputs(model, inputs, is_optimized=is_optimized)
+    except ModelError as error:
+        logger.warning("%s", error.message)
+        return None
+
+
+def reference_outputs(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, is_optimized: bool = True
+) -> list[np.ndarray]:
+    """Return the outputs in graph order. Raise ModelError with the reason if onnxruntime cannot run the model.
 
     is_optimized: whether onnxruntime may rewrite the graph.
     """
     # onnxruntime 1.32 crashes when it inlines nested branches of constant conditions.
     is_optimized = is_optimized and not any(node.op_type == "If" for node in model.graph.node)
     try:
-        session = cpu_session(model, is_optimized=is_optimized, log_severity=3)
+        session = cpu_session(model, is_optimized=is_optimized)
         return [np.asarray(output) for output in session.run(None, dict(inputs))]
     except Exception as error:  # onnxruntime's exceptions share no base class
-        logger.warning("onnxruntime cannot run this model, so its outputs are not checked: %s", first_line(error))
-        return None
+        raise ModelError(f"onnxruntime cannot run this model: {first_line(error)}") from error
 
 
 def time_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, repeat: int = 5) -> float | None:
     """Return the median milliseconds of a run on this machine's CPU, or None if onnxruntime cannot run the model."""
     try:
-        session, given, times = cpu_session(model), dict(inputs), []
+        session, given, times = cpu_session(model, is_exact=False), dict(inputs), []
         for _ in range(1 + repeat):
             begin = time.perf_counter()
             session.run(None, given)
@@ -65,16 +78,17 @@ def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
     return float(difference / scale)
 
 
-# Relative change of the inputs in `uncertainties`, to find cancellation: a few units in the last place of fp32.
-_NUDGE = 4 * float(np.finfo(np.float32).eps)
-# The same for models that quantize at run time: rounding to the other side changes a number by a whole step, and the
-# scales of all later layers. Each layer adds errors of a few units in the last place. A larger change of the input has
-# the same effect.
-_NUDGE_ACROSS_STEPS = 256 * float(np.finfo(np.float32).eps)
+# Rounding errors that `uncertainties` adds to each tensor, in units in the last place of fp32, and its number of runs.
+_ULPS, _RUNS = 16, 2
 _QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
-# Outputs may differ from onnxruntime's by this many times the median difference of two of onnxruntime's runs, and of
-# models that quantize at run time by this many times the root mean square.
-_OF_MEDIAN, _OF_RMS = 16, 2
+# Operators that jump although they read and write floats.
+_JUMPING = frozenset({"Ceil", "Floor", "Hardmax", "Mod", "Round", "Sign", "ThresholdedRelu"})
+# Operators that choose or move elements, and so have no rounding error. Others jump if they write integers.
+_EXACT = MOVES | _JUMPING | {
+    "Abs", "Cast", "Clip", "Compress", "Constant", "DepthToSpace", "Dropout", "GatherElements", "GatherND",
+    "GlobalMaxPool", "Max", "MaxPool", "Min", "Neg", "Range", "ReduceMax", "ReduceMin", "Relu", "ScatterElements",
+    "ScatterND", "SpaceToDepth", "TopK", "Where",
+}  # fmt: skip
 
 
 def quantizes_at_run_time(model: onnx.ModelProto) -> bool:
@@ -82,30 +96,85 @@ def quantizes_at_run_time(model: onnx.ModelProto) -> bool:
     return any(node.op_type in _QUANTIZING for node in model.graph.node)
 
 
+def has_steps(model: onnx.ModelProto) -> bool:
+    """Return whether a rounding error may change an element by any amount: floats become integers, or are compared."""
+    floats = _floats(model)
+    outputs = {name for name, kind in types_of(model.graph).items() if kind.tensor_type.elem_type != TensorProto.FLOAT}
+    return any(
+        node.op_type in _JUMPING
+        or (
+            node.op_type not in ("Shape", "Size")
+            and not floats.isdisjoint(node.input)
+            and not outputs.isdisjoint(node.output)
+        )
+        for node in model.graph.node
+    )
+
+
+def _floats(model: onnx.ModelProto) -> set[str]:
+    return {name for name, kind in types_of(model.graph).items() if kind.tensor_type.elem_type == TensorProto.FLOAT}
+
+
 def uncertainties(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]
-) -> list[float]:
-    """Return the root mean square by which each output may differ from onnxruntime's, as onnxruntime does from itself.
+) -> list[np.ndarray | None]:
+    """Return by how much the reference itself is uncertain: an array of the shape of each output.
 
-    onnxruntime runs without graph optimization, and on inputs that differ in their last places. The median of the
-    elements' differences counts, because a few elements beside a threshold may differ by any amount. If the model
-    quantizes at run time, inputs differ more, and the root mean square counts. For integers the result is 0.
+    The model runs twice more, without graph optimization, with a random rounding error of up to 16 units in the last
+    place on each input and on each result that is rounded. An element's uncertainty is its larger difference from
+    `reference`. It is None for outputs of integers, or if onnxruntime cannot run the model so.
     """
-    rng = np.random.default_rng(0)
-    has_steps = quantizes_at_run_time(model)
-    nudge, factor = (_NUDGE_ACROSS_STEPS, _OF_RMS) if has_steps else (_NUDGE, _OF_MEDIAN)
-    nudged = {
-        name: (value * (1 + nudge * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
-        if value.dtype == np.float32
-        else value
-        for name, value in inputs.items()
-    }
-    allowed = [0.0] * len(reference)
-    for arrays, is_optimized in ((inputs, False), (nudged, True)):
-        outputs = run_onnxruntime(model, arrays, is_optimized=is_optimized)
-        for i, (output, expected) in enumerate(zip(outputs or (), reference, strict=False)):
-            if expected.dtype.kind == "f" and expected.size and output.shape == expected.shape:
-                differences = np.abs(output.astype(np.float64) - expected.astype(np.float64))
-                spread = float(np.sqrt(np.mean(np.square(differences))) if has_steps else np.median(differences))
-                allowed[i] = max(allowed[i], factor * spread) if np.isfinite(spread) else allowed[i]
-    return allowed
+    largest: list[np.ndarray | None] = [None] * len(reference)
+    try:
+        session = cpu_session(with_rounding_errors(model), is_optimized=False)
+        runs = [session.run(None, dict(inputs)) for _ in range(_RUNS)]
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        logger.info("the reference's uncertainty is not known: %s", first_line(error))
+        return largest
+    for outputs in runs:
+        for i, (output, expected) in enumerate(zip(outputs, reference, strict=True)):
+            array = np.asarray(output)
+            if expected.dtype.kind == "f" and array.shape == expected.shape:
+                with np.errstate(invalid="ignore"):
+                    difference = np.abs(array.astype(np.float64) - expected.astype(np.float64))
+                difference = np.where(np.isfinite(difference), difference, 0)
+                known = largest[i]
+                largest[i] = difference if known is None else np.maximum(known, difference)
+    return largest
+
+
+def with_rounding_errors(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with a random relative error on each fp32 tensor that depends on its inputs and is rounded.
+
+    y = Op(x)   ->   y = Op(x) * RandomUniformLike(Op(x), 1 - 16 ulp, 1 + 16 ulp)
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph, prefix, floats = result.graph, free_prefix(result.graph, "rounded"), _floats(model)
+    weights = {tensor.name for tensor in graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    step = _ULPS * float(np.finfo(np.float32).eps)
+
+    def add_error(name: str, target: str) -> None:
+        factor, seed = f"{prefix}/{name}/error", float(len(nodes) + 1)
+        nodes.append(helper.make_node("RandomUniformLike", [name], [factor], low=1 - step, high=1 + step, seed=seed))
+        nodes.append(helper.make_node("Mul", [name, factor], [target]))
+
+    moved = {value.name for value in graph.input if value.name in floats - weights}
+    for name in sorted(moved):
+        add_error(name, f"{prefix}/{name}")
+    # Shapes and what follows from them alone are exact.
+    variable = {value.name for value in graph.input} - weights
+    for node in graph.node:
+        reads = {*node.input, *captured(node)}
+        node.input[:] = [f"{prefix}/{name}" if name in moved else name for name in node.input]
+        nodes.append(node)
+        if reads.isdisjoint(variable) or node.op_type in ("Shape", "Size"):
+            continue
+        variable.update(name for name in node.output if name)
+        for i, name in enumerate(node.output):
+            if name in floats and node.op_type not in _EXACT:
+                node.output[i] = f"{prefix}/{name}"
+                add_error(node.output[i], name)
+    replace_nodes(graph, nodes)
+    return result

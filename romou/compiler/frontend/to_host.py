@@ -20,13 +20,23 @@ from romou.compiler.frontend.to_relax import to_relax
 _MOST_SEARCHES = 8
 
 
-def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
+def with_more_on_host(imported: ImportedModel, error: ModelError) -> ImportedModel:
     """Return a model that cannot be imported unchanged, with a minimal set of its nodes on the host.
 
     The candidates are nodes that cannot be imported separately, then nodes of unknown shapes, then, one by one, the
-    first node whose import fails. Before all of them, nodes that fail in fp16 are tried in fp32. Return None if
-    onnxruntime rejects the nodes.
+    first node whose import fails. Before all of them, nodes that fail in fp16 are tried in fp32.
+
+    error: of the import. It is raised again, with the reason of the first candidates, if onnxruntime rejects all.
     """
+    rejected: list[ModelError] = []
+
+    def attempt(on_host: Set[int]) -> ImportedModel | None:
+        try:
+            return imported_with(imported, frozenset(on_host))
+        except ModelError as problem:
+            rejected.append(problem)
+            return None
+
     nodes, values = imported.folded.graph.node, Values(imported.folded)
     failing, unknown = set(imported.on_host), set[int]()
     importable: dict[bytes, bool] = {}
@@ -42,18 +52,19 @@ def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
         with contextlib.suppress(ModelError):
             return in_fp32(imported, {first_output(nodes[i]) for i in failing})
     for chosen in (failing, failing | unknown):
-        with contextlib.suppress(ModelError):
-            return imported_with(imported, frozenset(chosen))
+        if (found := attempt(chosen)) is not None:
+            return found
     for _ in range(_MOST_SEARCHES):
         at = first_failing(len(nodes), lambda count: not _can_split(imported.folded, count, values, failing))
         if at in failing:
             break
         failing.add(at)
-        with contextlib.suppress(ModelError):
-            return imported_with(imported, frozenset(failing))
-    with contextlib.suppress(ModelError):
-        return imported_with(imported, frozenset(range(len(nodes))))
-    return None
+        if (found := attempt(failing)) is not None:
+            return found
+    if (found := attempt({*range(len(nodes))})) is not None:
+        return found
+    reason = next((f"; on the host: {each.message}" for each in rejected if each.message != error.message), "")
+    raise ModelError(f"{error.message}{reason}", hint=error.hint, **error.fields) from error
 
 
 def with_nodes_on_host(imported: ImportedModel, names: Collection[str]) -> ImportedModel:

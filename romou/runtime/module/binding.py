@@ -8,7 +8,7 @@ import math
 import mmap
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,41 @@ from tvm_patches.short_types import restored, stored
 
 if TYPE_CHECKING:
     from romou.runtime.module.machine import Machine
+
+
+class BoundInputs(Mapping[str, np.ndarray]):
+    """Fixed arrays by name. They are filled, never replaced."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_same(self, "inputs", name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+class BoundOutputs(Outputs):
+    """Fixed arrays with the results of the last run."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _check_same(self, "outputs", key, value)
+
+
+def _check_same(arrays: Any, what: str, key: Any, value: Any) -> None:
+    """Raise UsageError unless the value is the array that is there already, as after `bound.inputs["x"] += 1`."""
+    if value is not arrays[key]:
+        raise UsageError(
+            f"bound.{what}[{key!r}] is an array that the device uses, and cannot be replaced by another one",
+            hint=f"Copy into it, bound.{what}[{key!r}][...] = array, or bind another array by bind(...).",
+        )
 
 
 class BoundModel:
@@ -50,11 +85,21 @@ class BoundModel:
         settled: Sequence[Settled] = (),
     ) -> None:
         _check_apart({**inputs, **outputs})
-        self.inputs, self._settled = inputs, settled
-        self.outputs = Outputs(tuple(outputs), tuple(outputs.values()))
+        self._inputs, self._settled = BoundInputs(inputs), settled
+        self._outputs = BoundOutputs(tuple(outputs), tuple(outputs.values()))
         self._binding = Binding(machine, host, tuple(inputs.values()), tuple(outputs.values()))
         names = (*inputs, *outputs)
         self.copied = tuple(n for n, in_place in zip(names, self._binding.in_place, strict=True) if not in_place)
+
+    @property
+    def inputs(self) -> BoundInputs:
+        """The arrays that a run reads, by name. They live as long as the bound model."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> BoundOutputs:
+        """The arrays that a run writes, by position and by name."""
+        return self._outputs
 
     def __repr__(self) -> str:
         copied = f"copied in each run: {', '.join(self.copied)}" if self.copied else "nothing is copied"
@@ -96,7 +141,7 @@ class Binding:
         self._placement = Placement(host, [host.tensor(array) for array in outputs])
         # Before the arrays, so that it and its tensors are deleted first.
         self._machine = machine.bound(tensors, self._placement)
-        self._host, self._outputs = host, outputs
+        self._host, self._inputs, self._outputs = host, inputs, outputs
         self._sent = [(tensors[i], array) for i, array in enumerate(inputs) if places[i] is None and array.nbytes]
         self._lock = threading.Lock()
         self._placement.learn(self._machine.run_bound())

@@ -58,7 +58,10 @@ class MultiShapeModel(TunedModel):
         rows = tuple(_row_of(model) for model in models)
         text = "" if padding is None else padding.text
         sizes = " ".join(dict.fromkeys(filter(None, (model.summary().run_time for model in models))))
-        summary = dataclasses.replace(own, shapes=rows, padding=text, memory=memory, run_time=sizes)
+        unchecked = next(filter(None, (model.summary().unchecked for model in models)), "")
+        summary = dataclasses.replace(
+            own, shapes=rows, padding=text, memory=memory, run_time=sizes, unchecked=unchecked
+        )
         super().__init__(**{**self._largest.arguments(), "summary": summary, "beside": self.models[0]})
 
     def __repr__(self) -> str:

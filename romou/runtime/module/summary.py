@@ -141,6 +141,7 @@ class Summary(Timed):
     fp32_layers: first outputs of the nodes that stayed fp32 in fp16 and mixed models.
     memory: memory on the device, or None in models saved by older versions.
     checked_on: name of the device that the outputs were checked on, "" if not checked.
+    unchecked: the reason why outputs were not compared with onnxruntime's, "" if they were. Of several shapes, any.
     stands_in_for: name of the target's device if `device` is another one, else "".
     is_by_estimate: configs were chosen by the estimate for the target's device, because `device` stands in for it.
     shapes: the results of each shape, if there are several. The other fields are of the largest, but `memory` is of all
@@ -169,6 +170,7 @@ class Summary(Timed):
     fp32_layers: tuple[str, ...] = ()
     memory: MemoryUse | None = None
     checked_on: str = ""
+    unchecked: str = ""
     stands_in_for: str = ""
     is_by_estimate: bool = False
     shapes: tuple[ShapeRow, ...] = ()

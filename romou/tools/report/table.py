@@ -300,7 +300,7 @@ def print_summary(summary: Summary, out: Console) -> None:
         verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
         out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)
     else:
-        out.print("Against onnxruntime: not checked.", markup=False)
+        out.print(f"Against onnxruntime: not checked: {summary.unchecked or 'no reason is kept'}.", markup=False)
     if summary.shapes:
         print_table(shapes_table(summary), out)
     elif summary.memory is not None:
