@@ -361,6 +361,7 @@ def test_each_open_model_runs_its_own_kernels(
         "b b a: -0.25 -0.25 -1",
         "b a, by link a b a: -0.25 -1 -1 -0.25 -1",
     ]
+    assert done.stderr == ""
 
 
 def _nested(depth: int) -> list[Any]:

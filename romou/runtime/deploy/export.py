@@ -38,6 +38,8 @@ META = "model.json"
 FORMAT = 2
 _WHAT = "an exported model"
 _SAMPLES = ("run_model.py",)
+# What a graph of TVM's older format begins with. It has no memory scopes.
+_WITHOUT_SCOPES = (0xD225DE2F4214151D).to_bytes(8, "little")
 
 
 Tensors: TypeAlias = "Mapping[str, tuple[tuple[int, ...], str]]"
@@ -173,6 +175,8 @@ def export_models(variants: Sequence[Variant], folder: Path, host: str) -> Path:
             with quiet_stderr():
                 export_library(variant.kernels, own / "model.so", host=None if is_here(host) else host)
                 variant.program.write_to_file(str(own / "weights.bin"))
+            weights = own / "weights.bin"
+            weights.write_bytes(_without_empty_scopes(weights.read_bytes()))
         about = {
             "format": FORMAT,
             "host": host,
@@ -184,6 +188,40 @@ def export_models(variants: Sequence[Variant], folder: Path, host: str) -> Path:
         for sample in _SAMPLES:
             shutil.copyfile(Path(__file__).with_name(sample), fresh / sample)
     return folder
+
+
+def _without_empty_scopes(program: bytes) -> bytes:
+    """Return a saved graph without empty memory scopes, for each of which TVM prints a warning while it opens a model.
+
+    A constant without a scope has an empty one. Drop this when src/runtime/vm/executable.cc prints nothing.
+    """
+    at = 8
+
+    def number() -> int:
+        nonlocal at
+        at += 8
+        return int.from_bytes(program[at - 8 : at], "little")
+
+    def text() -> bytes:
+        nonlocal at
+        length = number()
+        at += length
+        return program[at - length : at]
+
+    text()  # the version
+    for _ in range(number()):  # functions: their kind, name, four numbers, and parameters
+        at += 4
+        text()
+        at += 4 * 8
+        for _ in range(number()):
+            text()
+    start = at
+    scopes = [(number(), text()) for _ in range(number())]
+    kept = [(constant, scope) for constant, scope in scopes if scope]
+    if not kept:
+        return _WITHOUT_SCOPES + program[8:start] + program[at:]
+    section = b"".join(each.to_bytes(8, "little") + len(s).to_bytes(8, "little") + s for each, s in kept)
+    return program[:start] + len(kept).to_bytes(8, "little") + section + program[at:]
 
 
 def _file(path: Path) -> dict[str, int]:
