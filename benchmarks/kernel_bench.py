@@ -26,7 +26,7 @@ import tvm
 
 from kernel_references import FOLDER, prepare_references, reference_of
 from kernel_table import print_table
-from operator_lists import alexnet, conv43, paper_operators, square_products
+from operator_lists import alexnet, boda_layers, conv43, paper_operators, square_products
 from romou.base.clock import timestamp
 from romou.base.deadline import Deadline
 from romou.base.errors import DeviceError, RomouError, UsageError
@@ -235,6 +235,11 @@ class Suite:
 SUITES = {
     "conv43": Suite(
         title="{count} of 43 convolutions, batch 5", library="cuDNN", works=lambda options: conv43(options.dtype)
+    ),
+    "conv180": Suite(
+        title="{count} of 183 convolutions of AlexNet, NiN and GoogLeNet, batch 1, 5 and 20",
+        library="cuDNN",
+        works=lambda options: boda_layers(options.dtype),
     ),
     "paper20": Suite(
         title="{count} of 20 convolutions of phone networks, batch 1",

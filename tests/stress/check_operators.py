@@ -8,7 +8,7 @@ the CPU.
     python tests/stress/check_operators.py --targets opencl,cuda,vulkan         the same config on all available ones, compared with each other and with the CPU
     python tests/stress/check_operators.py --target cuda --dtype float16 --where multiply_add=mma --configs 4         random ones with a choice of a knob
 
-The operators are the typical cases of every family, the lists conv43.csv (batch 5) and paper_ops.csv (batch 1) of
+The operators are the typical cases of every family, the lists conv43.csv (batch 5), boda_layers.csv (batch 1, 5 and 20) and paper_ops.csv (batch 1) of
 benchmarks/data, and attention and transposed convolutions of operator_lists.py. Each runs as a single operator, in
 buffers or images as the target offers. Configs are drawn from the whole spaces with a fixed seed. With --targets the
 configs are the same on all targets, except for knobs that only some of them have, and the size of sub-groups. --seconds
@@ -36,7 +36,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from cross_backends import cross, places_of
 from kernel_references import fast_reference
-from operator_lists import attention, conv43, paper_operators, transposed_convolutions
+from operator_lists import attention, boda_layers, conv43, paper_operators, transposed_convolutions
 from romou.base.errors import BuildError, InvalidConfigError, RomouError, UsageError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
@@ -120,7 +120,7 @@ def tasks_of(asked: Target, listed: Listed) -> list[TunableTask]:
     only, skip = listed.only, listed.skip
     works = (
         dataclasses.replace(work, dtype=listed.dtype)
-        for work in (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
+        for work in (*conv43(), *boda_layers(), *paper_operators(), *attention(), *transposed_convolutions())
     )
     every = (*typical_tasks(asked, listed.dtype), *(task_of(work, has_epilogue=False) for work in works))
     tasks = {task.key: task for task in (task.with_free_images() for task in every)}
