@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import figures
 import make_docs
@@ -68,6 +69,18 @@ def test_a_figure_is_written_by_its_command() -> None:
             figure.written(output)
     with pytest.raises(figures.FigureError, match="stands above"):
         list(figures.printed_figures("<!-- printed by b: # -->9<!-- end -->"))
+
+
+def test_check_fails_on_what_would_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stale measurements and commands that are not run are named, and fail nothing."""
+    passed = CliRunner().invoke(make_docs.main, ["--check", "--only", "docs/decoders"])
+    assert passed.exit_code == 0, passed.output
+    assert "not run: python benchmarks/bench_quantized.py --norms\n" in passed.output
+    monkeypatch.setattr(make_docs, "with_printed", lambda page, **_: page.replace("# Decoders", "# Others"))
+    failed = CliRunner().invoke(make_docs.main, ["--check", "--only", "docs/decoders"])
+    assert failed.exit_code == 1
+    assert "-# Decoders" in failed.output
+    assert "+# Others" in failed.output
 
 
 def test_measurements_name_a_commit_that_wrote_them() -> None:
