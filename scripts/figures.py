@@ -127,7 +127,10 @@ def with_measured(page: str) -> str:
 
     def written(found: re.Match[str]) -> str:
         date, is_stale = _measured_at(found[2], found[4] or _CODE)
-        line = "\n" * page.startswith("\n", found.start() - 1)
+        if not date:  # A copy without this history.
+            return found[0]
+        before = page[page.rfind("\n", 0, found.start()) + 1 : found.start()]
+        line = "" if before.strip() else f"\n{before}"
         stale = ", older than the code" * is_stale
         return f"{found[1]}{line}*{found[3]}, {date}, commit {found[2]}{stale}.*{line}{found[5]}"
 
