@@ -17,6 +17,7 @@ from romou.base.errors import UsageError
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.onnx_import import simplify
 from romou.compiler.frontend.precision import TOLERANCE
+from romou.compiler.frontend.reference import reference_outputs
 from support.models.small_networks import NetworkBuilder, random_inputs
 
 HOST = "opencl -device=host"
@@ -118,6 +119,22 @@ def test_constants_of_a_batch_norm_are_computed_before_they_are_rounded() -> Non
     weights = [numpy_helper.to_array(t).ravel() for t in folded.graph.initializer]
     scale = 1 / np.sqrt(small.astype(np.float64) + 1e-9)
     assert any(w.shape == (5,) and np.allclose(w, scale, rtol=1e-3) for w in weights), weights
+
+
+def test_sequences_hold_tensors_of_the_types_that_the_model_says() -> None:
+    """Nodes that read or write sequences stay fp32, on the host too, because no type follows from a sequence's."""
+    g = NetworkBuilder({"x": (2, 6)})
+    parts = g.add("SplitToSequence", g.add("Relu", "x"), axis=1)
+    both = g.add("ConcatFromSequence", g.add("SequenceInsert", parts, g.add("Exp", "x")), axis=1)
+    one = g.add("SequenceAt", parts, g.constant(np.int64(1)))
+    model, inputs = g.model(g.add("Tanh", one), g.add("Neg", both)), {"x": np.linspace(-1, 1, 12, dtype="f4")}
+    inputs["x"] = inputs["x"].reshape(2, 6)
+    for found, right in zip(
+        romou.compile(model, target=HOST, precision="float16").run(inputs),
+        reference_outputs(model, inputs),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, right, atol=2e-3)
 
 
 @pytest.mark.parametrize("precision", ["float16", "mixed"])

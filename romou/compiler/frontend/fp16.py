@@ -11,7 +11,7 @@ fp16 storage (`romou.compiler.passes.fp16_storage`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import numpy as np
 import onnx
@@ -100,6 +100,9 @@ class Fp16Plan:
             for constraint in schema.type_constraints
             if set(constraint.allowed_type_strs) >= _BOTH
         }
+        if any(_holds_sequences(constraint.allowed_type_strs) for constraint in schema.type_constraints):
+            # What reads a sequence does not know the precision of its tensors.
+            return none
         kinds = _for_each([parameter.type_str for parameter in schema.inputs], len(read))
         bound = {kind for kind, is_float in zip(kinds, read, strict=True) if is_float and kind in either}
         kinds_made = _for_each([parameter.type_str for parameter in schema.outputs], len(made))
@@ -107,6 +110,10 @@ class Fp16Plan:
         return [is_float and kind in bound for kind, is_float in first], [
             is_float and kind in bound for kind, is_float in second
         ]
+
+
+def _holds_sequences(types: Sequence[str]) -> bool:
+    return all(name.startswith(("seq(", "optional(")) for name in types)
 
 
 def _for_each(kinds: list[str], count: int) -> list[str]:
