@@ -127,6 +127,7 @@ def test_sources_are_written_as_cu_files(tmp_path: Path) -> None:
         str(tmp_path / "out"),
         "--output",
         str(tmp_path / "m"),
+        "--no-verify",
     ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
