@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -57,6 +59,9 @@ def export_library(
                 )
             module.export_library(str(path), workspace_dir=objects, **how)
     except RuntimeError as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            text = f"{path} cannot be written: {os.strerror(errno.ENOSPC)}"
+            raise UsageError(text, hint="Free some space, or choose another folder, or TMPDIR.") from error
         raise BuildError(f"{Path(path).name} cannot be linked: {str(error).strip()[:_LONGEST_ERROR]}") from error
 
 

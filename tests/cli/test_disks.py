@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +74,15 @@ def test_no_room_for_objects_is_said_before_llvm_ends_the_process(
         export_library(None, tmp_path / "x.so", weight_bytes=5 << 20)
 
 
+def test_a_linker_without_room_is_no_fault_of_the_linker(tmp_path: Path) -> None:
+    class Module:
+        def export_library(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("ld: final link failed: No space left on device\ncollect2: error: ld returned 1")
+
+    with pytest.raises(UsageError, match=r"^\S+/x.so cannot be written: No space left on device\nFree some space"):
+        export_library(Module(), tmp_path / "x.so")
+
+
 def test_a_task_that_cannot_be_kept_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def replace(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
@@ -93,3 +106,34 @@ def test_a_model_without_kernels_is_tuned_and_looked_at(tmp_path: Path) -> None:
         CliRunner().invoke(main, ["space", model, "--target", "null"]).stdout
         == "No tasks: no kernel of this model has knobs.\n"
     )
+
+
+def _command(setup: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `romou` in a shell after `setup`. Nothing is written but to the pipes."""
+    command = shlex.join([sys.executable, "-B", "-m", "romou.cli", *arguments])
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(["bash", "-c", f"{setup}; exec {command}"], env=environment, **how)
+
+
+def test_a_deleted_working_folder_is_one_error(tmp_path: Path) -> None:
+    done = _command(f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir ../gone", "version")
+    text = "romou: the working folder was deleted\nhint: Change to another one: cd FOLDER\n"
+    assert (done.returncode, done.stderr) == (2, text)
+
+
+def test_a_file_size_limit_of_zero_is_one_error() -> None:
+    done = _command("ulimit -f 0", "version")
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"romou: No usable temporary directory .*\nhint: Free some space .*ulimit -f\)\.\n", done.stderr
+    )
+
+
+def test_a_key_file_that_is_no_file_is_one_error_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key", 0o600)
+    (tmp_path / "long").write_text("k" * 5000)
+    (tmp_path / "long").chmod(0o600)
+    for name, reason in (("key", "is no regular file"), ("long", "has more than")):
+        result = CliRunner().invoke(main, ["serve", "--key-file", str(tmp_path / name)])
+        assert (result.exit_code, f"cannot read a key from {tmp_path / name}: {reason}" in result.stderr) == (2, True)

@@ -197,6 +197,7 @@ def test_mixed_keeps_what_rounding_spoils_and_no_more() -> None:
         ({"precision": "float16", "io_precision": "double"}, "unknown io_precision 'double'"),
         ({"precision": "mixed", "calibration": {"x": np.zeros(3)}}, "calibration must be a list of inputs"),
         ({"precision": "mixed", "calibration": [{"y": np.zeros(3)}]}, "the model has no input 'y'"),
+        ({"calibration": [{"y": np.zeros(3)}]}, "the model has no input 'y'"),
     ],
 )
 def test_wrong_arguments(how: dict[str, object], text: str) -> None:

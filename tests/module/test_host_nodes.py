@@ -165,3 +165,13 @@ def test_strings_may_live_inside_a_group() -> None:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), target="opencl"
     )
     np.testing.assert_allclose(model.run({"x": np.ones(3, "float32")})[0], [1, 2.5, 3])
+
+
+def test_the_refusal_of_a_zipmap_says_how_to_do_without() -> None:
+    kind = helper.make_sequence_type_proto(helper.make_map_type_proto(7, helper.make_tensor_type_proto(1, None)))
+    node = helper.make_node("ZipMap", ["x"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
+    x, m = helper.make_tensor_value_info("x", 1, [2, 3]), helper.make_value_info("m", kind)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [m]), opset_imports=opsets, ir_version=8)
+    with pytest.raises(ModelError, match=r"'m' is of sequence type(?s:.*)options=\{'zipmap': False\}"):
+        romou.compile(model, target="null")

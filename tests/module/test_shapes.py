@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ import romou
 from romou.base.errors import UsageError
 from romou.cli import main
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.compiler.frontend.padding import padding_of
 from romou.tools.regression import Bench
 from support.docs.documents import blocks, commands
 from support.models.open_networks import encoder, recogniser
@@ -268,3 +270,9 @@ def test_many_lengths(opencl_device: tvm.runtime.Device) -> None:
     for count in (*lengths, *np.random.default_rng(0).integers(1, 512, 20)):
         expected = onnxruntimes(encoder(layers=2), tokens(int(count)))
         np.testing.assert_allclose(model.run(tokens(int(count)))[0], expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", ["q", None, float("nan")])
+def test_a_value_to_pad_with_is_a_number(value: Any) -> None:
+    with pytest.raises(UsageError, match="pad=.*: the value of x must be a number"):
+        padding_of([], [{"x": (1,)}, {"x": (2,)}], [], {"x": value})

@@ -215,6 +215,32 @@ def test_what_is_pushed_must_be_a_phones_runtime(
     ) == (3, True)
 
 
+def test_a_phone_writes_nothing_outside_of_the_model(fake: FakePhone, tmp_path: Path) -> None:
+    """What it names are not the variants that were pushed, and its texts may be of any encoding."""
+    other = tmp_path / "other"
+    adb = (fake.folder / "adb").read_text()
+    answers = f'''
+    if "ls -d" in words[1]: print("{other}/programs ../up/programs mine/programs"); sys.exit()
+    if "runtime.json" in words[1]: print("{{}}"); sys.exit()
+    if words[1].startswith("getprop"): sys.stdout.buffer.write(b"caf\\xe9"); sys.exit()
+    if "romou" in words[1]: sys.exit()
+'''
+    start = 'elif words[0] == "shell":'
+    assert start in adb
+    (fake.folder / "adb").write_text(adb.replace(start, start + answers))
+    (tmp_path / "model" / "mine").mkdir(parents=True)
+    (tmp_path / "model" / "model.json").write_text("{}")
+    (fake.folder / "phone" / "warm" / "mine" / "programs").mkdir(parents=True)
+    result = invoke("warm", str(tmp_path / "model"))
+    assert result.exit_code == 0, result.output
+    pulled = [call for call in fake.calls if "pull" in call]
+    assert [call[-1] for call in pulled] == [str(tmp_path / "model" / "mine")]
+    assert not other.exists()
+    assert not (tmp_path / "up").exists()
+    status = invoke("status", "--json")
+    assert json.loads(status.stdout)["android"] == "caf\ufffd"
+
+
 def test_without_a_runtime_on_the_phone(fake: FakePhone) -> None:
     result = invoke("start", "--key", "k")
     assert (result.exit_code, "the runtime is not on P1\nhint: Build and push it" in result.output) == (3, True)

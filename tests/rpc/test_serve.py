@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -260,3 +261,22 @@ def test_nothing_is_left_when_the_watchdog_is_killed() -> None:
         for process in running:
             wait_for(lambda p=process: not p.is_running() or p.status() == "zombie")
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("versions", "reason"),
+    [
+        ("[" * 100_000, "nested deeper"),
+        ("{", "not JSON"),
+        ('["romou"]', "expected an object"),
+        ('{"tvm": 5}', "tvm is 5"),
+    ],
+)
+def test_a_wrong_answer_of_a_server_is_one_error(versions: str, reason: str) -> None:
+    class Session:
+        def get_function(self, name: str) -> Any:
+            return lambda: versions
+
+    text = f"the RPC server at there:9 has a wrong answer to romou.rpc.versions: .*{reason}"
+    with pytest.raises(DeviceError, match=text):
+        connection._checked(Session(), "there:9", "opencl", time.monotonic() + 20)

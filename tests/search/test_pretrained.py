@@ -74,6 +74,24 @@ def test_a_file_for_other_features_is_refused(tmp_path: Path) -> None:
         PretrainedModel.load(path)
 
 
+def test_a_damaged_model_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """XGBoost would abort the process on some of them, or raise an error of its own."""
+    path = tmp_path / "a.ubj.gz"
+    pretrained_on(1).save(path)
+    data = path.read_bytes()
+    content = gzip.decompress(data)
+    for damaged in (
+        b"", data[:500], b"x" * 99, data[:-8] + bytes(8), gzip.compress(b""), gzip.compress(b"{}"),
+        gzip.compress(content[: len(content) // 2]), gzip.compress(content[:-64]), gzip.compress(content[9:]),
+    ):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(RecordError, match=f"{path}: no cost model: damaged(?s:.*)pretrain_cost_model"):
+            PretrainedModel.load(path)
+        assert pretrained.ShippedModel(path).read() is None
+        assert "goes on without a pretrained cost model" in caplog.text
+        caplog.clear()
+
+
 def test_a_search_goes_on_without_a_model_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

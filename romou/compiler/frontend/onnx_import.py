@@ -132,15 +132,20 @@ def import_alone(model: onnx.ModelProto) -> ImportedModel:
     )
 
 
+_WITHOUT_ZIPMAP = "Export the classifier without ZipMap: skl2onnx.to_onnx(model, x, options={'zipmap': False})."
+
+
 def _check_types(proto: onnx.ModelProto) -> None:
     """Raise ModelError for a graph input or output that no device tensor can hold."""
     for what, values in (("input", _graph_inputs(proto)), ("output", proto.graph.output)):
         for value in values:
             kind = value.type.WhichOneof("value")
             if kind != "tensor_type":
+                zipped = any(node.op_type == "ZipMap" and value.name in node.output for node in proto.graph.node)
                 raise ModelError(
                     f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and"
-                    " leave a compiled model"
+                    " leave a compiled model",
+                    hint=_WITHOUT_ZIPMAP if zipped else None,
                 )
             if value.type.tensor_type.elem_type not in CARRIED:
                 kind = value.type.tensor_type.elem_type

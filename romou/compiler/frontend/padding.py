@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -96,9 +98,11 @@ def padding_of(
         `pad` names an unknown input, one whose shape is the same in all shapes of the set, or leaves one out.
     """
     varying = {name: None for name in sets[0] for axis, _ in enumerate(sets[0][name]) if _is_varying(sets, name, axis)}
-    for name in pad:
+    for name, value in pad.items():
         if name not in sets[0]:
             raise unknown_name("input in pad", str(name), list(sets[0]))
+        if not isinstance(value, numbers.Real) or math.isnan(value):
+            raise UsageError(f"pad={dict(pad)!r}: the value of {name} must be a number")
     missing = [name for name in varying if name not in pad]
     if missing or not set(pad) <= set(varying):
         example = ", ".join(f"{name!r}: 0" for name in varying)

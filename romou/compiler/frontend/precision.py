@@ -59,11 +59,10 @@ class Precision:
             raise unknown_name("precision", str(kind), (AS_GIVEN, FP16, MIXED))
         if io not in (None, AS_GIVEN, FP16):
             raise unknown_name("io_precision", str(io), (AS_GIVEN, FP16))
-        if kind == AS_GIVEN and (io == FP16 or calibration is not None):
-            what = "io_precision='float16'" if io == FP16 else "calibration"
+        if kind == AS_GIVEN and io == FP16:
             raise UsageError(
-                f"{what} is for precision='float16' or 'mixed'; precision is 'float32', which leaves the model's types"
-                " as they are"
+                "io_precision='float16' is for precision='float16' or 'mixed'; precision is 'float32', which leaves the"
+                " model's types as they are"
             )
         if calibration is not None and (
             isinstance(calibration, Mapping | str) or not isinstance(calibration, Sequence) or not calibration

@@ -8,7 +8,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ipaddress
-import json
 import socket
 import threading
 import time
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from romou.base.errors import CompatError, ConnectionLostError, DeviceError, UsageError, first_line
+from romou.base.foreign import parsed, refused
+from romou.base.schema import made_of
 from romou.devices.backends import DEFAULT_KIND, backend
 from romou.runtime.rpc.address import Address
 
@@ -154,16 +155,19 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
     """Return the connection after a check that the server can run kernels of this version."""
     from tvm_patches.compat import romou_versions
 
-    def ask(name: str) -> Any:
-        return patiently(lambda: json.loads(str(session.get_function(name)())), end)
+    def ask(name: str, kind: type[_T]) -> _T:
+        text = patiently(lambda: str(session.get_function(name)()), end)
+        with refused(DeviceError, f"the RPC server at {where} has a wrong answer to {name}", address=where):
+            return made_of(kind, parsed(text))
 
     served = backend(kind)
 
     ours = romou_versions()
     try:
-        theirs = ask("romou.rpc.versions")
+        theirs = ask("romou.rpc.versions", dict[str, str])
         # Nothing else is requested from a server of another version.
-        devices = ask(served.function("devices")) if {name: theirs.get(name) for name in ours} == ours else ()
+        is_same = {name: theirs.get(name) for name in ours} == ours
+        devices = ask(served.function("devices"), list[dict[str, Any]]) if is_same else []
     except AttributeError as error:
         raise DeviceError(
             f"the RPC server at {where} lacks Romou's {served.title} runtime ({first_line(error)})",

@@ -8,11 +8,12 @@ fails raises ConnectionLostError here. Failures of the device or the candidate a
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from romou.base.errors import ConnectionLostError, DeviceError
+from romou.base.foreign import parsed, refused
 from romou.base.outcome import Outcome
+from romou.base.schema import made_of
 from romou.devices.backends import backend
 from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.runtime.rpc import Address, Connection
@@ -73,7 +74,9 @@ def sensors(root: str) -> dict[str, dict[str, int]]:
     """
     connection = _open()
     with connection.calling("reading clocks and temperatures"):
-        return dict(json.loads(str(connection.session.get_function("romou.rpc.sensors")(root))))
+        text = str(connection.session.get_function("romou.rpc.sensors")(root))
+    with refused(DeviceError, f"the RPC server at {connection.server} has a wrong answer to romou.rpc.sensors"):
+        return made_of(dict[str, dict[str, int]], parsed(text))
 
 
 def upload(library: str, name: str) -> None:
