@@ -57,9 +57,12 @@ def fill_warps(space: Space, contraction: Contraction, config: Config, limits: L
 def _in_preamble(space: Space, contraction: Contraction, config: Config, model: Registers) -> Config | None:
     """Return `config` with one work-item if the compiler computes its few products ahead, once for all lanes."""
     texels = contraction.extents[0]
-    whole = config.replace(wg_w=1, wg_o=1, split_k=1, tile_o=texels)
     is_small = LANES * texels * math.prod(contraction.reduce.values()) <= model.max_preamble_products
-    return whole if is_small and texels <= _MOST_TEXELS_AHEAD and space.is_valid(whole) else None
+    # Outputs of a group that is no whole texel are computed one by one.
+    if not is_small or texels > _MOST_TEXELS_AHEAD or texels not in space.knobs["tile_o"]:
+        return None
+    whole = config.replace(wg_w=1, wg_o=1, split_k=1, tile_o=texels)
+    return whole if space.is_valid(whole) else None
 
 
 def _lanes(contraction: Contraction, config: Config, warp: int) -> float:
