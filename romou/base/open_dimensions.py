@@ -1,8 +1,13 @@
-"""The error for dimensions that a model leaves open. It reads the file only, so that it comes at once."""
+"""The errors for dimensions that a model leaves open, or whose sizes contradict one another.
+
+They read the file only, so that they come at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from romou.base.errors import UsageError
@@ -13,6 +18,10 @@ if TYPE_CHECKING:
 # Sizes for a line to paste: of the first axis, of an image's sides, of any other axis.
 _FIRST, _SIDE, _LENGTH = 1, 224, 128
 _IMAGE_AXES = 4
+# Elements of a weight that may be a shape or axes, which inference reads
+_MOST_ELEMENTS = 64
+# Sizes that relations are sought with: no sum of two of them is one of them, and none is broadcast.
+_PRIMES = (89, 97, 101, 103, 107, 109, 113, 127)
 
 
 def check_closed(model: onnx.ModelProto, given: Collection[str], dims: Collection[str] = ()) -> None:
@@ -29,7 +38,84 @@ def check_closed(model: onnx.ModelProto, given: Collection[str], dims: Collectio
     for value in is_open[:1]:
         name = value.name
         shape = f"the dynamic shape ({_shown(value)})" if _has_shape(value) else "no shape in the model"
-        raise UsageError(f"input {name!r} has {shape}; fix it", hint=_hint(is_open, dims), name=name)
+        raise UsageError(f"input {name!r} has {shape}; fix it", hint=_hint(model, is_open, dims), name=name)
+
+
+def contradiction(model: onnx.ModelProto, sizes: Mapping[str, int]) -> UsageError | None:
+    """Return the error for sizes of named dimensions that contradict one another. None if none is seen.
+
+    A relation is seen if shapes can be inferred only with it: total = past + seq.
+    """
+    found = _relation(model, sizes)
+    if found is None or sizes[found[0]] == sum(sizes[term] for term in found[1]):
+        return None
+    name, terms = found
+    text, size = " + ".join(terms), sum(sizes[term] for term in terms)
+    given = ", ".join(f"{each}={sizes[each]}" for each in (name, *terms))
+    return UsageError(
+        f"{given}: in this model {name} is {text}, so {size}",
+        hint=f"Give {name}={size}. None of them is free at run time: give a list of shapes (docs/shapes.md).",
+        relation=f"{name} = {text}",
+    )
+
+
+def _relation(model: onnx.ModelProto, names: Collection[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return a dimension, and those that it is the sum of, if shapes can be inferred only so."""
+    if not 2 <= len(names) <= len(_PRIMES):
+        return None
+    skeleton, primes = _skeleton(model), dict(zip(names, _PRIMES, strict=False))
+    if _is_inferred(skeleton, primes):
+        return None
+    return next((each for each in _relations(names) if _is_inferred(skeleton, _with_relation(primes, *each))), None)
+
+
+def _relations(names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for count in (1, 2):
+        for name in names:
+            others = [other for other in names if other != name]
+            yield from ((name, terms) for terms in itertools.combinations(others, count))
+
+
+def _with_relation(sizes: Mapping[str, int], name: str, terms: Collection[str]) -> dict[str, int]:
+    return {**sizes, name: sum(sizes[term] for term in terms)}
+
+
+def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without the values of large weights and without recorded shapes."""
+    import onnx
+
+    skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    skeleton.functions.extend(model.functions)
+    graph = skeleton.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    known = {value.name for value in graph.input}
+    for weight in model.graph.initializer:
+        if math.prod(weight.dims) <= _MOST_ELEMENTS and not weight.external_data:
+            graph.initializer.append(weight)
+        elif weight.name not in known:
+            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
+    for output in model.graph.output:
+        graph.output.append(onnx.helper.make_tensor_value_info(output.name, output.type.tensor_type.elem_type, None))
+    return skeleton
+
+
+def _is_inferred(skeleton: onnx.ModelProto, sizes: Mapping[str, int]) -> bool:
+    """Return whether shapes can be inferred with sizes of named dimensions."""
+    import onnx
+
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(skeleton)
+    for value in fixed.graph.input:
+        for extent in value.type.tensor_type.shape.dim:
+            if extent.dim_param in sizes:
+                extent.dim_value = sizes[extent.dim_param]
+    try:
+        onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    return True
 
 
 def _has_shape(value: onnx.ValueInfoProto) -> bool:
@@ -57,7 +143,7 @@ def _shown(value: onnx.ValueInfoProto) -> str:
     )
 
 
-def _hint(inputs: Iterable[onnx.ValueInfoProto], dims: Collection[str]) -> str:
+def _hint(model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], dims: Collection[str]) -> str:
     """Return options for the command line and for Python, by dimensions if all have names, else by shapes."""
     sizes: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -74,11 +160,14 @@ def _hint(inputs: Iterable[onnx.ValueInfoProto], dims: Collection[str]) -> str:
                 _size(axis, rank) if axis in open_axes or extents[axis].dim_param else extents[axis].dim_value
                 for axis in range(rank)
             )
+    relation = _relation(model, sizes) if not shapes else None
+    sizes = sizes if relation is None else _with_relation(sizes, *relation)
+    ends = "" if relation is None else f" In this model {relation[0]} is {' + '.join(relation[1])}."
     words = [f"--dim {name}={size}" for name, size in sizes.items()]
     words += [f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items()]
     python = [f"dims={sizes}"] if sizes else []
     python += [f"shapes={shapes}"] if shapes else []
-    return f"Add {' '.join(words)} (in Python: {', '.join(python)}). The sizes are examples: docs/shapes.md."
+    return f"Add {' '.join(words)} (in Python: {', '.join(python)}).{ends} The sizes are examples: docs/shapes.md."
 
 
 def _size(axis: int, rank: int) -> int:

@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
+import romou
 from romou.base.errors import UsageError
 from romou.base.open_dimensions import check_closed
 from romou.cli.options import parse_dims, parse_shapes
@@ -64,3 +67,38 @@ def test_what_is_given_is_closed() -> None:
     check_closed(encoder(), given=("ids", "mask"))
     with pytest.raises(UsageError, match="input 'mask' has the dynamic shape"):
         check_closed(encoder(), given=("ids",), dims=("batch",))
+
+
+def growing() -> onnx.ModelProto:
+    """Return keys that are joined to those of the past, under a mask over both."""
+    g = NetworkBuilder({"k": (1, "seq", 8), "mask": (1, "total"), "past": (1, "past", 8)})
+    keys = g.add("Concat", "past", "k", axis=1)
+    return g.model(g.add("Mul", g.add("ReduceSum", keys, g.constant(np.array([2])), keepdims=0), "mask"))
+
+
+def test_the_line_to_paste_does_not_contradict_itself() -> None:
+    model = growing()
+    with pytest.raises(UsageError) as raised:
+        import_onnx(model)
+    assert "--dim seq=128 --dim total=256 --dim past=128 " in str(raised.value.hint)
+    assert "In this model total is seq + past." in str(raised.value.hint)
+    (shapes,) = shape_sets(model, None, {"seq": 128, "total": 256, "past": 128})
+    assert import_onnx(model, shapes).inputs["mask"][0] == (1, 256)
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        (
+            {"seq": 128, "total": 128, "past": 256},
+            "total=128, seq=128, past=256: in this model total is seq + past, so 384",
+        ),
+        ({"seq": 1, "total": range(2, 18), "past": range(1, 17)}, "in this model total is seq + past, so 17"),
+    ],
+    ids=["sizes", "ranges"],
+)
+def test_sizes_that_contradict_are_one_line(dims: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)) as raised:
+        romou.compile(growing(), dims=dims, target="opencl -device=host", verify=False)
+    assert "\n" not in raised.value.message
+    assert "give a list of shapes" in str(raised.value.hint)

@@ -20,7 +20,7 @@ import tvm
 
 from romou import models
 from romou.base.errors import ModelError, UsageError
-from romou.base.open_dimensions import check_closed
+from romou.base.open_dimensions import check_closed, contradiction
 from romou.compiler.frontend.axes import with_vectors_of_axes
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.damage import check_weights
@@ -329,8 +329,22 @@ def fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> o
             # Inference of the body fails without the attribute, so write its default.
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
     fixed = explicit_windows(fixed)
-    keep_own_outputs(fixed, infer(without_outputs(fixed), is_strict=True))
-    return infer(fixed, is_strict=True)
+    try:
+        keep_own_outputs(fixed, infer(without_outputs(fixed), is_strict=True))
+        return infer(fixed, is_strict=True)
+    except ModelError as error:
+        raise contradiction(proto, _named_sizes(proto, shapes)) or error from None
+
+
+def _named_sizes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return the sizes that shapes of inputs give to named dimensions."""
+    return {
+        extent.dim_param: int(size)
+        for value in _graph_inputs(proto)
+        if value.name in shapes
+        for extent, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=False)
+        if extent.dim_param
+    }
 
 
 def _short_outputs(proto: onnx.ModelProto) -> dict[str, str]:
