@@ -280,7 +280,7 @@ def run(stages: Iterable[Stage], mod: tvm.IRModule, context: Context | None = No
         mod = each(mod, context)
         if each.keeps and context is not None:
             context = replace(context, **{each.keeps: mod})
-        if dumps is not None:
+        if dumps is not None and dumps.stages:  # a text takes longer than most passes
             dumps.write(each, mod.script(), kernel)
     return mod
 

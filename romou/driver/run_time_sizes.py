@@ -1,17 +1,20 @@
 """A model with sizes at run time: made for the largest sizes, then its kernels take the sizes as arguments.
 
+The unscheduled functions of the model are compared at sizes of all remainders. Each integer in them that depends on
+sizes has to follow one rule (romou/compiler/assembly/size_rules.py), else the model is refused. Their kernels are, by
+the first of these that there is:
+
 by rows           the kernel of the largest size, with fewer groups       romou/compiler/assembly/run_time_rows.py
-all other kernels one kernel, from the kernels of a config at some sizes  romou/compiler/assembly/symbolic.py
+of a config       one kernel, from the kernels of a config at some sizes  romou/compiler/assembly/symbolic.py
+plain             a work-item for each element                            romou/compiler/assembly/default_schedules.py
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import tvm
@@ -20,33 +23,23 @@ from tvm import tirx
 from romou.base.errors import ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
-from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, shapes_in, with_rows, with_run_time_rows
-from romou.compiler.assembly.symbolic import (
-    Extent,
-    NotOneKernelError,
-    Point,
-    Rules,
-    extent_of,
-    generic_points,
-    one_kernel,
-)
+from romou.compiler.assembly.default_schedules import simplest_schedule
+from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_rows, with_run_time_rows
+from romou.compiler.assembly.same_kernel import is_same
+from romou.compiler.assembly.size_rules import NotOneKernelError, Point
+from romou.compiler.assembly.symbolic import Extent, Rules, generic_points, one_kernel
+from romou.compiler.assembly.unscheduled import Unscheduled
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel, load_onnx
-from romou.compiler.frontend.onnx_graph import shapes_of
-from romou.compiler.frontend.onnx_import import fix_shapes
-from romou.compiler.frontend.padding import fit_of, rule_of
+from romou.compiler.frontend import ImportedModel
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
 from romou.driver.verify import check_outputs
-from romou.runtime.module import FreeAxis, RunTimeRowsModel, RunTimeSizes, TunedModel
+from romou.runtime.module import RunTimeRowsModel, RunTimeSizes, TunedModel
 
 _Options = TypeVar("_Options", CompileOptions, TuneOptions)
-_Shapes = Mapping[str, tuple[int, ...]]
-# Sizes of shapes that rules of extents are fitted to, below the largest size and below half of it.
-_POINTS = 6
-# Most sizes that decide between offsets: half of the open ones each
-_MORE_POINTS = 16
+# Remainders of a size that kernels are compared at, at most: of the sizes that all functions are known at
+_REMAINDERS = 4
 # Configs that a kernel without rules is tried with.
 _CONFIGS = 10
 
@@ -74,216 +67,145 @@ def with_run_time_sizes(
     def imported_at(sizes: Point) -> ImportedModel:
         return replace(at(sizes).imported(model), suffix=suffix)
 
-    fewer: list[Point] = _fewer(most)
     first = imported_at(most) if largest is None else replace(largest, suffix=suffix)
-    imports = {most: first, **{sizes: imported_at(sizes) for sizes in fewer}}
-    made = make(lambda: imports[most], at(most))
+    made = make(lambda: first, at(most))
     program = made.program
     assert program is not None
     made.release()
-    smaller = [Compilation.of(imports[each], program.target).lowered().joined_at(program.joined) for each in fewer]
-    rows_of, reasons = _kinds(program, [each.functions.fused for each in smaller], most, fewer, tuple(dims))
-    growth = _Growth.of(partial(_shapes_at, model, at), most)
+    states = _States(program=program, imported_at=imported_at, imports={most: first})
+    plain = Unscheduled.of(states.fused, states.imported, dims)
+    rows_of, reasons = _kinds(program, plain)
     lowered, whole = by_rows(program, most, rows_of, reasons)
-    general = _general(program, reasons, whole, imported_at, growth, most) if reasons or whole else {}
+    general, simple = _general(states, plain, reasons, whole) if reasons or whole else ({}, ())
     whole = tuple(name for name in whole if name not in general)
     program = with_run_time_rows(program, lowered, general, len(dims))
     ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
+    ends += f" A work-item for each element, without a schedule of a config: {', '.join(simple)}." if simple else ""
     ranges = [f"{name} is {sizes[0]} to {sizes[-1]}" for name, sizes in dims.items()]
     summary = replace(made.summary(), run_time=f"{', '.join(ranges)} at run time, in every kernel.{ends}")
     sizes = RunTimeSizes(
         dims={name: (each[0], each[-1]) for name, each in dims.items()},
-        inputs={each: growth.axes(each) for each in first.inputs if growth.axes(each)},
-        outputs={each: growth.axes(each) for each in first.outputs if growth.axes(each)},
+        inputs={each: axes for each in first.inputs if (axes := plain.axes(each))},
+        outputs={each: axes for each in first.outputs if (axes := plain.axes(each))},
     )
     arguments = {**made.arguments(), "executable": program.executable, "host_code": program.host, "summary": summary}
     free = RunTimeRowsModel(sizes=sizes, program=program, **arguments)
-    if summary.checked_on and made.remote is None:
-        for each in _checked_points(dims, fewer, has_general=bool(general)):
-            with contextlib.suppress(ModelError):  # too small for a window
-                _check(free, imports[each] if each in imports else imported_at(each))
+    if summary.checked_on:
+        checked = [point for point in _checked_points(dims, plain.points) if _is_right(free, states, point)]
+        with_sizes = f"{summary.checked_on}, with {'; '.join(_text(dims, point) for point in checked)}"
+        free.with_summary(replace(summary, checked_on=with_sizes))
     return free
 
 
-def _fewer(most: Point) -> list[Point]:
-    """Return points with a smaller size of one dimension after another."""
-    # Half as many, because strides may hide a few.
-    halves = [size // 2 if size >= 2 * _POINTS else size - 1 for size in most]
-    return [(*most[:place], half, *most[place + 1 :]) for place, half in enumerate(halves)]
+def _text(dims: Collection[str], point: Point) -> str:
+    return ", ".join(f"{name}={size}" for name, size in zip(dims, point, strict=True))
 
 
-def _kinds(
-    program: CompiledModel, smaller: Sequence[tvm.IRModule], most: Point, fewer: Sequence[Point], names: Sequence[str]
-) -> tuple[dict[str, int], dict[str, str]]:
+def _kinds(program: CompiledModel, plain: Unscheduled) -> tuple[dict[str, int], dict[str, str]]:
     """Return the place of the dimension that is the rows of a function by rows, and why other functions are not.
 
     Functions without a free dimension are in neither.
-
-    smaller: fused functions at the points in `fewer`.
     """
-    found = [
-        with_rows(program.fused, each, most[place], point[place])
-        for place, (each, point) in enumerate(zip(smaller, fewer, strict=True))
-    ]
+    names, most = tuple(plain.dims), plain.most
+    reasons_of: dict[str, dict[int, str]] = {}
+    for place, _ in enumerate(most):
+        for point in plain.line(place):
+            found = with_rows(program.fused, plain.module(point), most[place], point[place])
+            for function, reason in found.items():
+                places = reasons_of.setdefault(function, {})
+                places[place] = places.get(place) or reason
     rows_of: dict[str, int] = {}
     reasons: dict[str, str] = {}
     for function in launches(program.scheduled):
-        places = [place for place, each in enumerate(found) if function in each]
+        places = reasons_of.get(function, {})
+        if places:
+            plain.check(function)
         if len(places) > 1:
             reasons[function] = f"its tensors have {' and '.join(names[place] for place in places)}"
-        elif places and (reason := found[places[0]][function]):
-            reasons[function] = reason
+        elif any(places.values()):
+            reasons[function] = next(iter(places.values()))
         elif places:
-            rows_of[function] = places[0]
+            (rows_of[function],) = places
     return rows_of, reasons
 
 
-def _checked_points(dims: Mapping[str, range], fewer: Sequence[Point], *, has_general: bool) -> list[Point]:
-    """Return the sizes at which outputs are checked: small, large and odd ones, of each dimension in another order."""
-    sizes = [[r[0], r[-1] // 3 + 1, r[-1] - 1, r[-1]] for r in dims.values()]
-    turned = [each[place:] + each[:place] for place, each in enumerate(sizes)]
-    least = tuple(each[0] for each in sizes)
-    points = dict.fromkeys([*fewer, *zip(*turned, strict=True), least] if has_general else fewer)
-    return [p for p in points if all(size in r for size, r in zip(p, dims.values(), strict=True))] or [least]
+def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[Point]:
+    """Return the sizes at which outputs are checked: the least ones, and those that rules were found at."""
+    least = tuple(each[0] for each in dims.values())
+    third = tuple(max(each[0], each[-1] // 3 + 1) for each in dims.values())
+    inside = [p for p in (least, third, *points) if all(size in r for size, r in zip(p, dims.values(), strict=True))]
+    return list(dict.fromkeys(inside))
 
 
-def _check(model: RunTimeRowsModel, imported: ImportedModel) -> None:
-    """Raise NumericError unless a run at the sizes of an imported model has onnxruntime's outputs."""
-    check = check_outputs(model, imported, model.target)
+def _is_right(model: RunTimeRowsModel, states: _States, point: Point) -> bool:
+    """Raise NumericError unless a run at some sizes has onnxruntime's outputs. Return False if none can be compared."""
+    try:
+        check = check_outputs(model, states.imported(point), model.target)
+        if check.is_wrong:
+            # Few elements may all be rounding errors of one another, but not for any inputs.
+            check = check_outputs(model, states.imported(point), model.target, seed=1)
+    except ModelError:  # too small for a window
+        return False
     if check.is_wrong:
-        sizes = model.sizes_in({name: shape for name, (shape, _) in imported.inputs.items()})
         raise NumericError(
-            f"with {', '.join(f'{name}={size}' for name, size in sizes.items())} the outputs differ from onnxruntime's"
-            f" by {check.error:.2e} (relative L2)",
+            f"with {_text(model.sizes.dims, point)} the outputs differ from onnxruntime's by {check.error:.2e}"
+            " (relative L2)",
             hint=HINT,
         )
+    return check.error is not None
 
 
-def _shapes_at(model: AnyModel, at: Callable[[Point], CompileOptions | TuneOptions], sizes: Point) -> _Shapes:
-    """Return shapes of the model's tensors at sizes."""
-    proto, (shapes,) = at(sizes).shape_sets(model)
-    assert not isinstance(proto, ImportedModel), "its dimensions are fixed"
-    return shapes_of(fix_shapes(load_onnx(proto), shapes).graph)
+@dataclass(kw_only=True)
+class _States:
+    """The model on its way through the compiler, at sizes."""
 
+    program: CompiledModel
+    imported_at: Callable[[Point], ImportedModel]
+    imports: dict[Point, ImportedModel]
+    _lowered: dict[Point, Compilation] = field(default_factory=dict)
+    _failures: dict[Point, ModelError] = field(default_factory=dict)
 
-@dataclass(frozen=True, kw_only=True)
-class _Growth:
-    """How the shapes of a model's tensors follow from the sizes.
+    def imported(self, point: Point) -> ImportedModel:
+        """Return the model at sizes. ModelError if it takes no such sizes."""
+        if point in self._failures:
+            raise self._failures[point]
+        if point not in self.imports:
+            try:
+                self.imports[point] = self.imported_at(point)
+            except ModelError as error:
+                self._failures[point] = error
+                raise
+        return self.imports[point]
 
-    points: sizes -> shape of each tensor with a known shape.
-    most: the largest sizes.
-    """
+    def lowered(self, point: Point) -> Compilation:
+        """Return the lowered model at sizes, with the same chains joined. ModelError as in `imported`."""
+        if point not in self._lowered:
+            compilation = Compilation.of(self.imported(point), self.program.target)
+            self._lowered[point] = compilation.lowered().joined_at(self.program.joined)
+        return self._lowered[point]
 
-    points: Mapping[Point, _Shapes]
-    most: Point
-
-    @classmethod
-    def of(cls, shapes_at: Callable[[Point], _Shapes], most: Point) -> _Growth:
-        """Return the growth that is seen at sizes of all remainders, large and small, of each dimension."""
-        wanted = {tuple(size // 3 + 1 for size in most), tuple(1 for _ in most)}
-        for place, largest in enumerate(most):
-            sizes = {start - step for start in (largest, largest // 2) for step in range(_POINTS)} | {
-                1,
-                largest // 3 + 1,
-            }
-            wanted |= {(*most[:place], size, *most[place + 1 :]) for size in sizes if size > 0}
-        points: dict[Point, _Shapes] = {}
-        tried = set(wanted)
-
-        def add(point: Point) -> None:
-            with contextlib.suppress(ModelError):  # too small for a window
-                points[point] = shapes_at(point)
-
-        for point in sorted(wanted):
-            add(point)
-        growth = cls(points=points, most=most)
-        for place, _ in enumerate(most):
-            for _ in range(_MORE_POINTS):
-                telling = growth.telling_point(place)
-                if telling is not None and telling not in tried:
-                    add(telling)
-                    tried.add(telling)
-        return growth
-
-    def telling_point(self, place: int) -> Point | None:
-        """Return a point that decides between offsets of an extent. None if all are known."""
-        lines: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for point, shapes in self.points.items():
-            for name, shape in shapes.items() if self._is_on_line(point, place) else ():
-                for axis, extent in enumerate(shape):
-                    lines.setdefault((name, axis), []).append((point[place], extent))
-        for line in {tuple(line) for line in lines.values()}:
-            fit = fit_of(line) if len({extent for _, extent in line}) > 1 else None
-            if fit is not None and fit[0] == 1 and fit[1] < fit[2]:
-                _, least, largest, divisor = fit
-                size = self.most[place] - (self.most[place] + (least + largest + 1) // 2) % divisor
-                point = (*self.most[:place], size, *self.most[place + 1 :])
-                if size > 0 and point not in self.points:
-                    return point
-        return None
-
-    def axes(self, name: str) -> tuple[FreeAxis, ...]:
-        """Return the rules of each axis of a tensor that changes. ModelError without a rule."""
-        known = {point: shapes[name] for point, shapes in self.points.items() if name in shapes}
-        rank = min(map(len, known.values()), default=0)
-        axes = []
-        for axis in range(rank):
-            extents = {point: shape[axis] for point, shape in known.items()}
-            if len(set(extents.values())) > 1:
-                axes += [(axis, *numbers) for numbers in self._numbers(f"axis {axis} of {name}", extents)]
-        return tuple(axes)
-
-    def _numbers(self, what: str, extents: Mapping[Point, int]) -> list[Extent]:
-        """Return the extents of single dimensions whose product is an extent."""
-        lines = {
-            place: {point[place]: extent for point, extent in extents.items() if self._is_on_line(point, place)}
-            for place, _ in enumerate(self.most)
-        }
-        lines = {place: line for place, line in lines.items() if len(set(line.values())) > 1}
-        if self.most not in extents:
-            raise ModelError(f"{what} is not known", hint=HINT)
-        numbers = []
-        for place, line in lines.items():
-            common = math.gcd(*line.values()) if len(lines) > 1 else 1
-            if (rule := rule_of([(size, extent // common) for size, extent in line.items()])) is None:
-                raise ModelError(f"{what} follows no rule: {list(line.items())}", hint=HINT)
-            numbers.append((place, rule["factor"], rule["offset"], rule["divisor"]))
-        rules = [partial(extent_of, *each) for each in numbers]
-        common = extents[self.most] // math.prod(rule(self.most) for rule in rules)
-        # A factor without a size
-        numbers += [(0, 0, common, 1)] if common > 1 else []
-        if any(extent != common * math.prod(rule(point) for rule in rules) for point, extent in extents.items()):
-            raise ModelError(f"{what} follows no rule: {list(extents.items())}", hint=HINT)
-        return numbers
-
-    def _is_on_line(self, point: Point, place: int) -> bool:
-        """Return whether all other dimensions have their largest size."""
-        return all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
-
-    def rules(self) -> set[Extent]:
-        """Return the extents of all axes of tensors."""
-        found = set()
-        for name in {name for shapes in self.points.values() for name in shapes}:
-            with contextlib.suppress(ModelError):
-                found |= {(place, factor, offset, by) for _, place, factor, offset, by in self.axes(name) if factor}
-        return found
+    def fused(self, point: Point) -> tvm.IRModule:
+        """Return the unscheduled functions at sizes. ModelError as in `imported`."""
+        return self.lowered(point).functions.fused
 
 
 def _general(
-    program: CompiledModel,
-    reasons: Mapping[str, str],
-    whole: Sequence[str],
-    imported_at: Callable[[Point], ImportedModel],
-    growth: _Growth,
-    most: Point,
-) -> dict[str, tirx.PrimFunc]:
-    """Return kernels for any sizes, of the functions in `reasons`. ModelError if one has none.
+    states: _States, plain: Unscheduled, reasons: Mapping[str, str], whole: Sequence[str]
+) -> tuple[dict[str, tirx.PrimFunc], tuple[str, ...]]:
+    """Return kernels for any sizes, of the functions in `reasons`, and which of them are plain.
 
     whole: functions by rows that launch all groups. They keep their kernel if there is none for any size.
+
+    Raises
+    ------
+    ModelError
+        A function has none.
     """
+    most = plain.most
     itself = [(place, 1, 0, 1) for place, _ in enumerate(most)]
-    growing = [*itself, *sorted(growth.rules() - set(itself))]
-    samples = _Samples(program=program, imported_at=imported_at, growing=growing, most=most)
+    known = set(launches(states.program.scheduled)) & _names(states.program.fused)
+    growing = [*itself, *sorted(set[Extent]().union(*map(plain.extents, known)) - set(itself))]
+    samples = _Samples(states=states, plain=plain, growing=growing)
     first = samples.kernels(itself, reasons, whole)
     general = {name: kernel for name, kernel in first.items() if isinstance(kernel, tirx.PrimFunc)}
     failing = {name: first[name] for name in reasons if name not in general}
@@ -294,15 +216,39 @@ def _general(
             groups.setdefault(bases, []).append(name)
     for bases, names in groups.items():
         general |= {n: k for n, k in samples.kernels(bases, names).items() if isinstance(k, tirx.PrimFunc)}
+    simple = []
+
+    def add_plain(names: Iterable[str]) -> None:
+        for name in names:
+            if name not in general and (kernel := _plain_kernel(states, plain, name)) is not None:
+                general[name] = kernel
+                simple.append(name)
+
+    # Kernels of a family are faster than plain ones, TVM's rules are not by much.
+    add_plain(name for name in failing if name not in states.program.config_of)
     # Kernels of another config may differ in integers only where those of the best one lose a check at some sizes.
     for other, bases in itertools.product(range(1, _CONFIGS), (tuple(itself), *groups)):
         open_names = [name for name in groups.get(bases, failing) if name not in general]
         found = samples.kernels(bases, open_names, other=other) if open_names else {}
         general |= {name: kernel for name, kernel in found.items() if isinstance(kernel, tirx.PrimFunc)}
+    add_plain(failing)
     for name, failure in failing.items():
         if name not in general:
             raise ModelError(f"the kernel {name} takes no size at run time: {reasons[name]}, and {failure}", hint=HINT)
-    return general
+    return general, tuple(simple)
+
+
+def _plain_kernel(states: _States, plain: Unscheduled, name: str) -> tirx.PrimFunc | None:
+    """Return a kernel with a work-item for each element. None if the program stores weights as another kernel reads."""
+    func, program = plain.function(name), states.program
+    task, config = states.lowered(plain.most).task_of.get(name), program.config_of.get(name)
+    if func is None or (task is not None and config is not None and task.stored_weight(config) is not None):
+        return None
+    tensors = [
+        [(str(param.scope()), [int(extent) for extent in param.shape]) for param in each[name].params]
+        for each in (program.scheduled, program.fused)
+    ]
+    return simplest_schedule(func, program.target) if tensors[0] == tensors[1] else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,11 +258,19 @@ class _Samples:
     growing: the extents of tensors.
     """
 
-    program: CompiledModel
-    imported_at: Callable[[Point], ImportedModel]
+    states: _States
+    plain: Unscheduled
     growing: Sequence[Extent]
-    most: Point
-    _lowered: dict[Point, Compilation] = field(default_factory=dict)
+
+    @property
+    def program(self) -> CompiledModel:
+        """The model for the largest sizes."""
+        return self.states.program
+
+    @property
+    def most(self) -> Point:
+        """The largest sizes."""
+        return self.plain.most
 
     def kernels(
         self, bases: Sequence[Extent], names: Collection[str], whole: Collection[str] = (), *, other: int = 0
@@ -331,16 +285,21 @@ class _Samples:
         halving = {place for place, *_, divisor in growing if divisor > bases[place][-1]}
         points, others = generic_points(self.most, bases, halving)
         try:
-            models = {point: self._model(point) for point in (*points, *others)}
+            models = {point: self.states.lowered(point) for point in (*points, *others)}
         except ModelError as error:
-            if any(base[-1] > 1 for base in bases):
-                return {name: NotOneKernelError(str(error)) for name in names}
-            raise
+            return {name: NotOneKernelError(error.message) for name in names}
+        if any(not {*names, *whole} <= _names(model.functions.fused) for model in models.values()):
+            return {name: NotOneKernelError("the graph has other kernels for other sizes") for name in names}
         known = self.program.config_of
+
+        def both(name: str) -> list[Compilation]:
+            """Return the models that a kernel is made of, and those that it is compared with."""
+            return [*models.values(), *map(self.states.lowered, self.plain.points_of(name))]
+
         config_of = {
-            name: _config(known[name], [each.task_of[name] for each in models.values()], self.program.target, other)
+            name: _config(known[name], [each.task_of[name] for each in both(name)], self.program.target, other)
             for name in (*names, *whole)
-            if all(name in each.task_of for each in models.values()) and name in known
+            if all(name in each.task_of for each in both(name)) and name in known
         }
         if other:
             names = [name for name in names if config_of.get(name) is not None]
@@ -361,12 +320,59 @@ class _Samples:
             if all(place < len(others) for place in added)
         }
 
+        @functools.cache
+        def expected_at(point: Point) -> tuple[list[str], tvm.IRModule]:
+            model, target = self.states.lowered(point), self.program.target
+            names = [name for name in chosen if _takes(model.task_of.get(name), config_of.get(name), target)]
+            return names, self._scheduled(model, names, {n: c for n, c in config_of.items() if n in names})
+
+        def expected(name: str, point: Point) -> tirx.PrimFunc | None:
+            names, module = expected_at(point)
+            return module[name] if name in names else None
+
         def kernel(name: str) -> tirx.PrimFunc | NotOneKernelError:
             # At odd sizes, twice the half is the size and one.
             is_halved = any(len({extent[-1] for extent in extents}) > 1 for extents in self._extents(name))
-            return _one_kernel(name, modules, [r for added, r in attempts.items() if 1 in added or not is_halved])
+            rules = [rules for added, rules in attempts.items() if 1 in added or not is_halved]
+            return self._one_kernel(name, modules, rules, expected)
 
         return {name: kernel(name) for name in chosen}
+
+    def _one_kernel(
+        self,
+        name: str,
+        modules: Mapping[Point, tvm.IRModule],
+        attempts: Sequence[Rules],
+        expected: Callable[[str, Point], tirx.PrimFunc | None],
+    ) -> tirx.PrimFunc | NotOneKernelError:
+        failure = NotOneKernelError("it has no kernel")
+        for rules in attempts:
+            try:
+                kernel = one_kernel([modules[point][name] for point in rules.points], rules)
+                self._check(name, kernel, expected)
+                return kernel
+            except NotOneKernelError as error:
+                failure = error
+        return failure
+
+    def _check(self, name: str, kernel: tirx.PrimFunc, expected: Callable[[str, Point], tirx.PrimFunc | None]) -> None:
+        """Raise NotOneKernelError unless a kernel is the config's at sizes of all remainders that the function has.
+
+        expected: the kernel of a function's config at sizes. None if that is no config there.
+        """
+        seen = [set[int]() for _ in self.most]
+        for point in self.plain.points_of(name):
+            func = expected(name, point)
+            result = None if func is None else is_same(kernel, point, func, self.program.target)
+            if result is False:
+                raise NotOneKernelError(f"its kernel is another one at the sizes {list(point)}")
+            for place, size in enumerate(point) if result else ():
+                seen[place].add(size)
+        for place, divisor in enumerate(self.plain.divisors(name)):
+            # Strides of several layers have divisors that no few sizes have all remainders of.
+            divisor = _REMAINDERS if divisor % _REMAINDERS == 0 and divisor & (divisor - 1) == 0 else divisor
+            if len({size % divisor for size in seen[place]}) < divisor:
+                raise NotOneKernelError(f"its kernel was seen at the sizes {sorted(seen[place])} only")
 
     def bases(self, name: str) -> tuple[Extent, ...]:
         """Return the largest extent of each dimension in the tensors of a function."""
@@ -376,32 +382,27 @@ class _Samples:
         )
 
     def _extents(self, name: str) -> list[list[Extent]]:
-        """Return the extents of each dimension in the tensors of a function."""
-        first, *more = self._lowered
-        found = []
-        for place, _ in enumerate(self.most):
-            other = next(
-                point
-                for point in more
-                if all((a == b) == (i != place) for i, (a, b) in enumerate(zip(first, point, strict=True)))
-            )
-            each_shape = zip(*(shapes_in(self._lowered[p].functions.fused[name]) for p in (first, other)), strict=True)
-            pairs = {pair for shapes in each_shape for pair in zip(*shapes, strict=False)}
-            growing = [extent for extent in self.growing if extent[:2] == (place, 1)]
-            found.append([e for e in growing if (extent_of(*e, first), extent_of(*e, other)) in pairs])
-        return found
-
-    def _model(self, point: Point) -> Compilation:
-        if point not in self._lowered:
-            compilation = Compilation.of(self.imported_at(point), self.program.target)
-            self._lowered[point] = compilation.lowered().joined_at(self.program.joined)
-        return self._lowered[point]
+        """Return the extents of each dimension in the tensors of a function, without factors."""
+        extents = sorted(self.plain.extents(name))
+        return [[each for each in extents if each[:2] == (place, 1)] for place, _ in enumerate(self.most)]
 
     def _scheduled(
         self, model: Compilation, names: Collection[str], config_of: Mapping[str, Config | None]
     ) -> tvm.IRModule:
         configs = {model.task_of[name].key: config for name, config in config_of.items()}
         return schedule_model(_only(model.functions.fused, names), model.task_of, configs, self.program.target)
+
+
+def _takes(task: TunableTask | None, config: Config | None, target: Target) -> bool:
+    """Return whether a config is one of a task's space. Functions without a task take none."""
+    if task is None or config is None:
+        return True
+    space = task.space(target)
+    return space.knows(config) and space.is_valid(config)
+
+
+def _names(fused: tvm.IRModule) -> set[str]:
+    return {str(var.name_hint) for var in fused.get_global_vars()}
 
 
 def _only(fused: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
@@ -413,17 +414,6 @@ def _only(fused: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
         for var, func in fused.functions_items()
     }
     return tvm.IRModule(functions, global_infos=dict(fused.global_infos))
-
-
-def _one_kernel(
-    name: str, modules: Mapping[Point, tvm.IRModule], attempts: Sequence[Rules]
-) -> tirx.PrimFunc | NotOneKernelError:
-    for rules in attempts:
-        try:
-            return one_kernel([modules[point][name] for point in rules.points], rules)
-        except NotOneKernelError as error:
-            failure = error
-    return failure
 
 
 def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target, other: int) -> Config | None:

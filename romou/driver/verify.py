@@ -78,8 +78,10 @@ class OutputCheck(NamedTuple):
         return self.error is not None and self.limit is not None and not self.error <= self.limit
 
 
-def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) -> OutputCheck:
+def check_outputs(model: TunedModel, imported: ImportedModel, target: Target, seed: int = 0) -> OutputCheck:
     """Run a model on the first calibration inputs or on random ones, and compare its outputs with onnxruntime's.
+
+    seed: of random inputs. Calibration inputs are taken for 0 only.
 
     Nothing is compared if the model has random outputs or if onnxruntime cannot run it.
     """
@@ -88,7 +90,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
     random = next(filter(_is_random, imported.onnx_model.graph.node), None)
     if random is not None:
         return OutputCheck(unchecked=f"{node_name(random)} draws other numbers in each run")
-    inputs = _inputs_of(imported, model)
+    inputs = _inputs_of(imported, model, seed)
     with ThreadPoolExecutor(1) as beside:  # a driver that compiles in the first run uses one processor
         expected = beside.submit(reference_outputs, imported.onnx_model, inputs)
         try:

@@ -163,9 +163,7 @@ def test_what_takes_no_size_is_named() -> None:
     g = NetworkBuilder({"x": ("rows", 8)})
     count = g.add("Cast", g.add("Gather", g.add("Shape", "x"), g.constant(np.array(0))), to=onnx.TensorProto.FLOAT)
     means = g.model(g.add("Div", g.add("ReduceSum", "x", g.constant(np.array([0]))), g.add("Sqrt", count)))
-    with pytest.raises(
-        ModelError, match=r"the kernel \w+ takes no size at run time: .* a number is \((?s:.*)Give sizes"
-    ):
+    with pytest.raises(ModelError, match=r"the kernel \w+ takes no size at run time: a number is \((?s:.*)Give sizes"):
         romou.compile(means, dims={"rows": range(1, 9)}, target=HOST, verify=False)
     gap, empty = [range(1, 5), range(6, 9)], [range(1, 5), range(5, 5)]
     for wrong in (range(9), range(1, 9, 2), gap, empty):
@@ -197,7 +195,7 @@ def test_numbers_that_depend_on_the_size_are_found(is_share: bool) -> None:
     share = g.add("Div", column, g.add("Cast", count, to=onnx.TensorProto.FLOAT)) if is_share else column
     proto = g.model(g.add("Mul", "x", share))
     if is_share:
-        with pytest.raises(ModelError, match="depends on the number of rows"):
+        with pytest.raises(ModelError, match="a constant of the model depends on the size"):
             romou.compile(proto, dims={"rows": range(1, 33)}, target=HOST, verify=False)
         return
     model = romou.compile(proto, dims={"rows": range(1, 33)}, target=HOST, verify=False)

@@ -13,13 +13,14 @@ import tvm
 
 import romou
 from romou.base.errors import ModelError
-from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, extent_of, generic_points, generic_sizes
+from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, SizeRules
+from romou.compiler.assembly.symbolic import Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.devices.targets import Target
 from romou.driver.options import PrecisionName
-from romou.driver.run_time_sizes import _config, _Growth
+from romou.driver.run_time_sizes import _config
 from support.kernels.operators import conv, task_of
-from support.models.open_networks import encoder, recogniser, wrong_points
+from support.models.open_networks import encoder, recogniser, recurrent, rolled, wrong_points
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
 
@@ -153,6 +154,39 @@ def test_each_size_is_right(net: str, opencl_device: tvm.runtime.Device) -> None
     assert wrong_sizes(made(net, 260), net, list(range(260, 0, -1))) == []
 
 
+@pytest.mark.parametrize(
+    ("network", "sizes", "inputs"),
+    [
+        (recurrent("LSTM"), range(1, 15), lambda n: (n, 2, 4)),
+        (recurrent("GRU"), range(1, 14), lambda n: (n, 2, 4)),
+        (rolled(2), range(2, 17), lambda n: (n, 6)),
+        (rolled(4), range(4, 23), lambda n: (n, 6)),
+    ],
+    ids=["LSTM", "GRU", "halves", "quarters"],
+)
+def test_odd_and_even_sizes_are_right(
+    network: onnx.ModelProto,
+    sizes: range,
+    inputs: Callable[[int], tuple[int, ...]],
+    opencl_device: tvm.runtime.Device,
+) -> None:
+    """The last state is in one of two slots in turn, and shares of a size depend on its remainder."""
+    name = network.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    model = romou.compile(network, dims={name: sizes}, target=HOST, verify=False)
+    points = [(size,) for size in sizes]
+    assert wrong_points(model, network, points, lambda n: {"x": images_of(*inputs(n))}) == []
+
+
+def test_a_share_that_is_none_at_small_sizes_is_refused() -> None:
+    """One row at least: a rule of the larger sizes does not hold below four rows."""
+    g = NetworkBuilder({"x": ("rows", 6)})
+    first, one = g.constant(np.array([0])), g.constant(np.array([1]))
+    share = g.add("Div", g.add("Slice", g.add("Shape", "x"), first, one), g.constant(np.array([4])))
+    network = g.model(g.add("Slice", "x", first, g.add("Max", share, one), first))
+    with pytest.raises(ModelError, match=r"the shape of 't4' takes no size at run time: an integer is \("):
+        romou.compile(network, dims={"rows": range(1, 33)}, target=HOST, verify=False)
+
+
 def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
     return Rules(points=[(size,) for size in sizes], most=(most,), extents=[(0, 1, 0, 1), *extents])
 
@@ -242,16 +276,65 @@ def test_rules_hold_behind_strides(integer: Callable[[int], int], divisor: int, 
     assert [rule([size]) for size in sizes] == [integer(extent_of(*base, [size])) for size in sizes]
 
 
-@pytest.mark.parametrize("most", [320, 300, 77])
-@pytest.mark.parametrize("numbers", [(1, 0, 32), (1, 31, 32), (1, 5, 16), (1, 1, 3), (2, 1, 1)])
-def test_offsets_of_extents_are_found(numbers: tuple[int, int, int], most: int) -> None:
-    def shapes_at(point: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        extent = extent_of(0, *numbers, point)
-        if not extent:
-            raise ModelError("its input is smaller than its window")
-        return {"y": (1, extent)}
+def decided(integer: Callable[..., int], most: tuple[int, ...]) -> tuple[SizeRules, tuple[int, ...]]:
+    """Return rules at points that decide on an integer, and its values there."""
+    points = [most]
+    for place, bound in enumerate(most):
+        sizes = (bound - 1, bound - 2, bound - 3, bound // 2)
+        points += [(*most[:place], size, *most[place + 1 :]) for size in sizes]
+    points += [tuple(bound - 1 for bound in most)] if len(most) > 1 else []
+    while True:
+        rules = SizeRules(points=list(dict.fromkeys(points)), ranges=[range(1, bound + 1) for bound in most])
+        values = tuple(integer(*point) for point in rules.points)
+        try:
+            rules.of(values)
+            return rules, values
+        except NeedsPointError as error:
+            points.append(error.point)
+            assert len(points) < 40
 
-    assert _Growth.of(shapes_at, (most,)).axes("y") == ((1, 0, *numbers),)
+
+@pytest.mark.parametrize(
+    "integer",
+    [
+        lambda n: n + 3,
+        lambda n: n // 2,
+        lambda n: n // 3 + 2,
+        lambda n: n - n // 4,
+        lambda n: 8 * -(-n // 8),
+        lambda n: (n + 5) // 16,
+        lambda n: (2 * n + 1) // 3,
+        lambda n: n % 2,
+        lambda n: 12 * n * n - 1,
+        lambda n: 4 * n * (n // 2),
+    ],
+)
+@pytest.mark.parametrize("most", [320, 301, 64])
+def test_the_only_rule_that_fits_holds_at_all_sizes(integer: Callable[[int], int], most: int) -> None:
+    rules, values = decided(integer, (most,))
+    assert [rules.of(values)([n]) for n in range(1, most + 1)] == [integer(n) for n in range(1, most + 1)]
+
+
+@pytest.mark.parametrize(
+    "integer",
+    [
+        lambda n, m: n * m - 1,
+        lambda n, m: 4 * (n + 2) * (m // 2),
+        lambda n, m: n + m // 2,
+        lambda n, m: n * m * m,
+        lambda n, m: m // 4,
+    ],
+)
+def test_rules_of_two_dimensions_hold_at_all_sizes(integer: Callable[[int, int], int]) -> None:
+    rules, values = decided(integer, (4, 40))
+    points = list(itertools.product(range(1, 5), range(1, 41)))
+    assert [rules.of(values)(point) for point in points] == [integer(*point) for point in points]
+
+
+@pytest.mark.parametrize("integer", [lambda n: n // 2 + n // 3, lambda n: max(n // 4, 12)])
+def test_an_integer_without_a_rule_of_the_family_is_refused(integer: Callable[[int], int]) -> None:
+    with pytest.raises(NotOneKernelError, match="an integer is"):
+        decided(integer, (64,))
 
 
 def test_an_integer_that_follows_two_rules_is_refused() -> None:

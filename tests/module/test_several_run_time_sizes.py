@@ -18,7 +18,8 @@ from click.testing import CliRunner
 import romou
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
-from romou.compiler.assembly.symbolic import NotOneKernelError, Rules, generic_points
+from romou.compiler.assembly.size_rules import NotOneKernelError
+from romou.compiler.assembly.symbolic import Rules, generic_points
 from romou.compiler.operators.families.attention import AttentionTemplate
 from support.models.open_networks import encoder, recogniser, wrong_points
 from support.models.small_networks import NetworkBuilder
@@ -130,7 +131,7 @@ def wrong_sizes(model: romou.TunedModel, net: str, points: Sequence[tuple[int, .
 def test_it_is_right_at_all_combinations(net: str, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
     model = made(net, verify=net == "rows")
     (_, (_, batch)), (free, (least, most)) = NETS[net][1].items()
-    assert model.summary().run_time == (
+    assert model.summary().run_time.startswith(
         f"batch is 1 to {batch}, {free} is {least} to {most} at run time, in every kernel."
     )
     points = combinations(net)
@@ -211,9 +212,7 @@ def test_what_takes_no_sizes_is_named() -> None:
     g = NetworkBuilder({"x": ("batch", "tokens"), "y": ("batch",), "z": ("tokens",)})
     joined = g.add("Concat", g.add("Reshape", "x", g.constant(np.array([-1]))), "y", "z", axis=0)
     dims = {"batch": range(1, 9), "tokens": range(1, 9)}
-    with pytest.raises(
-        ModelError, match=r"takes no size at run time: its tensors have batch and tokens, and an integer"
-    ):
+    with pytest.raises(ModelError, match="the shape of 't1' takes no size at run time: axis 0 is no product"):
         romou.compile(g.model(joined), dims=dims, target=HOST, verify=False)
 
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import romou
-from romou.base.errors import BuildError, ConnectionLostError, DeviceError, UsageError
+from romou.base.errors import BuildError, ConnectionLostError, DeviceError, NumericError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.targets import Target
 from romou.driver.site import for_server
+from romou.runtime.module import RunTimeRowsModel
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
@@ -30,6 +33,7 @@ from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import TuningOptions, TuningSession
 from support.devices import faulty_kernels, standin
 from support.models.nodes import assert_equals_onnxruntime
+from support.models.open_networks import recurrent
 from support.models.quantized import QuantizedCase
 from support.models.small_networks import NetworkBuilder, random_inputs, shared_outputs_net, short_net
 from support.servers.rpc_servers import (
@@ -98,6 +102,37 @@ def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
         reference = run_onnxruntime(model, inputs)
         assert reference is not None
         assert relative_l2_error(tuned.run(inputs)[0], reference[0]) < LIMIT
+
+
+def test_sizes_at_run_time_are_checked_and_run_there(server: Server, tmp_path: Path) -> None:
+    """Both outputs come back over the connection, from even and odd sizes."""
+    network = recurrent()
+    options: dict[str, Any] = {"target": "opencl -device=host", "trials": 0, "work_dir": False, "rpc": server.address}
+    tuned = romou.tune(network, dims={"steps": range(1, 9)}, **options)
+    assert re.search(r", with steps=1; .*steps=8; steps=7", tuned.summary().checked_on)
+    arrays = {size: np.random.default_rng(size).standard_normal((size, 2, 4)).astype("float32") for size in (3, 8)}
+    loaded = romou.load(tuned.save(tmp_path / "m.romou"))
+    assert loaded.summary().checked_on == tuned.summary().checked_on
+    for x in arrays.values():
+        expected = run_onnxruntime(network, {"x": x})
+        assert expected is not None
+        for model in (tuned, loaded):
+            for output, right in zip(model.run({"x": x}), expected, strict=True):
+                assert relative_l2_error(output, right) < LIMIT
+    assert min(tuned.times(repeat=2, sizes={"steps": 3})) > 0
+
+
+def test_a_wrong_kernel_for_a_size_is_found_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second size has the outputs of another input."""
+    run = RunTimeRowsModel.run
+
+    def wrong(model: RunTimeRowsModel, inputs: Mapping[str, np.ndarray]) -> Any:
+        return run(model, {"x": inputs["x"] + (inputs["x"].shape[0] == 6)})
+
+    monkeypatch.setattr(RunTimeRowsModel, "run", wrong)
+    options: dict[str, Any] = {"target": "opencl -device=host", "trials": 0, "work_dir": False, "rpc": server.address}
+    with pytest.raises(NumericError, match="with steps=6 the outputs differ from onnxruntime's"):
+        romou.tune(recurrent(), dims={"steps": range(1, 9)}, **options)
 
 
 def test_resumed_here_with_the_records_of_a_server(tmp_path: Path, server: Server) -> None:

@@ -9,7 +9,7 @@ import copy
 import logging
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
@@ -103,11 +103,8 @@ def _unguarded_loads(func: tirx.PrimFunc) -> Counter[str]:
 
 def _fits(func: tirx.PrimFunc, target: Target) -> bool:
     """Return whether the kernels can be lowered, and fit the device's work groups and local memory."""
-    bound = tirx.transform.BindTarget(target.tvm_target)(as_module(func))
-    with without_dumps():
-        _, devices = split_host_device_mods(pipeline.run(pipeline.KERNEL, bound))
     limits = target.limits
-    for _, kernel in (item for mod in devices.values() for item in mod.functions_items()):
+    for kernel in device_functions(func, target):
         local = sum(
             bytes_of(alloc.buffer.shape, str(alloc.buffer.dtype))
             for alloc in nodes_in(kernel.body, tirx.AllocBuffer)
@@ -116,6 +113,14 @@ def _fits(func: tirx.PrimFunc, target: Target) -> bool:
         if launch_size(thread_extents(kernel))[1] > limits.max_work_group_size or local > limits.local_memory_bytes:
             return False
     return True
+
+
+def device_functions(func: tirx.PrimFunc, target: Target) -> list[tirx.PrimFunc]:
+    """Return the lowered device functions of a scheduled function, in order."""
+    bound = tirx.transform.BindTarget(target.tvm_target)(as_module(func))
+    with without_dumps():
+        _, devices = split_host_device_mods(pipeline.run(pipeline.KERNEL, bound))
+    return [kernel for mod in devices.values() for _, kernel in mod.functions_items()]
 
 
 def _is_shared(buffer: tirx.Buffer) -> bool:
@@ -127,6 +132,8 @@ def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
     for i, j: for k: c[i, j] += a[i, k] * b[k, j]
         ->  for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
+
+    Extents may be expressions of the function's parameters.
     """
     size = min(int(target.limits.max_work_group_size), 256)
     nests = [_in_parallel(nest, size) for nest in nests_of(func)]
@@ -146,17 +153,17 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
     rest = [loop for loop in loops if not any(loop.same_as(other) for other in parallel)]
     dtype = parallel[0].loop_var.ty if parallel else "int32"
     group, thread = (tirx.Var(name, dtype) for name in ("group", "thread"))
-    extents = [int(loop.extent) for loop in parallel]
-    count = math.prod(extents)
-    size = min(size, count)
+    extents = [int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else loop.extent for loop in parallel]
+    count: Any = math.prod(extents)
+    size = min(size, count) if isinstance(count, int) else size
     at = group * size + thread
     for loop in reversed(rest):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
     positions = [loop.min + position for loop, position in zip(parallel, unravel(at, extents), strict=True)]
     body = substitute(body, dict(zip((loop.loop_var for loop in parallel), positions, strict=True)))
-    body = guarded(at < count if count % size else None, body)
-    for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, -(-count // size))):
-        low, high = (tirx.const(value, var.ty) for value in (0, extent))
+    body = guarded(at < count if not isinstance(count, int) or count % size else None, body)
+    for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, (count + size - 1) // size)):
+        low, high = tirx.const(0, var.ty), tirx.const(extent, var.ty) if isinstance(extent, int) else extent
         body = tirx.For(
             var,
             low,
@@ -170,7 +177,7 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
 
 def _is_parallel(loop: tirx.For, realize: tirx.Stmt) -> bool:
     """Return whether a loop is exactly one spatial axis of the block that is its body."""
-    if not isinstance(realize, s_tir.SBlockRealize) or not isinstance(loop.extent, tirx.IntImm):
+    if not isinstance(realize, s_tir.SBlockRealize):
         return False
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     reading = [axis for axis, value in axes if any(var.same_as(loop.loop_var) for var in nodes_in(value, tirx.Var))]

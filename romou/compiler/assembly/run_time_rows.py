@@ -41,30 +41,24 @@ def with_rows(fused: tvm.IRModule, smaller: tvm.IRModule, rows: int, fewer: int)
     A function by rows computes a row of its outputs from the same row of its inputs.
 
     fused, smaller: fused functions of the model with `rows` and with `fewer` rows. What differs has rows.
-
-    Raises
-    ------
-    ModelError
-        A constant depends on the number of rows, or the graphs have different kernels.
     """
-    _check_constants(fused["main"], smaller["main"])
     others = {var.name_hint: func for var, func in smaller.functions_items() if isinstance(func, tirx.PrimFunc)}
     reasons = {}
     for var, func in fused.functions_items():
         if not isinstance(func, tirx.PrimFunc) or is_view(func):
             continue
         other = others.get(var.name_hint)
-        if other is None:
-            raise ModelError(f"the kernel {var.name_hint} is not there for fewer rows", hint=HINT)
+        if other is None:  # nothing calls it
+            continue
         if shapes_in(func) != shapes_in(other) or _numbers(func) != _numbers(other):
             reasons[str(var.name_hint)] = _difference(func, other, rows, fewer)
     return reasons
 
 
-def _check_constants(main: relax.Function, smaller: relax.Function) -> None:
-    """Raise ModelError unless the constants for fewer rows are the first elements of those for more."""
+def check_constants(main: relax.Function, smaller: relax.Function, sizes: str) -> None:
+    """Raise ModelError unless the constants for smaller sizes are the first elements of those for larger ones."""
     mine, theirs = (
-        [const.value.numpy() for binding in _bindings(each) for const in _constants(binding.value)]
+        [const.value.numpy() for binding in bindings(each) for const in _constants(binding.value)]
         for each in (main, smaller)
     )
     is_prefix = len(mine) == len(theirs) and all(
@@ -72,7 +66,7 @@ def _check_constants(main: relax.Function, smaller: relax.Function) -> None:
         for one, two in zip(mine, theirs, strict=True)
     )
     if not is_prefix:
-        raise ModelError("a constant of the model depends on the number of rows", hint=HINT)
+        raise ModelError(f"a constant of the model depends on the size: it is another one with {sizes}", hint=HINT)
 
 
 def _constants(value: relax.Expr) -> list[Any]:
@@ -93,7 +87,11 @@ def shapes_in(func: tirx.PrimFunc) -> list[list[int]]:
 
 
 def _numbers(func: tirx.PrimFunc) -> list[str]:
-    return [repr(float(number.value)) for number in nodes_in(func.body, tirx.FloatImm)]
+    """Return the numbers of a function, but for extents."""
+    blocks = [block for block in nodes_in(func.body, s_tir.SBlock) if not nodes_in(block.body, s_tir.SBlock)]
+    parts = [part for block in blocks for part in (block.init, block.body) if part is not None]
+    integers = [str(int(number)) for part in parts for number in nodes_in(part, tirx.IntImm)]
+    return [repr(float(number.value)) for number in nodes_in(func.body, tirx.FloatImm)] + integers
 
 
 def _difference(func: tirx.PrimFunc, other: tirx.PrimFunc, rows: int, fewer: int) -> str:
@@ -195,10 +193,11 @@ def with_run_time_rows(
 
 def launches(scheduled: tvm.IRModule) -> list[str]:
     """Return the functions that `main` launches, in order. Views are not launched."""
-    return [str(b.value.op.name_hint) for b in _bindings(scheduled["main"]) if _is_launch(b.value)]
+    return [str(b.value.op.name_hint) for b in bindings(scheduled["main"]) if _is_launch(b.value)]
 
 
-def _bindings(main: relax.Function) -> list[relax.Binding]:
+def bindings(main: relax.Function) -> list[relax.Binding]:
+    """Return the bindings of a function, in order."""
     return [binding for block in main.body.blocks for binding in block.bindings]
 
 

@@ -22,6 +22,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
+from romou.compiler.assembly.size_rules import NotOneKernelError, SizeRules
 from romou.compiler.passes.whole_buffers import with_whole_buffers
 from romou.compiler.tir.primitives import LANES, LARGEST_SIZES
 from romou.compiler.tir.traversal import nodes_in
@@ -51,10 +52,6 @@ _PLAIN = frozenset({"kind", "iter_type", "ndim", "data_alignment", "offset_facto
 # Fields that follow from others, or say where source text is.
 _IGNORED = frozenset({"span", "layout"})
 _OF_FUNCTIONS = ("params", "attrs", "body")
-
-
-class NotOneKernelError(Exception):
-    """Kernels for different sizes are not one kernel."""
 
 
 @dataclass(kw_only=True)
@@ -117,6 +114,12 @@ class Rules:
                 raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
             self._found[values] = rule
         return self._found[values]
+
+    def find(self, several: Collection[_Values]) -> None:
+        """Find the rules of integers. Errors as for `of`."""
+        # Numbers of tiles follow from numbers of elements.
+        for values in sorted(several, reverse=True):
+            self.of(values)
 
     def _check_sure(self, values: _Values) -> None:
         """Raise NotOneKernelError if an integer is an extent and a few, or several times another extent: `n / 2 + 1` is
@@ -313,26 +316,28 @@ def _generic(most: int, remainder: int, *, is_scaled: bool) -> list[int]:
     return [first, *sorted(more, key=lambda size: size % 16 == first % 16)]
 
 
-def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules) -> tirx.PrimFunc:
+def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: Rules | SizeRules) -> tirx.PrimFunc:
     """Return the kernel for any sizes, which are int32 behind its other parameters.
 
-    kernels: of one config, at the points of `rules`.
+    kernels: of one config, or unscheduled, at the points of `rules`.
 
     Raises
     ------
     NotOneKernelError
         They differ in more than integers, or an integer follows no rule.
+    NeedsPointError
+        As in `SizeRules.of`.
     """
-    rules = replace(rules, rows=_rows_of(kernels))
+    if isinstance(rules, Rules):
+        rules = replace(rules, rows=_rows_of(kernels))
     # The text of dimensions has sizes.
     graphs = [json.loads(tvm.ir.save_json(each.without_attr(DIMENSIONS))) for each in kernels]
-    numbers, graph = _differing(graphs), graphs[0]
+    numbers, graph = differing(graphs), graphs[0]
     nodes = graph["nodes"]
     sizes = [tirx.Var(f"size{place or ''}", "int32") for place, _ in enumerate(rules.most)]
     expressions = []
     whole = {place: _whole(values) for place, values in numbers.items()}
-    for values in sorted(set(whole.values()), reverse=True):
-        rules.of(values)  # numbers of tiles follow from numbers of elements
+    rules.find(set(whole.values()))
     for place, values in whole.items():
         dtype = nodes[nodes[place]["data"]["ty"]]["data"]["dtype"]
         is_float = nodes[place]["type"] == "ir.FloatImm"
@@ -406,7 +411,7 @@ def _whole(values: Sequence[float]) -> _Values:
     return counts
 
 
-def _differing(graphs: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, ...]]:
+def differing(graphs: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, ...]]:
     """Return the numbers that differ: place of the node in the first graph -> value in each graph."""
     nodes = [graph["nodes"] for graph in graphs]
     # What a node of the first graph is in the others.

@@ -41,7 +41,7 @@ def barrier() -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 
-def unravel(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
+def unravel(position: tirx.Expr, extents: Sequence[int | tirx.Expr]) -> list[tirx.Expr]:
     """Return the indices of the element at a flat, row-major position.
 
     position, (a, b, c)      ->      [position // c // b, position // c % b, position % c]
@@ -49,16 +49,21 @@ def unravel(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
 
     The index of the first axis with several elements is not bounded.
     """
-    leading = next((axis for axis, extent in enumerate(extents) if extent > 1), len(extents))
+    leading = next((axis for axis, extent in enumerate(extents) if _may_be_several(extent)), len(extents))
     if 0 < leading < len(extents):
         return [*(tirx.const(0, position.ty) for _ in range(leading)), *unravel(position, extents[leading:])]
     indices: list[tirx.Expr] = []
     for axis in range(len(extents) - 1, 0, -1):
-        indices.insert(0, position % extents[axis] if extents[axis] > 1 else tirx.const(0, position.ty))
-        position = position // extents[axis] if extents[axis] > 1 else position
+        is_several = _may_be_several(extents[axis])
+        indices.insert(0, position % extents[axis] if is_several else tirx.const(0, position.ty))
+        position = position // extents[axis] if is_several else position
     if not extents:
         return indices
-    return [position if extents[0] > 1 else tirx.const(0, position.ty), *indices]
+    return [position if _may_be_several(extents[0]) else tirx.const(0, position.ty), *indices]
+
+
+def _may_be_several(extent: int | tirx.Expr) -> bool:
+    return extent > 1 if isinstance(extent, int) else True
 
 
 def launch(

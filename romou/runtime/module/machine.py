@@ -248,7 +248,8 @@ class Machine:
             if captured is not None:
                 captured.launch()
                 return [captured.time_ms() for _ in range(repeat)]
-            function, arguments = ("invoke_stateful", [self._entry]) if not sizes else (self._entry, self._arguments())
+            is_direct = self._is_direct
+            function, arguments = (self._entry, self._arguments()) if is_direct else ("invoke_stateful", [self._entry])
             evaluator = self._vm.time_evaluator(function, self._device, number=1, repeat=repeat)
             return [1e3 * float(t) for t in evaluator(*arguments).results]
 
@@ -383,18 +384,18 @@ class Machine:
             self._shared[i] if i in self._shared else tvm.runtime.tensor(array, self._device)
             for i, array in enumerate(arrays)
         ]
-        if not self._sizes:
-            # Only the stateful calls can take tuples over a connection.
-            self._vm.set_input(self._entry, *self._inputs)
+        if not self._is_direct:
+            # Only the stateful calls can take tuples over a connection. TVM's wrapper makes tensors of numbers.
+            self._vm.module["set_input"](self._entry, *self._inputs, *map(int, self._sizes))
 
     def _arguments(self) -> list[Any]:
-        """Return the arguments of a direct call. TVM's stateful calls take tensors only."""
+        """Return the arguments of a direct call."""
         return [*self._inputs, *self._sizes]
 
     @property
     def _is_direct(self) -> bool:
         """Whether runs are direct calls. All machines of an entry share the inputs of stateful calls."""
-        return bool(self._sizes) or self._placing is not None
+        return (bool(self._sizes) and self._is_here) or self._placing is not None
 
     def _launch(self) -> None:
         """Run kernel by kernel. Raise DeviceError if a node on the host fails."""

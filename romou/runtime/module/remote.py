@@ -62,23 +62,33 @@ class RemoteDevice:
         # Models and threads share one session.
         self._lock = threading.RLock()
 
-    def run(self, library: Path, inputs: Sequence[np.ndarray], *, entry: str = MAIN) -> list[np.ndarray]:
+    def run(
+        self, library: Path, inputs: Sequence[np.ndarray], *, entry: str = MAIN, sizes: Sequence[int] = ()
+    ) -> list[np.ndarray]:
         """Return the outputs of the model in the file `library`. The server identifies the model by the file's name.
 
         entry: the function of the library that computes the model.
+        sizes: the sizes that it takes at run time.
 
         Raise DeviceError if the device failed or cannot be reached in several attempts, CompatError if the server has
         another version of TVM or Romou.
         """
-        outputs = self._call(library, "run", entry, list(inputs))
+        outputs = self._call(library, "run", entry, list(inputs), tuple(sizes))
         assert isinstance(outputs, list)
         return outputs
 
     def times(
-        self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, entry: str = MAIN
+        self,
+        library: Path,
+        inputs: Sequence[np.ndarray],
+        repeat: int,
+        *,
+        is_wall: bool = False,
+        entry: str = MAIN,
+        sizes: Sequence[int] = (),
     ) -> list[float]:
-        """Return milliseconds of `repeat` runs, see `TunedModel.times`. Errors as in `run`."""
-        times = self._call(library, "times", entry, list(inputs), repeat, is_wall)
+        """Return milliseconds of `repeat` runs, see `TunedModel.times`. Sizes and errors as in `run`."""
+        times = self._call(library, "times", entry, list(inputs), repeat, is_wall, tuple(sizes))
         assert isinstance(times, list)
         return times
 

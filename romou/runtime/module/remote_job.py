@@ -58,18 +58,20 @@ def _machine(name: str, entry: str) -> Machine:
     return _beside[name, entry]
 
 
-def run(name: str, entry: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run(name: str, entry: str, inputs: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
     """See `Machine.run`."""
     assert _connection is not None
     with _connection.calling("running a model"):
-        return _machine(name, entry).run(inputs)
+        return _machine(name, entry).run(inputs, sizes)
 
 
-def times(name: str, entry: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -> list[float]:
+def times(
+    name: str, entry: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool, sizes: Sequence[int]
+) -> list[float]:
     """See `Machine.times`."""
     assert _connection is not None
     with _connection.calling("timing a model"):
-        return _machine(name, entry).times(inputs, repeat, is_wall=is_wall)
+        return _machine(name, entry).times(inputs, repeat, is_wall=is_wall, sizes=sizes)
 
 
 def profile(name: str, entry: str, inputs: Sequence[np.ndarray], repeat: int) -> tuple[str, _Calls]:

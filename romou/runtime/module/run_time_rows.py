@@ -89,12 +89,15 @@ class RunTimeRowsModel(TunedModel):
         Raises
         ------
         UsageError
-            As in `TunedModel.run`, or sizes differ or are above a bound, or the model runs behind a connection.
+            As in `TunedModel.run`, or sizes differ or are above a bound.
         DeviceError
             The device failed.
         """
         whole, sizes = self._stored(inputs)
-        outputs = self._machine().run(whole, sizes)
+        if self.remote is None:
+            outputs = self._machine().run(whole, sizes)
+        else:
+            outputs = self.remote.run(self._library(), whole, entry=self.entry, sizes=sizes)
         results = [
             restored(_resized(array, self.sizes.shape(name, array.shape, sizes)), self._short_outputs.get(name, ""))
             for name, array in zip(self.outputs, outputs, strict=True)
@@ -185,7 +188,10 @@ class RunTimeRowsModel(TunedModel):
         repeat = whole_of("repeat", repeat, lowest=1)
         checked = self._checked({**{name: most for name, (_, most) in self.sizes.dims.items()}, **(sizes or {})})
         arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
-        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=False, sizes=checked)
+        is_wall = clock == "wall"
+        if self.remote is not None:
+            return self.remote.times(self._library(), arrays, repeat, is_wall=is_wall, entry=self.entry, sizes=checked)
+        return self._machine().times(arrays, repeat, is_wall=is_wall, is_captured=False, sizes=checked)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
         """Return the time of each call of a run with the sizes that the inputs have, as `TunedModel.profile`.
@@ -200,18 +206,18 @@ class RunTimeRowsModel(TunedModel):
         Raises
         ------
         UsageError
-            As in `run`.
+            As in `run`, or the model runs behind a connection.
         DeviceError
             The device failed.
         """
+        if self.remote is not None:
+            raise UsageError("calls of a model with a size at run time are not timed behind a connection")
         given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
         arrays, sizes = self._stored(given)
         return self._profiled(arrays, whole_of("repeat", repeat, lowest=1), sizes)
 
     def _stored(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], tuple[int, ...]]:
         """Return arrays of the bounds that hold the inputs, and the sizes of the dimensions."""
-        if self.remote is not None:
-            raise UsageError("a model with a size at run time does not run behind a connection")
         shapes = {name: np.shape(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else {}
         sizes, signature = tuple(self.sizes_in(shapes).values()), self.signature_for(shapes)
         arrays = [stored(array) for array in checked_inputs(inputs, signature)]

@@ -63,6 +63,25 @@ def _normal(g: NetworkBuilder, x: str, width: int) -> str:
     return g.add("LayerNormalization", x, g.weight(width, positive=True), g.weight(width), axis=-1)
 
 
+def recurrent(kind: str = "LSTM", units: int = 3) -> onnx.ModelProto:
+    """Return a recurrent layer over a free number of steps, with its last states."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    g = NetworkBuilder({"x": ("steps", 2, 4)})
+    weights = [g.weight(1, gates * units, size, scale=0.4) for size in (4, units)]
+    g.nodes.append(helper.make_node(kind, ["x", *weights], ["y", "last"], hidden_size=units))
+    return g.model("y", "last")
+
+
+def rolled(share: int = 2) -> onnx.ModelProto:
+    """Return rows whose first n // share are moved to the end."""
+    g = NetworkBuilder({"x": ("rows", 6)})
+    first, second = g.constant(np.array([0])), g.constant(np.array([1]))
+    count = g.add("Div", g.add("Slice", g.add("Shape", "x"), first, second), g.constant(np.array([share])))
+    end = g.constant(np.array([1 << 40]))
+    moved, rest = g.add("Slice", "x", first, count, first), g.add("Slice", "x", count, end, first)
+    return g.model(g.add("Concat", rest, moved, axis=0))
+
+
 def wrong_points(
     model: romou.TunedModel,
     network: onnx.ModelProto,

@@ -1,0 +1,310 @@
+"""Rules of integers that follow from sizes of dimensions, each the only rule of its family that fits.
+
+    64, 63, 62, 61, 32 at the sizes 64, 63, 62, 61, 32      ->      size
+    16, 15, 15, 15, 8                                       ->      size // 4
+    33, 32, 32, 31, 17                                      ->      (size + 2) // 2
+
+Two rules that fit all known sizes may differ at another one. Then that size is needed to decide (`NeedsPointError`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+# Sizes of all free dimensions
+Point: TypeAlias = "tuple[int, ...]"
+# An integer at each point
+Values: TypeAlias = "tuple[int, ...]"
+
+# Divisors of sizes: strides, their products, and shares as n // 3
+_DIVISORS = (*range(1, 17), 32, 64, 128, 256)
+_MODULI = range(2, 17)
+# Factors and divisors of shares as 3 n // 4
+_FACTORS = (2, 3, 4)
+# What an integer may be more than a product: a last position, a position behind the end.
+_MORE = (0, -1, 1)
+# Combinations of sizes that rules are compared at, if there are more than these
+_GRID = 4096
+_CANDIDATES = 64
+
+
+class NotOneKernelError(Exception):
+    """Kernels for different sizes are not one kernel."""
+
+
+class NeedsPointError(Exception):
+    """Several rules fit an integer, and a further point decides.
+
+    point: the sizes at which the rules differ.
+    """
+
+    def __init__(self, point: Point) -> None:
+        super().__init__(f"several rules fit, which differ at the sizes {list(point)}")
+        self.point = point
+
+
+@dataclass(frozen=True)
+class Term:
+    """floor((factor * size + offset) / divisor) of the dimension at a place, or (size + offset) % divisor."""
+
+    place: int
+    factor: int = 1
+    offset: int = 0
+    divisor: int = 1
+    is_remainder: bool = False
+
+    def __call__(self, sizes: Sequence[Any]) -> Any:
+        """Return the number, or its expression."""
+        value = sizes[self.place] if self.factor == 1 else sizes[self.place] * self.factor
+        value = value + self.offset if self.offset else value
+        if self.is_remainder:
+            return value % self.divisor
+        return value if self.divisor == 1 else value // self.divisor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """times * the product of the terms + more."""
+
+    terms: tuple[Term, ...]
+    times: int = 1
+    more: int = 0
+
+    def __call__(self, sizes: Sequence[Any]) -> Any:
+        """Return the number, or its expression."""
+        value: Any = math.prod((term(sizes) for term in self.terms[1:]), start=self.terms[0](sizes))
+        value = value if self.times == 1 else value * self.times
+        return value if self.more == 0 else value + self.more
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of rules, and more."""
+
+    rules: tuple[Rule, ...]
+    more: int = 0
+
+    def __call__(self, sizes: Sequence[Any]) -> Any:
+        """Return the number, or its expression."""
+        value: Any = sum((rule(sizes) for rule in self.rules[1:]), start=self.rules[0](sizes))
+        return value if self.more == 0 else value + self.more
+
+
+@dataclass(kw_only=True)
+class SizeRules:
+    """The rules of integers at points.
+
+    points: the first has the largest sizes. Others differ from it in one dimension, or in all.
+    ranges: the sizes of each dimension that rules have to hold for.
+    lacking: points at which nothing can be known, because the model takes no such sizes.
+    grid: sizes of each dimension that rules are compared at: all combinations if these are few.
+    """
+
+    points: Sequence[Point]
+    ranges: Sequence[range]
+    lacking: frozenset[Point] = frozenset()
+    grid: list[np.ndarray] = field(init=False)
+    _found: dict[Values, Rule | Sum] = field(default_factory=dict)
+    _failures: dict[Values, NotOneKernelError | NeedsPointError] = field(default_factory=dict)
+    _depth: int = 0
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(0)
+        if math.prod(map(len, self.ranges)) <= _GRID:
+            grid = [np.array(each) for each in zip(*itertools.product(*self.ranges), strict=True)]
+        else:
+            grid = [rng.choice(np.array(each), _GRID) for each in self.ranges]
+            # All sizes of one dimension at the largest ones of the others
+            for place, sizes in enumerate(self.ranges):
+                for other, column in enumerate(grid):
+                    line = np.array(sizes) if other == place else np.full(len(sizes), self.points[0][other])
+                    grid[other] = np.concatenate([column, line])
+        self.grid = grid
+        for place, _ in enumerate(self.ranges):
+            self._found[tuple(point[place] for point in self.points)] = Rule((Term(place),))
+
+    @property
+    def most(self) -> Point:
+        """The largest sizes."""
+        return self.points[0]
+
+    def of(self, values: Values) -> Rule | Sum:
+        """Return the rule of an integer.
+
+        Raises
+        ------
+        NotOneKernelError
+            No rule fits.
+        NeedsPointError
+            Several rules fit, and differ at a point.
+        """
+        if values in self._failures:
+            raise self._failures[values]
+        if values not in self._found:
+            try:
+                self._found[values] = self._only_rule(values)
+            except (NotOneKernelError, NeedsPointError) as error:
+                self._failures[values] = error
+                raise
+        return self._found[values]
+
+    def _only_rule(self, values: Values) -> Rule | Sum:
+        fitting: dict[bytes, Rule | Sum] = {}
+        for rule in self._candidates(values):
+            if all(rule(point) == value for point, value in zip(self.points, values, strict=True)):
+                fitting.setdefault(np.asarray(rule(self.grid)).tobytes(), rule)
+            if len(fitting) > _CANDIDATES:
+                break
+        if not fitting:
+            raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
+        self._check_only(list(fitting.values()))
+        found = next(iter(fitting.values()))
+        self._check_remainders(found)
+        return found
+
+    def find(self, several: Collection[Values]) -> None:
+        """Find the rules of integers. Errors as for `of`."""
+        # Products follow from their factors.
+        for values in sorted(several):
+            self.of(values)
+
+    def _check_only(self, rules: Sequence[Rule | Sum]) -> None:
+        """Raise NeedsPointError if rules differ somewhere, at the point where most of them do."""
+        if len(rules) == 1:
+            return
+        table = np.array([rule(self.grid) for rule in rules])
+        counts = np.array([len(set(column)) for column in table.T.tolist()])
+        known = {*self.points, *self.lacking}
+        grid = np.array(self.grid)
+        # Axes of one element are often left out of a kernel, so the best point is large, on a line.
+        is_small, changed = (grid < 2).any(axis=0), (grid != np.array(self.most)[:, None]).sum(axis=0)
+        for at in np.lexsort((-grid.sum(axis=0), -counts, changed, is_small)):
+            point = tuple(int(size) for size in grid[:, at])
+            if counts[at] > 1 and point not in known:
+                raise NeedsPointError(point)
+
+    def _check_remainders(self, rule: Rule | Sum) -> None:
+        """Raise NeedsPointError unless a share as 3 n // 4 was seen at sizes of all remainders: a sum of shares as
+        n // 2 + n // 3 is like one at most of them.
+        """
+        for term in (term for each in (rule.rules if isinstance(rule, Sum) else (rule,)) for term in each.terms):
+            if abs(term.factor) == 1 or term.divisor == 1:
+                continue
+            seen = {point[term.place] % term.divisor for point in (*self.points, *self.lacking)}
+            for size in reversed(self.ranges[term.place]):
+                if size % term.divisor not in seen:
+                    raise NeedsPointError((*self.most[: term.place], size, *self.most[term.place + 1 :]))
+
+    def _candidates(self, values: Values) -> Iterator[Rule | Sum]:
+        at = dict(zip(self.points, values, strict=True))
+        lines = [
+            {point[place]: value for point, value in at.items() if self._is_on_line(point, place)}
+            for place, _ in enumerate(self.most)
+        ]
+        varying = [place for place, line in enumerate(lines) if len(set(line.values())) > 1]
+        if len(varying) == 1:
+            (place,) = varying
+            yield from _fits(place, lines[place])
+            yield from self._squares(values)
+        elif varying:
+            yield from self._products(lines, varying)
+            yield from self._squares(values)
+            yield from self._sums(lines, varying)
+
+    def _is_on_line(self, point: Point, place: int) -> bool:
+        return all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
+
+    def _products(self, lines: Sequence[Mapping[int, int]], varying: Sequence[int]) -> Iterator[Rule]:
+        """Yield products of terms of several dimensions."""
+        whole = lines[varying[0]][self.most[varying[0]]]
+        for more in _MORE:
+            each = []
+            for place in varying:
+                line = {size: value - more for size, value in lines[place].items()}
+                common = math.gcd(*line.values()) or 1
+                fits = _fits(place, {size: value // common for size, value in line.items()})
+                each.append([rule for rule in fits if _is_term(rule)])
+            for rules in itertools.islice(itertools.product(*each), _CANDIDATES):
+                terms = tuple(rule.terms[0] for rule in rules)
+                value = math.prod(term(self.most) for term in terms)
+                if value and (whole - more) % value == 0:
+                    yield Rule(terms, (whole - more) // value, more)
+
+    def _squares(self, values: Values) -> Iterator[Rule]:
+        """Yield products of an integer that has a rule and of another one, of three factors at most."""
+        if self._depth > 1:
+            return
+        self._depth += 1
+        try:
+            for more, known in itertools.product(_MORE, list(self._found)):
+                rule, left = self._found[known], [value - more for value in values]
+                if not isinstance(rule, Rule) or rule.more or 0 in known or max(map(abs, known)) < 2:
+                    continue
+                if all(value % k == 0 for value, k in zip(left, known, strict=True)):
+                    rest = tuple(value // k for value, k in zip(left, known, strict=True))
+                    if len(set(rest)) == 1:
+                        yield Rule(rule.terms, rule.times * rest[0], more)
+                        continue
+                    with contextlib.suppress(NotOneKernelError, NeedsPointError):
+                        other = self.of(rest)
+                        if isinstance(other, Rule) and not other.more:
+                            yield Rule((*rule.terms, *other.terms), rule.times * other.times, more)
+        finally:
+            self._depth -= 1
+
+    def _sums(self, lines: Sequence[Mapping[int, int]], varying: Sequence[int]) -> Iterator[Sum]:
+        """Yield sums of rules of single dimensions."""
+        whole = lines[varying[0]][self.most[varying[0]]]
+        each = [list(_fits(place, lines[place])) for place in varying]
+        for rules in itertools.islice(itertools.product(*each), _CANDIDATES):
+            yield Sum(rules, whole - sum(rule(self.most) for rule in rules))
+
+
+def _is_term(rule: Rule) -> bool:
+    return rule.times == 1 and rule.more == 0 and len(rule.terms) == 1
+
+
+def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
+    """Yield rules of one term that fit the values at sizes of a dimension."""
+    sizes, values = np.array(list(line)), np.array(list(line.values()))
+    step = int(np.gcd.reduce(values - values[0]))
+    for times in (each for each in range(step, 0, -1) if step % each == 0):
+        counts, more = values // times, int(values[0] % times)
+        for factor, offset, divisor in _floors(sizes, counts):
+            if divisor == 1:
+                yield (
+                    Rule((Term(place, factor, offset + more),))
+                    if times == 1
+                    else Rule((Term(place, factor, offset),), times, more)
+                )
+            else:
+                yield Rule((Term(place, factor, offset, divisor),), times, more)
+        for modulus in _MODULI:
+            for offset in range(modulus):
+                if np.array_equal((sizes + offset) % modulus, counts):
+                    yield Rule((Term(place, 1, offset, modulus, is_remainder=True),), times, more)
+
+
+def _floors(sizes: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Yield factor, offset and divisor of floors that fit: with the least and the largest offset of each."""
+    low, high = int(np.argmin(sizes)), int(np.argmax(sizes))
+    run, rise = int(sizes[high] - sizes[low]), int(counts[high] - counts[low])
+    for divisor in _DIVISORS:
+        least, most = -(-(divisor * rise - divisor + 1) // run), (divisor * rise + divisor - 1) // run
+        for factor in range(least, most + 1):
+            is_known = factor == 1 or divisor == 1 or (factor in _FACTORS and divisor in _FACTORS)
+            if factor == 0 or not is_known or math.gcd(factor, divisor) > 1:
+                continue
+            spare = divisor * counts - factor * sizes
+            first, last = int(spare.max()), int(spare.min()) + divisor - 1
+            if first <= last:
+                yield factor, first, divisor
+            if first < last:
+                yield factor, last, divisor

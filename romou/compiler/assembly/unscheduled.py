@@ -1,0 +1,352 @@
+"""The unscheduled functions of a model for any sizes, from those at some sizes.
+
+Sizes of all remainders of four are compared, and more where rules of integers need them (`SizeRules`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm_ffi.structural import structural_map
+
+from romou.base.errors import ModelError
+from romou.compiler.assembly.run_time_rows import HINT, bindings, check_constants, shapes_in
+from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Sum, Values
+from romou.compiler.assembly.symbolic import Extent, one_kernel
+from romou.compiler.frontend import ImportedModel
+from romou.compiler.tir.traversal import nodes_in
+
+# Axis of a tensor, place of a dimension, factor, offset and divisor. See `RunTimeSizes`.
+Axis: TypeAlias = "tuple[int, int, int, int, int]"
+# Sizes of a dimension that are compared first, and more sizes that decide between rules.
+_LINE, _MORE_POINTS = 5, 16
+
+
+@dataclass(kw_only=True)
+class Unscheduled:
+    """The unscheduled functions, and what their integers follow from.
+
+    fused_at, imported_at: the functions, and the imported model, at sizes. ModelError if the model has no such sizes.
+    dims: the range of each dimension.
+    points: the sizes at which functions are known. The first has the largest.
+    """
+
+    fused_at: Callable[[Point], tvm.IRModule]
+    imported_at: Callable[[Point], ImportedModel]
+    dims: Mapping[str, range]
+    points: list[Point] = field(default_factory=list)
+    _lacking: set[Point] = field(default_factory=set)
+    _rules: dict[tuple[Point, ...], SizeRules] = field(default_factory=dict)
+    _functions: dict[str, tirx.PrimFunc | NotOneKernelError | None] = field(default_factory=dict)
+    _points_of: dict[str, tuple[Point, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        fused_at: Callable[[Point], tvm.IRModule],
+        imported_at: Callable[[Point], ImportedModel],
+        dims: Mapping[str, range],
+    ) -> Unscheduled:
+        """Return the functions at the sizes that are compared first.
+
+        Raises
+        ------
+        ModelError
+            A constant depends on a size, or the model has other functions for other sizes.
+        """
+        unscheduled = cls(fused_at=fused_at, imported_at=imported_at, dims=dims)
+        for point in _first_points(dims):
+            unscheduled._add(point)
+        for place, sizes in enumerate(dims.values()):
+            # What is one number at large sizes may be another one at small sizes.
+            low, middle, most = max(sizes[0], 2), max(sizes[-1] // 2, sizes[0]), unscheduled.most
+            while low < middle and not unscheduled._add((*most[:place], low, *most[place + 1 :])):
+                low += (middle - low + 1) // 2
+            if all(point[place] == most[place] for point in unscheduled.points):
+                names = list(dims)
+                raise ModelError(f"the model takes {names[place]}={most[place]} only, of the sizes tried", hint=HINT)
+        return unscheduled
+
+    @property
+    def most(self) -> Point:
+        """The largest sizes."""
+        return self.points[0]
+
+    def module(self, point: Point) -> tvm.IRModule:
+        """Return the functions at sizes."""
+        return self.fused_at(point)
+
+    def line(self, place: int) -> list[Point]:
+        """Return the points that differ from the largest sizes in one dimension, below its bound."""
+        return [
+            point
+            for point in self.points[1:]
+            if point[place] < self.most[place]
+            and all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
+        ]
+
+    def _add(self, point: Point) -> bool:
+        """Compare the model at further sizes, and return whether it takes them."""
+        if point in self.points:
+            return True
+        try:
+            module = self.fused_at(point)
+        except ModelError:
+            if not self.points:
+                raise
+            self._lacking.add(point)
+            return False
+        if self.points:
+            whole = self.fused_at(self.most)
+            if _calls(module) != _calls(whole):
+                if 1 not in point and _unit_extents(module) == _unit_extents(whole):
+                    raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
+                # Axes of one element are left out, so kernels are fused otherwise. This says nothing of other sizes.
+                self._lacking.add(point)
+                return False
+            if all(a <= b for a, b in zip(point, self.most, strict=True)):
+                check_constants(whole["main"], module["main"], self._text(point))
+        self.points.append(point)
+        return True
+
+    def _text(self, point: Point) -> str:
+        return ", ".join(f"{name}={size}" for name, size in zip(self.dims, point, strict=True))
+
+    def _rules_at(self, points: Sequence[Point]) -> SizeRules:
+        key = tuple(points)
+        if key not in self._rules:
+            ranges, lacking = list(self.dims.values()), frozenset({*self._lacking, *self.points} - {*points})
+            self._rules[key] = SizeRules(points=key, ranges=ranges, lacking=lacking)
+        return self._rules[key]
+
+    def _decided(self, what: str, found: Callable[[], object]) -> NotOneKernelError | None:
+        """Call `found` with more and more points, until rules are known. Return why they are not."""
+        for _ in range(_MORE_POINTS):
+            try:
+                found()
+                return None
+            except NeedsPointError as error:
+                self._add(error.point)
+                self._rules.clear()
+            except NotOneKernelError as error:
+                return error
+        return NotOneKernelError(f"{what} has several rules that differ at few sizes")
+
+    def function(self, name: str) -> tirx.PrimFunc | None:
+        """Return a function for any sizes, its last parameters. None if no integer of it depends on sizes.
+
+        Raises
+        ------
+        ModelError
+            It is not one function, or an integer follows no rule.
+        """
+        if name not in self._functions:
+
+            def find(*, is_at_all: bool) -> None:
+                points = self.points if is_at_all else self._known_points(name)
+                if not is_at_all and len(points) < len(self.points):
+                    self._check_varying(name, points)
+                functions = [_without_attributes(self.fused_at(point)[name]) for point in points]
+                self._functions[name] = one_kernel(functions, self._rules_at(points))
+                self._points_of[name] = tuple(points)
+
+            failure = self._decided(f"the kernel {name}", partial(find, is_at_all=True))
+            if failure is not None:
+                failure = self._decided(f"the kernel {name}", partial(find, is_at_all=False))
+            if failure is not None:
+                self._functions[name] = failure
+        found = self._functions[name]
+        if isinstance(found, NotOneKernelError):
+            raise ModelError(f"the kernel {name} takes no size at run time: {found}", hint=HINT)
+        return found
+
+    def _check_varying(self, name: str, points: Sequence[Point]) -> None:
+        """Raise NotOneKernelError if an extent is the same at points, and another one at others."""
+        shapes_at = {point: shapes_in(self.fused_at(point)[name]) for point in self.points}
+        for shapes in zip(*shapes_at.values(), strict=False):
+            for values in zip(*shapes, strict=False):
+                at = dict(zip(shapes_at, values, strict=True))
+                if len(set(values)) > 1 and len({at[point] for point in points}) == 1:
+                    raise NotOneKernelError(f"an extent is {values} at the sizes {[*self.points]}")
+
+    def points_of(self, name: str) -> tuple[Point, ...]:
+        """Return the sizes at which a function that is known was compared."""
+        self.function(name)
+        return self._points_of[name]
+
+    def check(self, name: str) -> None:
+        """Raise ModelError unless a function is one for any sizes, whose tensors are largest at the largest ones."""
+        self.function(name)
+        points = self._points_of[name]
+        rules = self._rules_at(points)
+        for shapes in zip(*(shapes_in(self.fused_at(point)[name]) for point in points), strict=True):
+            self._check_largest(f"a tensor of the kernel {name}", list(zip(*shapes, strict=True)), rules)
+
+    def _check_largest(self, what: str, extents: Sequence[Values], rules: SizeRules) -> None:
+        counts = np.ones_like(rules.grid[0])
+        for values in extents:
+            counts = counts * (values[0] if len(set(values)) == 1 else rules.of(values)(rules.grid))
+        most = int(np.prod([values[0] for values in extents]))
+        if counts.size and int(counts.max()) > most:
+            point = tuple(int(column[int(counts.argmax())]) for column in rules.grid)
+            raise ModelError(f"{what} has more elements with {self._text(point)} than at the bounds", hint=HINT)
+
+    def _known_points(self, name: str) -> list[Point]:
+        """Return the points at which no axis of a function has one element, if it has more at the largest sizes."""
+        whole = shapes_in(self.fused_at(self.most)[name])
+
+        def is_whole(shapes: list[list[int]]) -> bool:
+            return [list(map(len, shapes))] == [list(map(len, whole))] and all(
+                min(extent, 2) == min(most, 2) or most < 2 <= extent
+                for shape, largest in zip(shapes, whole, strict=True)
+                for extent, most in zip(shape, largest, strict=True)
+            )
+
+        return [point for point in self.points if is_whole(shapes_in(self.fused_at(point)[name]))]
+
+    def divisors(self, name: str) -> list[int]:
+        """Return the common divisor of each dimension's shares in a function that is known: 4 for n // 2 and n % 4."""
+        found, func = [1 for _ in self.most], self.function(name)
+        if func is not None:
+            sizes = list(func.params)[-len(self.most) :]
+            shares = [share for kind in (tirx.FloorDiv, tirx.FloorMod) for share in nodes_in(func.body, kind)]
+            for share in shares:
+                variables = nodes_in(share.a, tirx.Var)
+                places = [at for at, size in enumerate(sizes) if any(var.same_as(size) for var in variables)]
+                if len(places) == len({*variables}) and isinstance(share.b, tirx.IntImm):
+                    for place in places:
+                        found[place] = math.lcm(found[place], int(share.b))
+        return found
+
+    def extents(self, name: str) -> set[Extent]:
+        """Return the extents of a function's tensors that follow from a size. The function has to be known."""
+        found: set[Extent] = set()
+        if self.function(name) is None:
+            return found
+        points = self._points_of[name]
+        for axes in zip(*(shapes_in(self.fused_at(point)[name]) for point in points), strict=True):
+            for values in zip(*axes, strict=True):
+                rule = self._rules_at(points).of(values) if len(set(values)) > 1 else None
+                if isinstance(rule, Rule) and not rule.more:
+                    found |= {
+                        (term.place, term.factor, term.offset, term.divisor)
+                        for term in rule.terms
+                        if not term.is_remainder and term.factor > 0
+                    }
+        return found
+
+    def _edges(self) -> list[Point]:
+        """Return the points with the least size of each dimension, as far as the model takes them."""
+        least = tuple(sizes[0] for sizes in self.dims.values())
+        lines = ((*self.most[:place], size, *self.most[place + 1 :]) for place, size in enumerate(least))
+        found = []
+        for point in dict.fromkeys((least, *lines)):
+            with contextlib.suppress(ModelError):
+                self.imported_at(point)
+                found.append(point)
+        return found
+
+    def axes(self, name: str) -> tuple[Axis, ...]:
+        """Return the rules of each axis of an input or output that changes.
+
+        Raises
+        ------
+        ModelError
+            An axis is no product of shares of sizes, or its tensor is larger at other sizes than the largest ones.
+        """
+        found: list[Axis] = []
+
+        def find() -> None:
+            points = [*self.points, *(point for point in self._edges() if point not in self.points)]
+            shapes = [_shape(self.imported_at(point), name) for point in points]
+            if len(set(map(len, shapes))) > 1:
+                raise NotOneKernelError("its number of axes depends on sizes")
+            rules, extents = self._rules_at(points), list(zip(*shapes, strict=True))
+            found.clear()
+            for axis, values in enumerate(extents):
+                if len(set(values)) > 1:
+                    found.extend(_axes(axis, rules.of(values)))
+            self._check_largest(f"{name!r}", extents, rules)
+
+        failure = self._decided(f"the shape of {name!r}", find)
+        if failure is not None:
+            raise ModelError(f"the shape of {name!r} takes no size at run time: {failure}", hint=HINT)
+        return tuple(found)
+
+
+def _without_attributes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function without what is noted of it and its blocks, its workload for example: that is of one size."""
+
+    def bare(block: s_tir.SBlock) -> s_tir.SBlock:
+        parts = (block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init)
+        return s_tir.SBlock(*parts, block.alloc_buffers, block.match_buffers) if block.annotations else block
+
+    body = structural_map(func.body, (s_tir.SBlock, bare))
+    return tirx.PrimFunc(func.params, body, func.ret_type).with_attr("tirx.noalias", True)
+
+
+def _first_points(dims: Mapping[str, range]) -> list[Point]:
+    """Return the points that are compared first: of all remainders of four, without 1, above small bounds if needed."""
+    most = tuple(sizes[-1] for sizes in dims.values())
+    lines = []
+    for sizes in dims.values():
+        bound, least = sizes[-1], max(sizes[0], 2)
+        wanted = [bound - 1, bound - 2, bound - 3, max(bound // 2, least), *range(bound + 1, bound + _LINE)]
+        lines.append([size for size in dict.fromkeys(wanted) if size >= least and size != bound][: _LINE - 1])
+    points = [most]
+    for place, line in enumerate(lines):
+        points += [(*most[:place], size, *most[place + 1 :]) for size in line]
+    if len(lines) > 1:
+        points += [tuple(line[at] for line in lines) for at in (0, _LINE - 2)]
+    for pair in itertools.combinations(range(len(lines)), 2) if len(lines) > 2 else ():
+        points.append(tuple(line[1] if place in pair else most[place] for place, line in enumerate(lines)))
+    return points
+
+
+def _calls(fused: tvm.IRModule) -> list[str]:
+    """Return the functions that `main` calls, in order."""
+    calls = [binding.value for binding in bindings(fused["main"]) if isinstance(binding.value, relax.Call)]
+    return [
+        str(each.name_hint) for call in calls for each in (call.op, *call.args) if isinstance(each, tvm.ir.GlobalVar)
+    ]
+
+
+def _unit_extents(fused: tvm.IRModule) -> int:
+    """Return the number of axes with one element, of all functions' tensors."""
+    functions = [func for _, func in fused.functions_items() if isinstance(func, tirx.PrimFunc)]
+    return sum(shape.count(1) for func in functions for shape in shapes_in(func))
+
+
+def _shape(imported: ImportedModel, name: str) -> tuple[int, ...]:
+    """Return the shape of an input or output."""
+    if name in imported.inputs:
+        return imported.inputs[name][0]
+    result = imported.mod["main"].ret_ty
+    types = result.fields if hasattr(result, "fields") else [result]
+    return tuple(int(extent) for extent in types[imported.outputs.index(name)].shape)
+
+
+def _axes(axis: int, rule: Rule | Sum) -> Iterator[Axis]:
+    """Yield the rules of an axis as `RunTimeSizes` has them. NotOneKernelError if it has no such rule."""
+    if isinstance(rule, Sum) or any(term.is_remainder for term in rule.terms):
+        raise NotOneKernelError(f"axis {axis} is no product of shares of sizes")
+    first, *others = rule.terms
+    if not rule.more:
+        if rule.times != 1:
+            yield axis, 0, 0, rule.times, 1
+        yield from ((axis, term.place, term.factor, term.offset, term.divisor) for term in rule.terms)
+    elif not others and rule.times == 1:
+        yield axis, first.place, first.factor, first.offset + rule.more * first.divisor, first.divisor
+    elif not others and first.divisor == 1:
+        yield axis, first.place, first.factor * rule.times, first.offset * rule.times + rule.more, 1
+    else:
+        raise NotOneKernelError(f"axis {axis} is no product of shares of sizes")
