@@ -93,7 +93,11 @@ def with_run_time_sizes(
     arguments = {**made.arguments(), "executable": program.executable, "host_code": program.host, "summary": summary}
     free = RunTimeRowsModel(sizes=sizes, program=program, **arguments)
     if summary.checked_on:
-        checked = [point for point in _checked_points(dims, plain.points) if _is_right(free, states, point)]
+        try:
+            checked = [point for point in _checked_points(dims, plain.points) if _is_right(free, states, point)]
+        finally:
+            if free.remote is not None:  # a server has one session at a time
+                free.release()
         with_sizes = f"{summary.checked_on}, with {'; '.join(_text(dims, point) for point in checked)}"
         free.with_summary(replace(summary, checked_on=with_sizes))
     return free

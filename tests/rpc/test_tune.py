@@ -120,6 +120,8 @@ def test_sizes_at_run_time_are_checked_and_run_there(server: Server, tmp_path: P
             for output, right in zip(model.run({"x": x}), expected, strict=True):
                 assert relative_l2_error(output, right) < LIMIT
     assert min(tuned.times(repeat=2, sizes={"steps": 3})) > 0
+    tuned.release()
+    wait_for(lambda: server.running_session() is None)
 
 
 def test_a_wrong_kernel_for_a_size_is_found_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
