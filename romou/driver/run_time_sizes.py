@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import tvm
-from tvm import tirx
+from tvm import sym, tirx
 
 from romou.base.errors import ModelError, NumericError
 from romou.base.space import Config
@@ -31,7 +31,9 @@ from romou.compiler.assembly.symbolic import Extent, Rules, generic_points, one_
 from romou.compiler.assembly.unscheduled import Unscheduled
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
+from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.task import TunableTask
+from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
 from romou.driver.verify import check_outputs
@@ -40,6 +42,8 @@ from romou.runtime.module import RunTimeRowsModel, RunTimeSizes, TunedModel
 _Options = TypeVar("_Options", CompileOptions, TuneOptions)
 # Remainders of a size that kernels are compared at, at most: of the sizes that all functions are known at
 _REMAINDERS = 4
+# Numbers of tiles whose last steps are compared
+_STEPS = 4
 # Random inputs that outputs have to be wrong for
 _SEEDS = 5
 # Configs that a kernel without rules is tried with.
@@ -375,11 +379,46 @@ class _Samples:
                 raise NotOneKernelError(f"its kernel is another one at the sizes {list(point)}")
             for place, size in enumerate(point) if result else ():
                 seen[place].add(size)
+        for point in self._steps(kernel):
+            try:
+                func = expected(name, point)
+            except (ModelError, KeyError):  # other functions, at this size
+                continue
+            if func is not None and is_same(kernel, point, func, self.program.target) is False:
+                raise NotOneKernelError(f"its kernel is another one at the sizes {list(point)}")
         for place, divisor in enumerate(self.plain.divisors(name)):
             # Strides of several layers have divisors that no few sizes have all remainders of.
             divisor = _REMAINDERS if divisor % _REMAINDERS == 0 and divisor & (divisor - 1) == 0 else divisor
             if len({size % divisor for size in seen[place]}) < divisor:
                 raise NotOneKernelError(f"its kernel was seen at the sizes {sorted(seen[place])} only")
+
+    def _steps(self, kernel: tirx.PrimFunc) -> list[Point]:
+        """Return the sizes around the last steps of numbers of tiles, which tell these from others with as many tiles
+        at most sizes.
+        """
+        sizes, simple = list(kernel.params)[-len(self.most) :], sym.Analyzer().simplify
+        found: dict[Point, None] = {}
+        shares = {str(share): share for share in nodes_in(kernel.body, tirx.FloorDiv)}
+        for share in shares.values():
+            variables = nodes_in(share, tirx.Var)
+            places = [at for at, size in enumerate(sizes) if any(var.same_as(size) for var in variables)]
+            if len(places) != 1 or len({*variables}) != 1 or len(found) >= 2 * _STEPS:
+                continue
+            (place,) = places
+
+            def value(number: int, share: tirx.Expr = share, size: tirx.Var = sizes[place]) -> int:
+                return int(simple(substitute(share, {size: tirx.const(number, str(size.ty))})))
+
+            low, high = list(self.plain.dims.values())[place][0], self.most[place]
+            last = value(high)
+            if value(low) == last:
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if value(middle) == last else (middle, high)
+            for size in (low, high):
+                found[(*self.most[:place], size, *self.most[place + 1 :])] = None
+        return list(found)
 
     def bases(self, name: str) -> tuple[Extent, ...]:
         """Return the largest extent of each dimension in the tensors of a function."""
