@@ -15,6 +15,7 @@ from rich.console import Console
 from romou.base.errors import UsageError
 from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.module import LayerRow, Summary
+from romou.runtime.module.summary import HostRow
 from romou.tools.report.table import layer_table, print_summary
 
 
@@ -50,24 +51,31 @@ def test_sums_and_order() -> None:
     assert [cell.strip() for cell in footer.split("│")[1:-1]] == [
         "all calls",
         "4",
-        "7.000",
-        "3.500",
+        "8.000",
+        "4.000",
         "",
         "2.00x",
         "",
         "6",
     ]
-    # 3.5 ms of 4: the two times are not the same.
-    assert "The calls add up to 88% of the whole model: each kernel was repeated by itself" in text
+    # The kernels' own times are 3.5 ms, those of the model 4 ms: the calls add up to the model.
+    assert "Its tuned time is divided among the calls, in the ratio of the kernels' own times." in text
     assert "Whole model: 8.000 ms with default schedules, 4.000 ms tuned: 2.00x." in text
     assert "Against onnxruntime: relative L2 error 1.50e-06." in text
 
 
+def test_own_times_stay_if_they_are_not_all_of_the_run() -> None:
+    rows, host = [layer("a", 2, 1.0, 0.5)], (HostRow(nodes=("n",), ms=3.0),)
+    text = text_of(summary_of(rows, 8.0, 4.0, 1e-6, host=host))
+    assert "1.000" in next(line for line in text.splitlines() if "all calls" in line)
+    assert "is divided" not in text
+
+
 def test_noise_is_beside_times() -> None:
-    text = text_of(summary_of([layer("a", 1, 2.0, 1.0, noise=0.034)], 2.5, 1.25, 1e-6, noise=0.12))
+    text = text_of(summary_of([layer("a", 1, 2.0, 1.0, noise=0.034)], 2.5, 1.0, 1e-6, noise=0.12))
     line = next(line for line in text.splitlines() if line.startswith("│ a"))
     assert [cell.strip() for cell in line.split("│")[2:6]] == ["1", "2.000", "1.000", "±3%"]
-    assert "1.250 ms tuned: 2.00x (±12%)." in text
+    assert "1.000 ms tuned: 2.50x (±12%)." in text
 
 
 def test_a_search_that_found_nothing_says_so() -> None:
@@ -81,7 +89,7 @@ def test_what_was_not_measured_is_a_dash() -> None:
     assert table.columns[2].footer == "2.000"
     assert table.columns[3].footer == "-"
     text = text_of(summary_of([], None, None, None))
-    assert "Against onnxruntime: not checked." in text
+    assert "Against onnxruntime: not checked: no reason is kept." in text
     assert "Whole model" not in text
 
 

@@ -6,6 +6,10 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # A time with more noise is measured again, and written as a range if that does not help.
 MOST_NOISE = 0.3
@@ -82,6 +86,20 @@ class Timed:
     def of_default(self) -> Timed:
         """Return the times where the default kernels are kept."""
         return dataclasses.replace(self, tuned_ms=self.default_ms, tuned_range_ms=self.default_range_ms)
+
+    def scaled(self, factor: float) -> Self:
+        """Return the same times multiplied by a factor."""
+
+        def bounds(known: Range | None) -> Range | None:
+            return known and (factor * known[0], factor * known[1])
+
+        return dataclasses.replace(
+            self,
+            default_ms=None if self.default_ms is None else factor * self.default_ms,
+            tuned_ms=None if self.tuned_ms is None else factor * self.tuned_ms,
+            default_range_ms=bounds(self.default_range_ms),
+            tuned_range_ms=bounds(self.tuned_range_ms),
+        )
 
     @property
     def saved_ms(self) -> float:

@@ -198,6 +198,18 @@ def _total(rows: Sequence[LayerRow]) -> Timed:
     return Timed(default_ms=default, tuned_ms=tuned, default_range_ms=ends("default"), tuned_range_ms=ends("tuned"))
 
 
+def _in_a_run(summary: Summary) -> tuple[Sequence[LayerRow], bool]:
+    """Return the rows with the times of kernels in a run, and whether all of them could be found.
+
+    A kernel that is repeated by itself has warm caches, so the kernels' own times do not add up to the model's. As in
+    `TunedModel.profile`, the model's time is divided in their ratio. If nodes run on the host, it is not theirs alone.
+    """
+    total_ms = _total_ms(summary.rows, "tuned_ms")
+    if not total_ms or not summary.tuned_ms or summary.host:
+        return summary.rows, False
+    return [row.scaled(summary.tuned_ms / total_ms) for row in summary.rows], True
+
+
 def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
     """Return the sum over all calls in ms. None if any row was not measured, because a partial sum is no total."""
     total = 0.0
@@ -284,16 +296,15 @@ def print_summary(summary: Summary, out: Console) -> None:
 
     Of several shapes, layers are those of the largest.
     """
-    table = layer_table(summary.rows, has_nodes=any(row.nodes for row in summary.rows))
+    rows, is_divided = _in_a_run(summary)
+    table = layer_table(rows, has_nodes=any(row.nodes for row in rows))
     if _natural_width(_of_columns(table, table.columns), out) > out.width:
-        table = layer_table(summary.rows)
+        table = layer_table(rows)
     print_table(table, out)
     if summary.default_ms and summary.tuned_ms:
         out.print(f"Whole model: {summary.sentence}.", markup=False)
-    total_ms = _total_ms(summary.rows, "tuned_ms")
-    if total_ms is not None and summary.tuned_ms:
-        text = "The calls add up to %.0f%% of the whole model: each kernel was repeated by itself, with warm caches."
-        out.print(text % (100 * total_ms / summary.tuned_ms), markup=False)
+    if is_divided:
+        out.print("Its tuned time is divided among the calls, in the ratio of the kernels' own times.", markup=False)
     if summary.stand_in:
         out.print(summary.stand_in, markup=False)
     if summary.relative_l2_error is not None:
