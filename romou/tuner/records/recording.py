@@ -126,11 +126,11 @@ class Recording:
         recording = cls(path=path, origin=header.origin, header=data)
         for number, line in enumerate(lines, 2):
             text = f"{path}, line {number}: no line of a recording"
-            try:
-                with refused(RecordError, text, line=number):
+            with refused(RecordError, text, line=number):
+                try:
                     recording._take(line)
-            except RecordError as error:
-                raise RecordError(f"{text}: {error.message}", line=number) from error
+                except RecordError as error:
+                    raise RecordError(f"{text}: {error.message}", line=number) from error
         return recording
 
     @classmethod
