@@ -66,6 +66,7 @@ Unbounded: TypeAlias = Annotated[float, Range(-math.inf, math.inf)]
 # A file's name without a folder: joined to a folder, it never leaves it.
 FileName: TypeAlias = Annotated[str, Matching(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}", "the plain name of a file")]
 NotNegative: TypeAlias = Annotated[float, Range(0)]
+Seconds: TypeAlias = Annotated[float, Range(0, 1e12)]
 
 
 class _MisfitError(ValueError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from romou.base import environment
 from romou.base.errors import RecordError
+from romou.base.schema import shown
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.records.database import (
     TunedSchedule,
@@ -49,7 +50,7 @@ def contribute_schedules(path: Path, work_dir: Path | None, recording: Path | No
     devices = sorted({str(schedule.record.device.get("name")) for schedule in (*before, *schedules)})
     if len(devices) > 1:
         raise RecordError(
-            f"{path} would hold schedules of {len(devices)} devices: {', '.join(devices)}; expected one",
+            f"{path} would hold schedules of {len(devices)} devices: {shown(', '.join(devices))}; expected one",
             hint="Give another file, or --work-dir with a folder of one device.",
         )
     total = merged(before, schedules)

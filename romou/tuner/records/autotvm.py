@@ -49,6 +49,8 @@ OUTCOMES = {
 _Error: TypeAlias = Annotated[int, Range(0, max(OUTCOMES))]
 _MOST_SIZE = 1 << 24
 _Extent: TypeAlias = Annotated[int, Range(1, _MOST_SIZE)]
+_Step: TypeAlias = Annotated[int, Range(0, 1 << 16)]
+_Steps: Any = _Step | list[_Step] | str | None
 _Time: TypeAlias = Annotated[float, Range(1e-12)]
 _Knob: TypeAlias = int | str | bool | list[int | str | bool]
 # A word that is part of a file's name.
@@ -287,6 +289,9 @@ def _form(measurement: Measurement) -> str:
 def _shapes(arguments: Sequence[Any]) -> Sequence[Any]:
     """Return the template's arguments after a check that the first two are tensors."""
     made_of(list[tuple[str, tuple[_Extent, ...], _Word]], arguments[:2])
+    for steps in arguments[2:5]:
+        # TVM's indices have 32 bits.
+        made_of(_Steps, steps)
     return arguments
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from romou.base.errors import RecordError
 from romou.base.foreign import parsed, refused
 from romou.base.outcome import Outcome
-from romou.base.schema import FileName, NotNegative, made_of
+from romou.base.schema import FileName, Seconds, made_of
 from romou.base.space import Config
 from romou.base.version import __version__
 
@@ -46,8 +46,8 @@ class Record:
     config: dict[str, int | str | bool]
     device: dict[str, Any]
     outcome: Outcome
-    times_s: tuple[NotNegative, ...] = ()
-    build_s: NotNegative = 0.0
+    times_s: tuple[Seconds, ...] = ()
+    build_s: Seconds = 0.0
     relative_l2_error: float | None = None
     max_error: float | None = None
     error: str | None = None

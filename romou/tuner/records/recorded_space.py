@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-from romou.base.errors import RecordError
+from romou.base.errors import RecordError, UsageError
 from romou.base.files import read_file, regular, replacing
 from romou.base.foreign import parsed, refused, unzipped
 from romou.base.outcome import Outcome
@@ -133,7 +133,12 @@ class RecordedSpace:
                     hint="Update Romou.",
                 )
             configs = {c.index: c for c in map(RecordedConfig.from_list, map(parsed, lines))}
-            return made_of(cls, {**header, "configs": configs})
+            recorded = made_of(cls, {**header, "configs": configs})
+            try:
+                recorded.space()
+            except UsageError as error:
+                raise ValueError(error.message) from error
+            return recorded
 
     def header(self) -> dict[str, Any]:
         """Return everything but the configs, JSON-ready."""
