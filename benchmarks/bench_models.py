@@ -17,48 +17,33 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
-from unittest.mock import patch
 
 import click
 import numpy as np
 import onnx
 import tvm
 from rich.console import Console
-from tvm import relax
-from tvm.ir.utils import derived_object
-from tvm.s_tir import meta_schedule
-from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default_export
 
 import romou
 from romou import models
 from romou.base.errors import RomouError, UsageError, unknown_name
-from romou.base.interpreter import child_environment
 from romou.compiler.frontend import ImportedModel, Precision, import_onnx
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.devices.backends.cuda import nvrtc
 from romou.runtime.module import Summary, TunedModel, random_inputs
 from romou.runtime.module.timed import ratio
 from romou.tools.report.table import number, table_of_numbers
 from torch_peer import Torch, gpu_clocks
+from tvm_search import searched
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
-# Trials of a task in one round of MetaSchedule's scheduler.
-MS_LEAST_TRIALS = 4
-# In the first round, the only one of most tasks, the cost model is untrained: ranking the usual 512 candidates takes
-# minutes without any benefit.
-MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(
-    population_size=128, init_min_unmeasured=8, genetic_num_iters=2
-)
 
 
 class Timed(Protocol):
@@ -95,52 +80,10 @@ def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int,
     return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
 
 
-@derived_object
-class BuilderHere(meta_schedule.builder.PyBuilder):
-    """Builds MetaSchedule's candidates in this process.
-
-    MetaSchedule's builder starts new processes for each batch, which takes half a minute each.
-    """
-
-    def build(self, build_inputs: list[Any]) -> list[Any]:
-        """Return a file for each candidate, or its error."""
-        results = []
-        for wanted in build_inputs:
-            try:
-                path, error = default_export(default_build(wanted.mod, wanted.target, None)), None
-            except RuntimeError as failure:
-                path, error = None, str(failure)
-            results.append(meta_schedule.builder.BuilderResult(path, error))
-        return results
-
-
 def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
     """Tune the graph by TVM's MetaSchedule. A function without a result keeps dlight's schedule."""
-    kind = target.anonymous_tvm_target
-    if target.kind == "cuda":
-        nvrtc.install()
-    graph = relax.get_pipeline("zero")(imported.mod)
-    tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
-    # The default of 64 trials a round would leave most tasks of a model without any.
-    per_round = min(64, max(MS_LEAST_TRIALS, effort.trials // tasks))
-    with (
-        patch.dict(os.environ, child_environment()),
-        tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder,
-    ):
-        database = meta_schedule.relax_integration.tune_relax(
-            graph,
-            {},
-            kind,
-            folder,
-            max_trials_global=effort.trials,
-            num_trials_per_iter=per_round,
-            builder=BuilderHere(),
-            strategy=MS_SEARCH,
-            seed=1,
-        )
-        with kind, database:
-            tuned = relax.transform.MetaScheduleApplyDatabase()(graph)
-        return as_model(tvm.compile(tuned, target=kind), imported, target, index)
+    tuned = searched(imported.mod, target, effort.trials)
+    return as_model(tvm.compile(tuned, target=target.anonymous_tvm_target), imported, target, index)
 
 
 def fp32(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:

@@ -3,6 +3,7 @@
 
     python benchmarks/bench_operators.py --trials 2000 --json rows.json             all four figures on the first OpenCL device
     python benchmarks/bench_operators.py --figure 13 --rows rows.json               one figure of rows that were measured before
+    python benchmarks/bench_operators.py --figure 13 --peer metaschedule            against a searched TVM, 64 trials an operator
     python benchmarks/bench_operators.py --only 1x1 --peak-gflops 890 --bandwidth-gbps 28
 
 benchmarks/kernel_bench.py makes the rows. It measures both sides alternately and checks their outputs.
@@ -54,6 +55,8 @@ def tables(
 @click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side.")
 @click.option("--peak-gflops", type=float, default=None, help="Of the device. [default: its device file]")
 @click.option("--bandwidth-gbps", type=float, default=None, help="Of the device's memory. [default: its device file]")
+@click.option("--peer", type=click.Choice(["tvm", "metaschedule"]), default="tvm", show_default=True)
+@click.option("--peer-trials", type=click.IntRange(min=1), default=64, show_default=True, help="MetaSchedule's, each.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(
     figures: tuple[str, ...],
@@ -66,7 +69,7 @@ def main(
     """Print the figures as tables. The exit code is 1 if an output of Romou's is wrong."""
     out = Console(width=140)
     if rows is None:
-        how: dict[str, Any] = {"dtype": "float32", "batch": 1, "peer": "tvm", "has_peer": True, "allows_tf32": False}
+        how: dict[str, Any] = {"dtype": "float32", "batch": 1, "has_peer": True, "allows_tf32": False}
         options = Options(**values, **how, is_pruned=True, seed=0, output=output)
         try:
             measured, head = compare(SUITES["paper97"].works(options), options)

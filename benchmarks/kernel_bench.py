@@ -196,7 +196,9 @@ def peer_of(options: Options, target: Target, device: tvm.runtime.Device) -> Tor
     """Return the side that Romou is compared with. None if there is none."""
     if not options.has_peer:
         return None
-    return Tvm(target, device) if options.peer == "tvm" else Torch(allow_tf32=options.allows_tf32)
+    if options.peer == "torch":
+        return Torch(allow_tf32=options.allows_tf32)
+    return Tvm(target, device, options.peer_trials if options.peer == "metaschedule" else 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,6 +214,7 @@ class Options:
     rounds: int
     only: str
     peer: str
+    peer_trials: int = 64
     has_peer: bool
     is_pruned: bool
     allows_tf32: bool
@@ -455,11 +458,12 @@ def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec
 @click.option("--only", default="", help="Operators whose name contains one of these, with commas.")
 @click.option(
     "--peer",
-    type=click.Choice(["torch", "tvm"]),
+    type=click.Choice(["torch", "tvm", "metaschedule"]),
     default="torch",
     show_default=True,
-    help="cuDNN and cuBLAS through PyTorch, or TVM's default schedules on the same device.",
+    help="cuDNN and cuBLAS through PyTorch, or on the same device TVM's default schedules, or those it finds.",
 )
+@click.option("--peer-trials", type=click.IntRange(min=1), default=64, show_default=True, help="MetaSchedule's, each.")
 @click.option(
     "--no-peer",
     "has_peer",

@@ -1,4 +1,6 @@
-"""TVM as a peer of Romou's kernels: dlight's default schedules on the same device, without Romou's passes."""
+"""TVM as a peer of Romou's kernels, on the same device, without Romou's passes: dlight's default schedules, or those
+that MetaSchedule finds.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,23 @@ from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tuner.measure import verify
 from torch_peer import repeats_of
+from tvm_search import searched
 
 
 class Tvm:
-    """Kernels of TVM's default GPU pipeline. Their inputs and outputs are NCHW buffers, as TVM's graphs have them."""
+    """Kernels of TVM's default GPU pipeline. Their inputs and outputs are NCHW buffers, as TVM's graphs have them.
 
-    def __init__(self, target: Target, device: tvm.runtime.Device) -> None:
-        self._target, self._device = target, device
+    trials: MetaSchedule's for each operator. 0: dlight's schedules, which are not searched. They also take the place of
+        an operator without a result.
+    """
+
+    def __init__(self, target: Target, device: tvm.runtime.Device, trials: int = 0) -> None:
+        self._target, self._device, self._trials = target, device, trials
 
     @property
     def versions(self) -> str:
-        """TVM's version."""
-        return f"TVM {tvm.__version__}, dlight"
+        """TVM's version and the origin of its schedules."""
+        return f"TVM {tvm.__version__}, " + (f"MetaSchedule, {self._trials} trials" if self._trials else "dlight")
 
     def calls(self, work: Conv2d | Dense) -> dict[str, Callable[..., Any]]:
         """Return the operator's kernel, a function from a number of launches to mean seconds.
@@ -57,7 +64,7 @@ class Tvm:
             timed = built.time_evaluator("main", self._device, number=number, repeat=1)
             return float(timed(*tensors).results[0])
 
-        return {"dlight": seconds}
+        return {"metaschedule" if self._trials else "dlight": seconds}
 
     def timer(self, call: Callable[..., Any]) -> Callable[[], float]:
         """Return a function that measures seconds of one launch, as a mean over many."""
@@ -65,9 +72,12 @@ class Tvm:
         return lambda: call(number)
 
     def _built(self, work: Conv2d | Dense) -> Any:
-        target = self._target.anonymous_tvm_target
+        target, graph = self._target.anonymous_tvm_target, graph_of(work)
+        if self._trials:
+            graph = searched(graph, self._target, self._trials)
         with target:
-            scheduled = tvm.transform.Sequential(pipeline.legalize_passes(target))(graph_of(work))
+            # Functions that are scheduled stay as they are.
+            scheduled = tvm.transform.Sequential(pipeline.legalize_passes(target))(graph)
         (kernel,) = (func for _, func in scheduled.functions_items() if isinstance(func, tirx.PrimFunc))
         return tirx.build(kernel.with_attr("global_symbol", "main"), target=target)
 

@@ -20,6 +20,7 @@ import kernel_bench
 import kernel_references
 import kernel_table
 import torch_peer
+import tvm_peer
 from romou.base.errors import UsageError
 from romou.compiler.assembly.kernel import build_reference
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
@@ -215,3 +216,22 @@ def test_check_operators_starts() -> None:
     done = forked.run(STRESS / "check_operators.py", "--help")
     assert done.returncode == 0, done.stderr
     assert "--target" in done.stdout
+
+
+def test_a_searched_tvm_is_a_peer_of_its_own(
+    opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MetaSchedule itself takes minutes. A graph that it leaves as it is has dlight's schedules."""
+    searches = []
+
+    def searched(mod: tvm.IRModule, target: Target, trials: int) -> tvm.IRModule:
+        searches.append(trials)
+        return mod
+
+    monkeypatch.setattr(tvm_peer, "searched", searched)
+    work = conv(4, (5, 5), 4, (1, 1))
+    for trials, name in ((0, "dlight"), (3, "metaschedule")):
+        peer = tvm_peer.Tvm(Target("opencl"), opencl_device, trials)
+        assert name in peer.versions.lower()
+        assert list(peer.calls(work)) == [name]
+    assert searches == [3]
