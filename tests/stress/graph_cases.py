@@ -176,7 +176,14 @@ def _instance_normalized(node: onnx.NodeProto, x: np.ndarray, scale: np.ndarray,
     return np.asarray(centred / deviation * scale.reshape(by_channel) + bias.reshape(by_channel))
 
 
+def _sigmoid(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x)). Onnxruntime's is off by 1e-7, which is all of a small result."""
+    result: np.ndarray = 1 / (1 + np.exp(-x.astype(np.float64)))
+    return result
+
+
 _BY_FORMULA: dict[str, Callable[..., np.ndarray]] = {
+    "Sigmoid": _sigmoid,
     "LRN": _response_normalized,
     "InstanceNormalization": _instance_normalized,
 }

@@ -147,13 +147,15 @@ DEFINITIONS = {
   return a > 1.0 ? uintBitsToFloat(0x7FC00000u) : copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x);
 }"""
     ),
+    # h * h may overflow where half of it does not: drivers reorder a product that is not precise.
     "sinh_of": (
         """float sinh_of(float x) {
   float s = x * x, h = exp(abs(x) * 0.5);
-  return abs(x) < 1.0 ? x * (1.0 + s / 6.0 * (1.0 + s / 20.0 * (1.0 + s / 42.0 * (1.0 + s / 72.0)))) : copysign(0.5 * h * h - 0.5 / h / h, x);
-}"""  # noqa: E501
+  precise float y = 0.5 * h * h - 0.5 / h / h;
+  return abs(x) < 1.0 ? x * (1.0 + s / 6.0 * (1.0 + s / 20.0 * (1.0 + s / 42.0 * (1.0 + s / 72.0)))) : copysign(y, x);
+}"""
     ),
-    "cosh_of": "float cosh_of(float x) { float h = exp(abs(x) * 0.5); return 0.5 * h * h + 0.5 / h / h; }",
+    "cosh_of": "float cosh_of(float x) { float h = exp(abs(x) * 0.5); precise float y = 0.5 * h * h + 0.5 / h / h; return y; }",  # noqa: E501
     "tanh_of": (
         """float tanh_of(float x) {
   float c = clamp(x, -10.5, 10.5), s = c * c;
