@@ -94,6 +94,7 @@ DIFFERENCES = """## Differences to onnxruntime that are kept
 | Gelu far below zero on Vulkan | 10% off was seen where the result is about -1e-6 | GLSL has no erfc; a known limit, not onnxruntime's |
 | convolutions behind a convolution of infinities | NaN where a sum is infinite | lanes that fill up a texel hold 0 * inf; zeros as weights do not silence them |
 | products of infinities on tensor cores, through CUDA and NVIDIA's OpenCL | NaN for an infinite sum | a float is split into two numbers of TF32, the second of which is inf - inf |
+| a product less itself on Vulkan | up to the product's rounding error | drivers may fuse the product with the difference |
 | ReduceProd of fp32 and fp64 that overflows | infinity, NaN or a finite number | the order of the factors decides |
 | Pow of integers beyond their range | the nearest number of the type | ONNX leaves it undefined; onnxruntime's is the processor's |
 | 0 / 0 and inf / inf on Vulkan | NaN, unless the driver folds the division | Vulkan need not keep NaN without further extensions |"""  # noqa: E501
