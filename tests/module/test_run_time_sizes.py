@@ -187,6 +187,17 @@ def test_a_share_that_is_none_at_small_sizes_is_refused() -> None:
         romou.compile(network, dims={"rows": range(1, 33)}, target=HOST, verify=False)
 
 
+def test_a_graph_that_depends_on_the_remainder_is_refused() -> None:
+    """Zero is added at every third size, and left out. Only these sizes have the graph of the bound."""
+    g = NetworkBuilder({"x": ("rows", 6)})
+    first, one = g.constant(np.array([0])), g.constant(np.array([1]))
+    rest = g.add("Mod", g.add("Slice", g.add("Shape", "x"), first, one), g.constant(np.array([3])))
+    moved = g.add("Add", "x", g.add("Cast", rest, to=onnx.TensorProto.FLOAT))
+    network = g.model(g.add("Relu", g.add("MatMul", moved, g.weight(6, 8))))
+    with pytest.raises(ModelError, match="with rows=23"):
+        romou.compile(network, dims={"rows": range(12, 25)}, target=HOST, verify=False)
+
+
 def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
     return Rules(points=[(size,) for size in sizes], most=(most,), extents=[(0, 1, 0, 1), *extents])
 

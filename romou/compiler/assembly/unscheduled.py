@@ -101,14 +101,14 @@ class Unscheduled:
         try:
             module = self.fused_at(point)
         except ModelError:
-            if not self.points:
+            if not self.points or self._is_large(point):
                 raise
             self._lacking.add(point)
             return False
         if self.points:
             whole = self.fused_at(self.most)
             if _calls(module) != _calls(whole):
-                if 1 not in point and _unit_extents(module) == _unit_extents(whole):
+                if self._is_large(point) or (_unit_extents(module) == _unit_extents(whole) and 1 not in point):
                     raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
                 # Axes of one element are left out, so kernels are fused otherwise. This says nothing of other sizes.
                 self._lacking.add(point)
@@ -117,6 +117,16 @@ class Unscheduled:
                 check_constants(whole["main"], module["main"], self._text(point))
         self.points.append(point)
         return True
+
+    def _is_large(self, point: Point) -> bool:
+        """Return whether all sizes are in their ranges, above half of the bound: what holds there has to be known, or
+        sizes of one remainder are all that is.
+        """
+        halves = (size // 2 for size in self.most)
+        return all(
+            size in sizes and size > max(half, 1)
+            for size, sizes, half in zip(point, self.dims.values(), halves, strict=True)
+        )
 
     def _text(self, point: Point) -> str:
         return ", ".join(f"{name}={size}" for name, size in zip(self.dims, point, strict=True))
