@@ -99,6 +99,7 @@ class Machine:
         self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
         # TVM's get_outputs leaves a reference cycle, which would keep machine and library until a garbage collection.
         self._arity_of, self._output_of = self._vm.module["get_output_arity"], self._vm.module["get_output"]
+        self._set_inputs = self._vm.module["set_input"]
         # Runs share one virtual machine and the tensors of inputs and outputs, so only one thread runs at a time.
         self._lock = threading.Lock()
         self._is_here = kind is not None
@@ -386,7 +387,7 @@ class Machine:
         ]
         if not self._is_direct:
             # Only the stateful calls can take tuples over a connection. TVM's wrapper makes tensors of numbers.
-            self._vm.module["set_input"](self._entry, *self._inputs, *map(int, self._sizes))
+            self._set_inputs(self._entry, *self._inputs, *map(int, self._sizes))
 
     def _arguments(self) -> list[Any]:
         """Return the arguments of a direct call."""
