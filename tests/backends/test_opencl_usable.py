@@ -98,17 +98,13 @@ def test_a_broken_device_is_reported_with_a_hint(
     assert "ROMOU_OPENCL_DEVICE" in report.hint
 
 
-def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_aspect_is_only_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"buffers": None, "images": "no images\nlong log", "fp16": None}
     monkeypatch.setattr(base, "run_probe", lambda kind, index, timeout_s, without: (answers, None))
     monkeypatch.setattr(OpenCL, "lacks", lambda self, facts: {})
     report = BACKEND.check_device(0)
-    assert (report.is_usable, report.has_images, report.has_fp16, report.notes) == (
-        True,
-        False,
-        True,
-        ("images: no images",),
-    )
+    assert (report.is_usable, report.has_images, report.has_fp16) == (True, False, True)
+    assert "no images" in " ".join(report.limits)
 
 
 def test_fp16_that_the_driver_does_not_offer_is_one_line_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from support.data.recordings import TARGET, recorded
 DATA = Path(__file__).parents[2] / "benchmarks/data/spaces_h200"
 
 
-def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], float]:
+def run(task: SimulatedTask, stop_at: float | None = None, **options: object) -> tuple[list[tuple[str, str]], float]:
     """Return (the tried configs in order, each with its outcome, and the seconds on the clock)."""
     device, store = SimulatedDevice([task]), []
     made = TuningSession(
@@ -29,7 +29,7 @@ def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], 
         builder=device,
         runner=device,
         options=TuningOptions(**{"confirm": 0, **options}),
-        hooks=SessionHooks(clock=device.clock),
+        hooks=SessionHooks(clock=device.clock, stop_at=stop_at),
     )  # type: ignore[arg-type]
     made.run()
     return [(str(r.config), r.outcome) for r in store], device.clock()
@@ -87,7 +87,7 @@ def test_the_clock_overlaps_builds_with_the_device(is_host_cpu: bool, seconds: f
 
 
 def test_a_budget_of_seconds_is_kept_by_the_clock() -> None:
-    tried, end = run(SimulatedTask.of_recording(recorded()), trials=1000, seconds=5.0)
+    tried, end = run(SimulatedTask.of_recording(recorded()), 5.0, trials=1000)
     assert end <= 5.0
     assert 3 < len(tried) < 30
 

@@ -99,10 +99,15 @@ def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tra
             return new
         # A compiler folds the quotient. TVM would write the reciprocal with fewer digits.
         inverse = tirx.Div(tirx.const(1, "float32"), constant)
-        return new.a * (tirx.Broadcast(inverse, new.b.lanes) if isinstance(new.b, tirx.Broadcast) else inverse)
+        if isinstance(new.b, tirx.Broadcast):
+            return new.a * tirx.Broadcast(inverse, new.b.lanes)
+        return new.a * (dialect.bare_scalar(inverse, str(new.b.ty)) if extern_name(new.b) == "" else inverse)
 
     return func.with_body(structural_mutate(func.body, ((tvm.ir.Call, call), (tirx.Div, divided))))
 
 
 def _scalar_of(expr: tirx.Expr) -> tirx.Expr:
+    """Return the scalar of a vector of copies, or that autobroadcast has written in place of one."""
+    if extern_name(expr) == "":
+        return expr.args[1]
     return expr.value if isinstance(expr, tirx.Broadcast) else expr

@@ -105,7 +105,7 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
         with refused(ModelError, text, hint=AGAIN):
             library = path / made_of(FileName, about["library"])
             if library.name not in about["files"]:
-                raise ValueError(f"library {library.name!r} is none of its files")
+                raise ModelError(f"{text}: library {library.name!r} is none of its files", hint=AGAIN)
             made = _models_of(about, library, capture=capture)
             padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
             memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
