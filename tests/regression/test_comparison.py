@@ -195,7 +195,7 @@ def test_wrong_use_is_exit_code_2(tmp_path: Path) -> None:
     for arguments, message in (
         ((before, before, "--fail-over", "much"), "threshold 'much' cannot be read"),
         ((tmp_path / "none.json", before), "none.json: No such file"),
-        ((before, tmp_path / "cut.json"), "cut.json: not JSON"),
+        ((before, tmp_path / "cut.json"), "cut.json: no file of `romou bench`: not JSON"),
         ((before, tmp_path / "none.onnx"), "none.onnx' does not exist"),
         ((before, before, "--junit", tmp_path / "none" / "j.xml"), "none' for j.xml does not exist"),
         ((before, before, "--only", "speed"), "Invalid value for '--only'"),
