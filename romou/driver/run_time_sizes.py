@@ -42,6 +42,8 @@ from romou.runtime.module import RunTimeRowsModel, RunTimeSizes, TunedModel
 _Options = TypeVar("_Options", CompileOptions, TuneOptions)
 # Remainders of a size that kernels are compared at, at most: of the sizes that all functions are known at
 _REMAINDERS = 4
+# Sizes of a dimension at which numbers of a kernel are compared
+_COMPARED = 64
 # Numbers of tiles whose last steps are compared
 _STEPS = 4
 # Random inputs that outputs have to be wrong for
@@ -360,6 +362,7 @@ class _Samples:
         for rules in attempts:
             try:
                 kernel = one_kernel([modules[point][name] for point in rules.points], rules)
+                self._check_consistent(kernel, rules.points)
                 self._check(name, kernel, expected)
                 return kernel
             except NotOneKernelError as error:
@@ -391,6 +394,35 @@ class _Samples:
             divisor = _REMAINDERS if divisor % _REMAINDERS == 0 and divisor & (divisor - 1) == 0 else divisor
             if len({size % divisor for size in seen[place]}) < divisor:
                 raise NotOneKernelError(f"its kernel was seen at the sizes {sorted(seen[place])} only")
+
+    def _check_consistent(self, kernel: tirx.PrimFunc, points: Sequence[Point]) -> None:
+        """Raise NotOneKernelError if two numbers in a kernel are the same at the sizes that it was made from, and not
+        at all sizes: one of them has a wrong rule.
+        """
+        sizes, simple = list(kernel.params)[-len(self.most) :], sym.Analyzer().simplify
+        nodes = [node for kind in (tirx.FloorDiv, tirx.Add) for node in nodes_in(kernel.body, kind)]
+        numbers = {
+            str(node): node
+            for node in nodes
+            if all(any(var.same_as(size) for size in sizes) for var in nodes_in(node, tirx.Var))
+        }
+        lines = [
+            (*self.most[:place], size, *self.most[place + 1 :])
+            for place, each in enumerate(self.plain.dims.values())
+            for size in each[:: -max(1, len(each) // _COMPARED)]
+        ]
+
+        def values(number: tirx.Expr, at: Sequence[Point]) -> tuple[int, ...]:
+            fixed = ({size: tirx.const(n, str(size.ty)) for size, n in zip(sizes, p, strict=True)} for p in at)
+            return tuple(int(simple(substitute(number, each))) for each in fixed)
+
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for text, number in numbers.items():
+            if not nodes_in(number, tirx.Var):
+                continue
+            found = values(number, lines)
+            if known.setdefault(values(number, points), found) != found:
+                raise NotOneKernelError(f"the number {text} in it has several rules")
 
     def _steps(self, kernel: tirx.PrimFunc) -> list[Point]:
         """Return the sizes around the last steps of numbers of tiles, which tell these from others with as many tiles

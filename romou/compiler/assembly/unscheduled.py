@@ -211,7 +211,7 @@ class Unscheduled:
             raise ModelError(f"{what} has more elements with {self._text(point)} than at the bounds", hint=HINT)
 
     def _known_points(self, name: str) -> list[Point]:
-        """Return the points at which no axis of a function has one element, if it has more at the largest sizes."""
+        """Return the large points, and those at which no axis of a function has one element without need."""
         whole = shapes_in(self.fused_at(self.most)[name])
 
         def is_whole(shapes: list[list[int]]) -> bool:
@@ -221,7 +221,7 @@ class Unscheduled:
                 for extent, most in zip(shape, largest, strict=True)
             )
 
-        return [point for point in self.points if is_whole(shapes_in(self.fused_at(point)[name]))]
+        return [p for p in self.points if self._is_large(p) or is_whole(shapes_in(self.fused_at(p)[name]))]
 
     def divisors(self, name: str) -> list[int]:
         """Return the common divisor of each dimension's shares in a function that is known: 4 for n // 2 and n % 4."""
