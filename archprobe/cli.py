@@ -211,6 +211,10 @@ def text(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
+# The width of a column of names. Longer names are folded.
+_NAME_COLUMNS = 26
+
+
 def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_reasons: bool) -> None:
     """Print a table with a line for each answer.
 
@@ -234,10 +238,9 @@ def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_rea
             reasons.append((f"{aspect}.{key}", "; ".join((answer.reason, *answer.notes))))
     for column in table.columns:
         column.overflow = "fold"
-    # Names are not wrapped, long cells of other columns are.
-    table.columns[0].min_width = max(
-        (len(f"  {key}") for findings in aspects.values() for key in findings.answers), default=0
-    )
+    # Names of usual length are not wrapped, nor are numbers; long cells of other columns are.
+    longest = max((len(f"  {key}") for findings in aspects.values() for key in findings.answers), default=0)
+    table.columns[0].min_width, table.columns[-1].min_width = min(longest, _NAME_COLUMNS), len("0.00")
     console.print(table)
     for name, reason in reasons if has_reasons else []:
         console.print(f"{name}: {reason}", highlight=False, markup=False)
