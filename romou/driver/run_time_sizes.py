@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -23,7 +25,7 @@ from tvm import sym, tirx
 from romou.base.errors import ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
-from romou.compiler.assembly.default_schedules import simplest_schedule
+from romou.compiler.assembly.default_schedules import device_functions, simplest_schedule
 from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_rows, with_run_time_rows
 from romou.compiler.assembly.same_kernel import is_same
 from romou.compiler.assembly.size_rules import NotOneKernelError, Point
@@ -38,6 +40,8 @@ from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
 from romou.driver.verify import check_outputs
 from romou.runtime.module import RunTimeRowsModel, RunTimeSizes, TunedModel
+
+logger = logging.getLogger("romou")
 
 _Options = TypeVar("_Options", CompileOptions, TuneOptions)
 # Remainders of a size that kernels are compared at, at most: of the sizes that all functions are known at
@@ -261,7 +265,15 @@ def _plain_kernel(states: _States, plain: Unscheduled, name: str) -> tirx.PrimFu
         [(str(param.scope()), [int(extent) for extent in param.shape]) for param in each[name].params]
         for each in (program.scheduled, program.fused)
     ]
-    return simplest_schedule(func, program.target) if tensors[0] == tensors[1] else None
+    if tensors[0] != tensors[1]:
+        return None
+    kernel = simplest_schedule(func, program.target)
+    try:
+        # TVM leaves some nests of expressions of sizes on the host.
+        return kernel if device_functions(kernel, program.target) else None
+    except RuntimeError as error:
+        logger.debug("no plain kernel of %s takes sizes: %s", name, error)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,7 +401,10 @@ class _Samples:
                 continue
             if func is not None and is_same(kernel, point, func, self.program.target) is False:
                 raise NotOneKernelError(f"its kernel is another one at the sizes {list(point)}")
+        # Sizes that no tile divides may have tiles that divide the size and a few, so a check is lost at all of them.
+        moved = {place for place, _, offset, _ in self.plain.extents(name) if offset}
         for place, divisor in enumerate(self.plain.divisors(name)):
+            divisor = math.lcm(divisor, 2) if place in moved else divisor
             # Strides of several layers have divisors that no few sizes have all remainders of.
             divisor = _REMAINDERS if divisor % _REMAINDERS == 0 and divisor & (divisor - 1) == 0 else divisor
             if len({size % divisor for size in seen[place]}) < divisor:
