@@ -288,8 +288,8 @@ def test_the_probe_takes_the_device(vulkan_device: tvm.runtime.Device) -> None:
     assert answers == dict.fromkeys(("buffers", "fp16", "images", "fp16_images"))
     # Mesa 22.3's is wrong, and `romou doctor` says so.
     assert comparison is None or "int64(x) < 5, which kernels compare in 32 bits: 13 of 32 values wrong" in comparison
-    notes = " ".join(BACKEND.check_device(0).notes)
-    assert ("int64(x) < 5" in notes) == (comparison is not None)
+    limits = " ".join(BACKEND.check_device(0).limits)
+    assert ("int64(x) < 5" in limits) == (comparison is not None)
 
 
 SPECIAL = np.array(
