@@ -194,3 +194,16 @@ def test_perturbed_values_show_what_rounding_decides() -> None:
             (node,), ("x",), (), ("y",), {"x": np.full((64,), value, "float32"), "y": np.full((64,), 3, "float32")}
         )
         assert bool((np.round(reference(graph, seed=1)["y"]) != reference(graph)["y"]).any()) == is_unsure
+
+
+def test_a_tangent_of_a_large_angle_may_be_any_number() -> None:
+    """The next float after 1.7e37 is near a pole, so that a power with another last bit is far beyond the others."""
+    nodes = tuple(onnx.helper.make_node(name, [a], [b]) for name, a, b in (("Abs", "x", "z"), ("Tan", "z", "y")))
+    angles = np.array([1.7244214e37, 1.0], "float32")
+    values = {"x": angles, "z": angles, "y": np.tan(angles.astype("float64")).astype("float32")}
+    right, spread = bounds(Case(nodes, ("x",), (), ("y",), values), 0.0)
+    expected = [right["y"], *(one["y"] for one in spread)]
+    far, near = expected[0] + np.float32([1e6, 0]), expected[0] + np.float32([0, 1e-2])
+    assert differs(far, expected)
+    assert differs(far, expected, has_poles=True) is None
+    assert differs(near, expected, has_poles=True)
