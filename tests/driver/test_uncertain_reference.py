@@ -93,8 +93,11 @@ def judged(outputs: list[np.ndarray], model: onnx.ModelProto, inputs: dict[str, 
     return verify._compared(outputs, reference_outputs(model, inputs), LIMIT, model, inputs)
 
 
-def planted(factor: np.ndarray, where: str, rng: np.random.Generator) -> None:
-    """Make a factor wrong by 1e-3: of all elements, of a quarter of two axes, or of one."""
+def planted(factor: np.ndarray, where: str, rng: np.random.Generator, right: np.ndarray) -> None:
+    """Make a factor wrong by 1e-3: of all elements, of a quarter of two axes, or of one of at least the mean size.
+
+    right: the output.
+    """
     if where == "node":
         factor *= 1 + FAULT
     elif where == "tile":
@@ -106,7 +109,7 @@ def planted(factor: np.ndarray, where: str, rng: np.random.Generator) -> None:
         ]
         factor[tuple(tile)] *= 1 + FAULT
     else:
-        factor.flat[int(rng.integers(0, factor.size))] *= 1 + FAULT
+        factor.flat[rng.choice(np.flatnonzero(np.abs(right) >= np.sqrt(np.mean(right**2))))] *= 1 + FAULT
 
 
 # A net, and for each fault the nodes from the end and its size. A fault of one element is in the output: hidden ones
@@ -129,9 +132,10 @@ def test_a_planted_fault_is_found(net: Callable[[], onnx.ModelProto]) -> None:
     compiled = romou.compile(with_factors(model), target=TARGET, verify=False)
     inputs, names = inputs_of(model), [node.output[0] for node in model.graph.node]
     assert not judged(compiled.run(inputs | factors_of(model)), model, inputs).is_wrong
+    (right,) = reference_outputs(model, inputs)
     for where, from_end in PLACES[net]:
         factors = factors_of(model)
-        planted(factors[f"{names[-from_end]}/factor"], where, rng)
+        planted(factors[f"{names[-from_end]}/factor"], where, rng, right)
         check = judged(compiled.run(inputs | factors), model, inputs)
         assert check.is_wrong, (where, names[-from_end], check)
 
@@ -174,6 +178,19 @@ def test_elements_that_cancel_out_are_right_and_a_wrong_one_beside_them_is_not()
     wrong = right.copy()
     wrong.flat[int(np.argmax(right))] *= 1 + FAULT
     assert judged([wrong], model, inputs).is_wrong
+
+
+def test_small_elements_have_the_rounding_errors_of_large_ones() -> None:
+    """Winograd's sums of large numbers leave the same error in each element, however small."""
+    g = NetworkBuilder({"x": (40, 50)})
+    model = g.model(g.add("Relu", "x"))
+    inputs = inputs_of(model)
+    (right,) = reference_outputs(model, inputs)
+    smallest = np.flatnonzero(right == right[right > 0].min())
+    for error, is_wrong in ((1.3e-4, False), (2e-4, True)):
+        output = right.copy()
+        output.flat[smallest] += error * np.sqrt(np.mean(right**2))
+        assert judged([output], model, inputs).is_wrong == is_wrong
 
 
 def test_integers_shapes_and_what_only_moves_have_no_rounding_error() -> None:
