@@ -22,16 +22,16 @@ from rich.console import Console
 from rich.table import Table
 
 from phone_tasks import PhoneTask, load_tasks
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.criteria import L1_RULES, Choices, Rules, l1_cache
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d, Workload
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning import prune_each
-from romou.tuner.pruning.criteria import L1_RULES, Choices, Rules, l1_cache
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.recorded_space import RecordedSpace
 from simulation import SimulatedTask
 

@@ -31,16 +31,16 @@ from romou.base.space import Config
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.operators.costs.criteria import judge
+from romou.compiler.operators.costs.estimate import estimate_parts
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.pruning.criteria import judge
-from romou.tuner.pruning.estimate import estimate_parts
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.tasks import PrunedTask, pruned_space, pruned_task, usage_of
 from tvm_patches.quiet import quiet_stderr
 

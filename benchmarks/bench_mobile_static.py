@@ -42,6 +42,7 @@ from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.operators.analysis.executed import executed_instructions, trip_loops
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
@@ -50,7 +51,6 @@ from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, 
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.analysis.executed import executed_instructions, trip_loops
 from tvm_patches.quiet import quiet_stderr
 
 SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"

@@ -31,11 +31,11 @@ from rich.console import Console
 from rich.table import Table
 
 import foreign_searches
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.devices.hardware import load_device
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning import judge
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.search import TuningOptions
 from simulated_searches import (
     DEVICE,

@@ -23,6 +23,9 @@ from rich.console import Console
 
 from operator_lists import paper_operators
 from processes import mapping
+from romou.compiler.operators.costs.criteria import judge
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
@@ -30,9 +33,6 @@ from romou.devices.targets import Target
 from romou.tools.report.spaces import criteria_table, percent
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning import PrunedSpace, PruningReport, Rules, prune_each
-from romou.tuner.pruning.criteria import judge
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 
 DEVICES = ("adreno630", "adreno640", "mali_g76")
 # The least share of configs to remove on average.

@@ -23,6 +23,9 @@ from rich.markup import escape
 
 from romou.base.errors import RecordError
 from romou.base.space import Space
+from romou.compiler.operators.costs.criteria import judge
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
@@ -30,9 +33,6 @@ from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware.files import device_called
 from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.pruning.criteria import judge
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.prune import PrunedSpace
 from romou.tuner.pruning.tasks import pruned_space
 

@@ -13,9 +13,9 @@ from scipy import stats
 from phone_tasks import PhoneTask
 from romou.base.space import Config
 from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.costs.criteria import judge
+from romou.compiler.operators.costs.estimate import estimate_parts, estimate_seconds
 from romou.devices.targets import Target
-from romou.tuner.pruning.criteria import judge
-from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
 
 # A config is as good as the best one within this factor.
 NEAR = 1.02

@@ -22,9 +22,9 @@ from phone_tasks import PhoneTask, load_tasks
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.costs.criteria import Choices, judge
 from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.pruning.criteria import Choices, judge
 from romou.tuner.records import Record
 from romou.tuner.records.autotvm import AutotvmTask
 from romou.tuner.records.autotvm_kernels import ForeignKernel

@@ -17,15 +17,15 @@ import numpy as np
 
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.costs.estimate import estimable
+from romou.compiler.operators.costs.form import Form, columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.text_loops import Loops
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES
 from romou.devices.targets import Target
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.estimate import estimable
-from romou.tuner.pruning.form import Form, columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
 from romou.tuner.records.autotvm_kernels import ForeignKernel, equivalent, kernel_of
 from romou.tuner.records.recording import Recording

@@ -92,7 +92,7 @@ def environment() -> str:
 
 def criteria() -> str:
     """Return the page of the pruning criteria, with the table of them in the order that pruning drops them."""
-    from romou.tuner.pruning.criteria import CRITERIA
+    from romou.compiler.operators.costs.criteria import CRITERIA
 
     rows = [
         (f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split()))

@@ -16,6 +16,7 @@ from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
+from romou.compiler.operators.costs.criteria import L1_RULES
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.hardware.archprobe_report import curves_of, is_report
 from romou.devices.targets import Target
@@ -29,7 +30,6 @@ from romou.tools.regression import Bench
 from romou.tools.regression.bench_data import KIND
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import check_library, write_page
-from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import RecordStore
 from romou.tuner.records.store import FILE_NAME

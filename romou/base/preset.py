@@ -322,7 +322,7 @@ class MixedSums:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Costs in the estimate of a kernel's time (`romou.tuner.pruning.estimate`).
+    """Costs in the estimate of a kernel's time (`romou.compiler.operators.costs.estimate`).
 
     load_issue: multiply-adds that are issued while one load is.
     buffer_latency, image_latency: cycles until the first-level cache answers.

@@ -49,7 +49,7 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
     parsed = Target(target)
     source = read_model(model)
     from romou.api.spaces import pruned_spaces
-    from romou.tuner.pruning.criteria import L1_RULES
+    from romou.compiler.operators.costs.criteria import L1_RULES
 
     rules = L1_RULES[l1]
     if compared is not None:

@@ -33,7 +33,7 @@ PrecisionName: TypeAlias = Literal["float32", "float16", "mixed"]
 IoPrecisionName: TypeAlias = Literal["float32", "float16"]
 L1Rule: TypeAlias = Literal["reread", "paper"]
 ExplorerName: TypeAlias = Literal["evolution", "annealing", "ranking", "random", "exhaustive"]
-# Keys of L1_RULES in romou.tuner.pruning.criteria
+# Keys of L1_RULES in romou.compiler.operators.costs.criteria
 L1_CHOICES: tuple[L1Rule, ...] = get_args(L1Rule)
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 _PRECISION = (
@@ -617,7 +617,7 @@ class TuneOptions(DeviceOptions):
 
     def rules(self) -> Rules:
         """Return the parameters of the criteria."""
-        from romou.tuner.pruning.criteria import L1_RULES
+        from romou.compiler.operators.costs.criteria import L1_RULES
 
         return L1_RULES[self.l1]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from romou.base.clock import timestamp
 from romou.base.interpreter import child_environment, python_command
 from romou.base.outcome import Outcome
+from romou.compiler.operators.costs.estimate import estimable
 from romou.driver.options import PhoneRecordOptions
 from romou.driver.phone_operators import CONFIGS, ChosenConfig, choose, operators
 from romou.driver.site import remote_runner
@@ -31,7 +32,6 @@ from romou.tuner.measure import (
     RpcRunner,
     Runner,
 )
-from romou.tuner.pruning.estimate import estimable
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin
 from romou.tuner.records.recording import RecordedTrial, Recording, recordable_task

@@ -12,6 +12,7 @@ from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.work import flops_by_node
 from romou.compiler.graph.origins import function_origins
+from romou.compiler.operators.costs.estimate import can_estimate
 from romou.compiler.operators.recurrent import is_time_loop
 from romou.compiler.scheduling.blocks import is_scheduled, is_view
 from romou.compiler.tir.calls import called_function
@@ -21,7 +22,6 @@ from romou.driver.site import TimingSite
 from romou.runtime.module import CallRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
 from romou.runtime.module.profile import named_calls
 from romou.runtime.module.summary import stand_in_text
-from romou.tuner.pruning.estimate import can_estimate
 from romou.tuner.search import TaskResult
 from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 

@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from romou.tuner.analysis.counts import (
+from romou.compiler.operators.analysis.counts import (
     IntegerOperations,
     TextOperations,
     count_integer_operations,

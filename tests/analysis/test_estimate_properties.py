@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.script import tirx as T
 
-from romou.tuner.analysis.registers import RegisterEstimate, address_registers, estimate_registers
+from romou.compiler.operators.analysis.registers import RegisterEstimate, address_registers, estimate_registers
 
 COUNTS = st.integers(1, 12)
 REGISTERS = st.integers(1, 192)

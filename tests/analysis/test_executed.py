@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 from tvm.script import tirx as T
 
+from romou.compiler.operators.analysis.executed import (
+    TripLoop,
+    UnknownTripCountError,
+    executed_instructions,
+    trip_loops,
+)
 from romou.devices.mobile_compilers import LoopStatistics
-from romou.tuner.analysis.executed import TripLoop, UnknownTripCountError, executed_instructions, trip_loops
 
 
 def code(instructions: int, multiply_adds: int, *inner: LoopStatistics) -> LoopStatistics:

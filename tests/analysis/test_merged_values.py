@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from tvm.script import tirx as T
 
-from romou.tuner.analysis.registers import estimate_registers
-from romou.tuner.analysis.registers.liveness import merged_values
-from romou.tuner.analysis.registers.reader import Reader
+from romou.compiler.operators.analysis.registers import estimate_registers
+from romou.compiler.operators.analysis.registers.liveness import merged_values
+from romou.compiler.operators.analysis.registers.reader import Reader
 
 
 def sums(dtype: str, *, steps: int) -> float:

@@ -13,11 +13,11 @@ from tvm.script import tirx as T
 
 import bench_registers
 from romou.base.space import Config
+from romou.compiler.operators.analysis.registers import RegisterEstimate, estimate_registers
+from romou.compiler.operators.analysis.registers.instructions import Code, Loop
+from romou.compiler.operators.analysis.registers.reader import Reader
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
-from romou.tuner.analysis.registers.instructions import Code, Loop
-from romou.tuner.analysis.registers.reader import Reader
 from support.kernels.operators import conv, task_of
 from support.suite.exhaustive import exhaustive
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script import tirx as T
 
-from romou.tuner.analysis.registers import estimate_registers
+from romou.compiler.operators.analysis.registers import estimate_registers
 
 
 def as_written(func: tirx.PrimFunc) -> float:

@@ -14,9 +14,9 @@ from romou.base.errors import UsageError
 from romou.base.variants import VARIANTS, VariantName
 from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.operators.costs.criteria import L1_RULES
 from romou.driver import options
 from romou.driver.records import open_records
-from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search.strategies import EXPLORERS
 from support.models.small_networks import NetworkBuilder

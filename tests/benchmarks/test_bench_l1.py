@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 
 import bench_l1
+from romou.compiler.operators.costs.criteria import L1_RULES
 from romou.devices.targets import Target
-from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.records.recorded_space import RecordedSpace
 from support.data.autotvm_logs import knobs_of, task_line
 

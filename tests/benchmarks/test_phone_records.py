@@ -13,11 +13,11 @@ from click.testing import CliRunner
 import phone_records
 from phone_tasks import recorded_tasks
 from romou.base.outcome import Outcome
+from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.compiler.single_operator import conv
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.driver.phone_operators import ChosenConfig, choose
-from romou.tuner.pruning.estimate import estimate_seconds
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, Record
 from romou.tuner.records.recording import RecordedTrial, Recording, recordable_task

@@ -18,7 +18,6 @@ import archprobe.probes
 import romou
 import romou.cli
 import romou.devices.hardware.files
-import romou.tuner.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
 from romou.compiler import pipeline
@@ -143,7 +142,9 @@ def _romou(*arguments: str) -> str:
 def test_a_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
     task, target = task_of(conv(64, (14, 14), 64, (1, 1))), Target("opencl -device=adreno640")
     before = pruned_space(task, target).report
-    monkeypatch.setattr(romou.tuner.pruning.criteria, "CRITERIA", dict(romou.tuner.pruning.criteria.CRITERIA))
+    monkeypatch.setattr(
+        romou.compiler.operators.costs.criteria, "CRITERIA", dict(romou.compiler.operators.costs.criteria.CRITERIA)
+    )
     exec(code("A criterion"), {})
     after = pruned_space(task, target).report
     counts = {count.criterion: count for count in after.criteria}

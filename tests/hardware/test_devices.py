@@ -14,6 +14,7 @@ from rich.table import Table
 
 import romou
 from romou.base.errors import UsageError
+from romou.compiler.operators.costs.estimate import can_estimate, missing_facts
 from romou.devices.backends import backend
 from romou.devices.hardware import (
     HardwareSpec,
@@ -29,7 +30,6 @@ from romou.devices.hardware.spec import LIMITS, SCHEMA
 from romou.devices.targets import Target
 from romou.driver.site import for_server
 from romou.tools.report.devices import facts_table
-from romou.tuner.pruning.estimate import can_estimate, missing_facts
 from support.models.small_networks import residual_net
 from support.suite.exhaustive import few
 

@@ -19,11 +19,11 @@ from romou.base.errors import UsageError
 from romou.cli import main
 from romou.compiler.assembly import build
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.devices.hardware import load_device
 from romou.devices.hardware.quirks import known_quirks
 from romou.tools.inspection.check import CheckReport, quirk_lines
 from romou.tools.report.check import check_lines
-from romou.tuner.pruning.estimate import estimate_seconds
 from romou.tuner.pruning.tasks import usage_of
 from support.models.small_networks import NetworkBuilder
 

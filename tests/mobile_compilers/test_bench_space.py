@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import bench_mobile_space as bench
+from romou.compiler.operators.costs.estimate import estimate_parts
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.devices.targets import Target
-from romou.tuner.pruning.estimate import estimate_parts
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 
 TARGET = Target("opencl -device=adreno640")
 

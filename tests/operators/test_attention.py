@@ -17,6 +17,8 @@ from tvm.relax import op
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.expressions import bytes_of, dtype_of
@@ -27,8 +29,6 @@ from romou.driver.site import TimingSite
 from romou.runtime.module import Summary
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from support.kernels.cuda_on_cpu import run_on_cpu
 from support.kernels.operators import assert_agrees, each_kind, error_of, has_device, joined_task
 from support.models.attention_parts import attention_of_parts

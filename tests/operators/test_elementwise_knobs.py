@@ -13,10 +13,10 @@ from tvm import relax, te
 from tvm.relax import op
 
 import romou
+from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.pruning.estimate import estimate_seconds
 from romou.tuner.pruning.tasks import pruned_space, usage_of
 from support.devices.platforms import INTEL, RUSTICL, Platform
 from support.kernels.operators import assert_agrees, random_arrays, reference, relax_tasks

@@ -8,13 +8,13 @@ from tvm import tirx
 
 from romou.base.space import Config
 from romou.base.variants import VARIANTS
+from romou.compiler.operators.analysis.expressions import dtype_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.analysis.expressions import dtype_of
 from support.kernels.kernel_structure import stores_in
 from support.kernels.operators import assert_agrees, conv, each_kind, matmul, random_arrays, reference, task_of
 

@@ -14,11 +14,11 @@ import romou
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import relative_l2_error
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.devices.targets import Target
 from romou.tuner.measure.verify import make_inputs, poison
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from support.kernels.operators import assert_agrees, each_kind, has_device, target_of
 from support.models.quantized import QuantizedCase, quantized_task
 from support.suite.exhaustive import exhaustive

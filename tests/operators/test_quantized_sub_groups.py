@@ -9,14 +9,14 @@ import pytest
 import tvm
 
 from romou.base.space import Config
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.expressions import bytes_of
 from romou.devices.backends import backend
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from support.devices.platforms import INTEL
 from support.kernels.operators import assert_agrees, built, compile_only, error_of, run, target_of
 from support.models.quantized import QuantizedCase, quantized_task

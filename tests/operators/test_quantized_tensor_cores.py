@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from romou.base.space import Config
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families import quantized_product
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
@@ -17,8 +19,6 @@ from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from support.kernels.cuda_on_cpu import run_on_cpu
 from support.kernels.operators import assert_agrees, error_of, has_device
 from support.models.quantized import QuantizedCase, quantized_task

@@ -14,13 +14,13 @@ from tvm.relax import op
 import romou
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.streaming.row_kernel import TREE
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from support.kernels.kernel_usage import read_usage
 from support.kernels.operators import assert_agrees, each_kind, has_device, random_arrays, reference, relax_tasks, run
 from support.kernels.streams import OPERATORS

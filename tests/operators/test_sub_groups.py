@@ -11,12 +11,12 @@ import tvm
 from tvm.relax import op
 
 from romou.base.space import Config
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from support.devices.platforms import INTEL
 from support.kernels.cuda_on_cpu import run_on_cpu
 from support.kernels.kernel_usage import read_usage

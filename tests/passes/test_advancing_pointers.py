@@ -11,6 +11,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
+from romou.compiler.operators.analysis.registers import estimate_registers
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.passes.advancing_pointers import advance_pointers
@@ -18,7 +19,6 @@ from romou.compiler.tir.calls import keeps_next_loop
 from romou.compiler.tir.primitives import ADVANCE_POINTERS
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.analysis.registers import estimate_registers
 from support.kernels.operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
 
 PHONE = Target("opencl -device=adreno640 -half=storage")

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from romou.base.space import Config
 from romou.compiler.operators.algorithms import TF32X3
+from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.costs.form import columns_of, combinations
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.families.conv3d import Conv3d
@@ -24,9 +27,6 @@ from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning import BOUNDED, KernelUsage, Rules, judge
-from romou.tuner.pruning.closed_form import ClosedForm
-from romou.tuner.pruning.form import columns_of, combinations
-from romou.tuner.pruning.forms import form_of
 from support.kernels.kernel_usage import read_usage
 from support.kernels.operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
 from support.kernels.streams import OPERATORS, WITH_SCALARS

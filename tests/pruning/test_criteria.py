@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from romou.base.errors import UsageError
+from romou.compiler.operators.costs import criteria
+from romou.compiler.operators.costs.estimate import estimate_parts, estimate_seconds
 from romou.devices.hardware import HardwareSpec, load_device
 from romou.devices.targets import Target
 from romou.tools.report.spaces import criteria_table
-from romou.tuner.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, criteria, judge
-from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
+from romou.tuner.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, judge
 from romou.tuner.pruning.tasks import pruned_space
 from support.kernels.operators import conv, task_of
 

@@ -17,14 +17,14 @@ import romou.devices.hardware
 from romou.base.errors import InvalidConfigError, UsageError
 from romou.base.space import Config, Space
 from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.costs.criteria import L1_RULES
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.pruning import PrunedSpace, Rules, judge, prune, prune_each
-from romou.tuner.pruning.closed_form import ClosedForm
-from romou.tuner.pruning.criteria import L1_RULES
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task
 from support.kernels.operators import conv, matmul, task_of
 from support.suite.exhaustive import few

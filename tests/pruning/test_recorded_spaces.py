@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.costs.estimate import estimate_seconds
+from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
-from romou.tuner.pruning.closed_form import ClosedForm
-from romou.tuner.pruning.estimate import estimate_seconds
-from romou.tuner.pruning.form import columns_of
 from romou.tuner.records.recorded_space import RecordedSpace
 from simulation import SimulatedTask
 from support.suite.exhaustive import few

@@ -18,10 +18,10 @@ import pretrain_cost_model
 from pretrain_cost_model import train
 from romou.base.errors import RecordError
 from romou.base.space import Config
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
 from romou.tuner.search.cost_model import Trees, boosted

@@ -16,9 +16,9 @@ from romou.compiler.frontend.host_groups import Values, node_name
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.precision import TOLERANCE, Layer
 from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
+from romou.compiler.operators.costs.estimate import estimable, estimate_parts, estimate_seconds, missing_facts
 from romou.compiler.tir.expressions import bytes_of
 from romou.devices.hardware.quirks import known_quirks, quirks_of
-from romou.tuner.pruning.estimate import estimable, estimate_parts, estimate_seconds, missing_facts
 from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.structural import structural_equal
 
 import romou.compiler.pipeline as pipeline
-from romou.devices.backends.launch import work_group
-from romou.tuner.analysis.counts import (
+from romou.compiler.operators.analysis.counts import (
     IntegerOperations,
     TextOperations,
     Traffic,
@@ -22,7 +21,8 @@ from romou.tuner.analysis.counts import (
     count_integer_operations,
     count_text_operations,
 )
-from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
+from romou.compiler.operators.analysis.registers import RegisterEstimate, estimate_registers
+from romou.devices.backends.launch import work_group
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target

@@ -88,7 +88,7 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
 
 
 def _executed(kernel: InspectedKernel, said: KernelStatistics) -> object:
-    from romou.tuner.analysis.executed import UnknownTripCountError, executed_instructions, trip_loops
+    from romou.compiler.operators.analysis.executed import UnknownTripCountError, executed_instructions, trip_loops
 
     try:
         executed = executed_instructions(said.code, trip_loops(kernel.lowered))

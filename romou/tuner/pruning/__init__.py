@@ -3,8 +3,8 @@
 It compares the resources that a kernel uses with the limits of a device, and removes the configs that exceed them.
 """
 
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.criteria import BOUNDED, CRITERIA, Choices, Rules, Verdict, judge
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.criteria import BOUNDED, CRITERIA, Choices, Rules, Verdict, judge
 from romou.tuner.pruning.prune import PrunedSpace, PruningReport, prune, prune_each
 from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task, usage_of
 

@@ -16,11 +16,11 @@ from romou.base.errors import SpaceEmptyError, UsageError
 from romou.base.knob import Choice
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.costs.criteria import Choices, Rules, Verdict, judge
+from romou.compiler.operators.costs.forms import form_of
 from romou.devices.hardware import HardwareSpec
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.criteria import Choices, Rules, Verdict, judge
-from romou.tuner.pruning.forms import form_of
 
 # Criteria give way so that a search has at least this many configs.
 LEAST_KEPT = 64

@@ -13,13 +13,13 @@ from tvm import tirx
 
 from romou.base.errors import InvalidConfigError
 from romou.base.space import Config
+from romou.compiler.operators.analysis.registers import estimate_registers
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.criteria import BOUNDED, L1_RULES, Rules, judge
+from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.task import TunableTask
 from romou.devices.backends.launch import launch_size, thread_extents
 from romou.devices.presets import preset_for
-from romou.tuner.analysis.registers import estimate_registers
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.criteria import BOUNDED, L1_RULES, Rules, judge
-from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.prune import LEAST_KEPT, PrunedSpace, prune
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from romou.base.errors import SpaceEmptyError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.base.version import __version__
+from romou.compiler.operators.costs.estimate import can_estimate, missing_facts, spec_to_rank_by
 from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
-from romou.tuner.pruning.estimate import can_estimate, missing_facts, spec_to_rank_by
 from romou.tuner.records import Origin, Record, Records
 from romou.tuner.records.database import ScheduleDatabase
 from romou.tuner.search.options import TuningOptions

@@ -12,6 +12,16 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
+from romou.compiler.operators.analysis.expressions import (
+    LOCAL,
+    PRIVATE,
+    TENSOR_CORE_DEPTH,
+    array_bytes,
+    dtype_of,
+    lanes_of,
+    multiply_adds_of,
+    scope_of,
+)
 from romou.compiler.tir.calls import (
     is_async_copy,
     is_fp16_load,
@@ -27,16 +37,6 @@ from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import dialect_of
 from romou.devices.backends.launch import launch_size, thread_extents
-from romou.tuner.analysis.expressions import (
-    LOCAL,
-    PRIVATE,
-    TENSOR_CORE_DEPTH,
-    array_bytes,
-    dtype_of,
-    lanes_of,
-    multiply_adds_of,
-    scope_of,
-)
 
 # Function of tensor cores -> its instructions as a multiple of fp16's.
 _MATRIX_INSTRUCTIONS = {"tensor_core_fma": 1, "tensor_core_fma_tf32": 2, "tensor_core_fma_tf32x3": 6}

@@ -1,7 +1,7 @@
 """The use of a device by a kernel, read off its lowered TIR, to check the formulas of `romou.tuner.pruning`.
 
 Every address is evaluated for all work-items of a work group, so bytes that work-items share count once. No device is
-needed, and nothing is estimated except the registers (`romou.tuner.analysis.registers`).
+needed, and nothing is estimated except the registers (`romou.compiler.operators.analysis.registers`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from tvm import tirx
 
 from romou.compiler.operators.algorithms import DIRECT, WinogradAlgorithm
+from romou.compiler.operators.analysis.registers import estimate_registers
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.compiler.operators.streaming.template import StreamingTemplate
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.winograd.convolution import TRANSFORMED
 from romou.compiler.tir.primitives import LANES
-from romou.tuner.analysis.registers import estimate_registers
-from romou.tuner.analysis.usage import KernelUsage
 from support.kernels.kernel_accesses import GroupAccesses
 from support.kernels.kernel_structure import KernelStructure, images_of, parameter_name
 

@@ -150,8 +150,8 @@ class StreamingTemplate(Template):
         """The function with every block inlined that can be."""
         return _simplified(self.func)
 
-    # For the pruner's formulas (`romou/tuner/pruning/streaming_form.py`). A point of a block is one value for each of
-    # its axes.
+    # For the formulas of `romou/compiler/operators/costs/streaming_form.py`. A point of a block is one value for each
+    # of its axes.
 
     @cached_property
     def blocks(self) -> list[s_tir.SBlock]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from romou.base.space import Config
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.forms import form_of
 from romou.devices.hardware import HardwareSpec
 from romou.tools.report.evidence import NEEDS_MODEL, NEEDS_RECORDS, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import OF_LAYER, Figure
 from romou.tuner.pruning import judge
-from romou.tuner.pruning.form import columns_of
-from romou.tuner.pruning.forms import form_of
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:

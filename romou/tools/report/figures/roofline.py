@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from romou.base.space import Config
+from romou.compiler.operators.costs.estimate import texture_bytes
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import OF_LAYER, Figure
-from romou.tuner.pruning.estimate import texture_bytes
 from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:

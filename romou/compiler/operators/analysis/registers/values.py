@@ -9,9 +9,17 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
+from romou.compiler.operators.analysis.expressions import (
+    LOCAL,
+    PRIVATE,
+    array_registers,
+    dtype_of,
+    lanes_of,
+    registers_of,
+    scope_of,
+)
+from romou.compiler.operators.analysis.registers.instructions import MemorySpace, Value
 from romou.compiler.tir.calls import is_fp16_load, is_load_for_tensor_cores, is_texel_load, op_name
-from romou.tuner.analysis.expressions import LOCAL, PRIVATE, array_registers, dtype_of, lanes_of, registers_of, scope_of
-from romou.tuner.analysis.registers.instructions import MemorySpace, Value
 
 
 class Values:

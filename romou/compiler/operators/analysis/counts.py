@@ -13,9 +13,9 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
+from romou.compiler.operators.analysis.expressions import LOCAL, PRIVATE, multiply_adds_of, scope_of, value_bytes
 from romou.compiler.tir.calls import is_load_for_tensor_cores, is_texel_load
 from romou.compiler.tir.traversal import nodes_in
-from romou.tuner.analysis.expressions import LOCAL, PRIVATE, multiply_adds_of, scope_of, value_bytes
 
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _OPERATIONS = (

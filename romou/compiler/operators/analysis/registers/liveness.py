@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from romou.tuner.analysis.registers.instructions import BasicBlock, BlockEnd, Code, Instruction, Loop, Value
+from romou.compiler.operators.analysis.registers.instructions import (
+    BasicBlock,
+    BlockEnd,
+    Code,
+    Instruction,
+    Loop,
+    Value,
+)
 
 
 def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[BasicBlock]:

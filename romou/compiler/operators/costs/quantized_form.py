@@ -9,13 +9,13 @@ import tvm
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.form import Form, form_of
+from romou.compiler.operators.costs.packed_form import PackedForm
 from romou.compiler.operators.families.quantized_product import BUFFER, IMAGE, QuantizedTemplate
 from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK, PAIRS, Tiles
 from romou.compiler.operators.tensor_cores import PRODUCTS
 from romou.compiler.tir.primitives import LANES
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form, form_of
-from romou.tuner.pruning.packed_form import PackedForm
 
 # Bytes of a chunk of a row.
 _CHUNK_BYTES = 16

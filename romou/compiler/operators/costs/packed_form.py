@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from romou.base.space import Columns
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import ADDRESSES
+from romou.compiler.operators.costs.form import Form
 from romou.compiler.operators.quantized.template import PackedTemplate
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form
 
 
 class PackedForm(Form):

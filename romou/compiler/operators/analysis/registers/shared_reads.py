@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from romou.tuner.analysis.registers.instructions import BlockEnd, Code, Index, Instruction, Loop, Value
+from romou.compiler.operators.analysis.registers.instructions import BlockEnd, Code, Index, Instruction, Loop, Value
 
 # The operation of ic & 1.
 _PARITY = "BitwiseAnd(#, #)"

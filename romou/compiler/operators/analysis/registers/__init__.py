@@ -22,7 +22,7 @@ On 200 random configs of all families, the rank correlation with Mesa's own numb
 (benchmarks/bench_registers.py).
 """
 
-from romou.tuner.analysis.registers.estimate import RegisterEstimate, address_registers, estimate_registers
-from romou.tuner.analysis.registers.reader import is_kept_on_mali, is_unrolled
+from romou.compiler.operators.analysis.registers.estimate import RegisterEstimate, address_registers, estimate_registers
+from romou.compiler.operators.analysis.registers.reader import is_kept_on_mali, is_unrolled
 
 __all__ = ["RegisterEstimate", "address_registers", "estimate_registers", "is_kept_on_mali", "is_unrolled"]

@@ -13,8 +13,8 @@ from typing import Any
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.tuner.analysis.registers.instructions import Index, Value
-from romou.tuner.analysis.registers.values import Values
+from romou.compiler.operators.analysis.registers.instructions import Index, Value
+from romou.compiler.operators.analysis.registers.values import Values
 
 # Fields of an expression's operands.
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")

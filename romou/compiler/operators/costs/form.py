@@ -13,11 +13,11 @@ import numpy as np
 from romou.base.config_block import ConfigBlock
 from romou.base.limits import Limits
 from romou.base.space import Columns, Space
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.costs.criteria import Choices
+from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.devices.hardware import HardwareSpec
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.criteria import Choices
-from romou.tuner.pruning.estimate import estimate_seconds
 
 # Bytes of a number in counts of loads, whatever its type.
 _NUMBER_BYTES = 4

@@ -1,6 +1,6 @@
 """The forms of all templates. Each of these modules registers its own with `form_of`."""
 
-from romou.tuner.pruning import (
+from romou.compiler.operators.costs import (
     attention_form,
     closed_form,
     depthwise_pointwise_form,
@@ -9,7 +9,7 @@ from romou.tuner.pruning import (
     quantized_form,
     streaming_form,
 )
-from romou.tuner.pruning.form import form_of
+from romou.compiler.operators.costs.form import form_of
 
 __all__ = [
     "attention_form",

@@ -12,6 +12,25 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from romou.compiler.operators.analysis.expressions import (
+    LOCAL,
+    PRIVATE,
+    dtype_of,
+    element_bytes,
+    lanes_of,
+    multiply_adds_of,
+)
+from romou.compiler.operators.analysis.registers.index_sums import IndexSums
+from romou.compiler.operators.analysis.registers.instructions import (
+    ADDRESS,
+    BlockEnd,
+    Code,
+    Instruction,
+    Loop,
+    MemorySpace,
+    Value,
+)
+from romou.compiler.operators.analysis.registers.values import Values, loads_lane_by_lane, place_of
 from romou.compiler.tir.calls import (
     extern_name,
     is_async_copy,
@@ -21,10 +40,6 @@ from romou.compiler.tir.calls import (
     op_name,
 )
 from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
-from romou.tuner.analysis.expressions import LOCAL, PRIVATE, dtype_of, element_bytes, lanes_of, multiply_adds_of
-from romou.tuner.analysis.registers.index_sums import IndexSums
-from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, MemorySpace, Value
-from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, place_of
 
 # Limits of loops that a compiler unrolls: iterations (Mesa's limit), and operations of the unrolled loop. Operations:
 # each lane of a product by its spelling, because `mad` is a product and a sum until both are joined, 9 for a memory

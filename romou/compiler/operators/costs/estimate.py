@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from romou.base.preset import Estimate
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import HardwareSpec
 from romou.devices.presets import preset_for
 from romou.devices.targets import Target
-from romou.tuner.analysis.usage import KernelUsage
 
 # Multiply-adds of a tensor core relative to an ALU: mma.sync.m16n8k16 on Hopper, 1024 in a cycle of a core.
 _TENSOR_CORE_RATE = 8

@@ -8,13 +8,13 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.form import Form, form_of
+from romou.compiler.operators.costs.packed_form import PackedForm
 from romou.compiler.operators.families.integer_product import IntegerTemplate
 from romou.compiler.operators.quantized.integer_kernel import DOT
 from romou.compiler.operators.quantized.integer_matrix import BYTES, VECTOR
 from romou.compiler.tir.primitives import LANES
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form, form_of
-from romou.tuner.pruning.packed_form import PackedForm
 
 # Instructions that make a float of a byte: two shifts, or a shift and a mask, and a conversion.
 _UNPACKED = 3

@@ -12,8 +12,8 @@ from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
 from romou.base.errors import BuildError
+from romou.compiler.operators.analysis.expressions import multiply_adds_of
 from romou.devices.mobile_compilers.statistics import LoopStatistics
-from romou.tuner.analysis.expressions import multiply_adds_of
 
 # A loop that the compiler may have unrolled is expanded to at most this many loops. Mesa's own limit is lower.
 _MAX_UNROLLED = 256

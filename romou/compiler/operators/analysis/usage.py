@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class KernelUsage:
-    """The usage of one kernel, or of many if the fields are arrays that broadcast (`romou.tuner.pruning.form`).
+    """The usage of one kernel, or of many if the fields are arrays that broadcast (`costs/form.py`).
 
     An iteration is one pass through the innermost loop that both reads memory and multiplies. If there is no such
     loop, or the template sums no products (`Template.sums_products`), it is the whole kernel, and everything that it

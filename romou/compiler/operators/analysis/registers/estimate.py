@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from romou.tuner.analysis.registers.instructions import ADDRESS, DELAY, SLOTS
-from romou.tuner.analysis.registers.liveness import blocks_of, merged_values
-from romou.tuner.analysis.registers.reader import Reader
-from romou.tuner.analysis.registers.scheduler import Scheduler, live_as_written
-from romou.tuner.analysis.registers.shared_reads import SharedReads
+from romou.compiler.operators.analysis.registers.instructions import ADDRESS, DELAY, SLOTS
+from romou.compiler.operators.analysis.registers.liveness import blocks_of, merged_values
+from romou.compiler.operators.analysis.registers.reader import Reader
+from romou.compiler.operators.analysis.registers.scheduler import Scheduler, live_as_written
+from romou.compiler.operators.analysis.registers.shared_reads import SharedReads
 
 # Number of live registers above which Mesa spills, and the number measured on the same GPU, as in device files.
 _MOST, _MOST_MEASURED = 192, 181

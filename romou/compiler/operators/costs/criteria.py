@@ -21,10 +21,10 @@ import numpy as np
 
 from romou.base.errors import UsageError
 from romou.base.limits import LOCAL_MEMORY_ALPHA
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.estimate import estimate_seconds, needed_registers
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import HardwareSpec
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.estimate import estimate_seconds, needed_registers
 
 PAPER = "Romou paper, section 4.2"
 # Multiply-adds of one tensor core instruction for each of its 32 work-items, at least: mma.sync.m16n8k8.

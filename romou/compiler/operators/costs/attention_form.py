@@ -11,12 +11,12 @@ import tvm
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import ADDRESSES
+from romou.compiler.operators.costs.form import Form, form_of, loads_of_one
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.tir.primitives import LANES
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form, form_of, loads_of_one
 
 
 class AttentionForm(Form):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Mapping, Set
 
-from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, BasicBlock, Value
+from romou.compiler.operators.analysis.registers.instructions import DELAY, SLOTS, BasicBlock, Value
 
 # Number of loads in flight, from memory and from local memory, at which the scheduler waits for one.
 _UNDER_WAY = 8

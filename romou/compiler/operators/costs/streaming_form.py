@@ -14,12 +14,12 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.costs.form import Form, form_of, loads_of_one, tabulate
 from romou.compiler.operators.streaming.template import Points, StreamingTemplate
 from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.primitives import MemoryKind
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form, form_of, loads_of_one, tabulate
 
 
 class StreamingForm(Form):

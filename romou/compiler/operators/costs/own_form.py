@@ -12,13 +12,13 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.costs.form import Form, form_of
 from romou.compiler.operators.marked_rows import MarkedRows
 from romou.compiler.operators.own import OwnTemplate
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form, form_of
 
 # More work groups than any device has cores.
 _MANY = 1 << 20

@@ -15,15 +15,15 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.contraction.form import Contraction
+from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.costs.data_reads import PITCH, DataReads, Pixels, Steps
+from romou.compiler.operators.costs.form import Form, form_of
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.evaluate import count_distinct
 from romou.compiler.tir.primitives import LANES, MemoryKind
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.closed_form import ClosedForm
-from romou.tuner.pruning.data_reads import PITCH, DataReads, Pixels, Steps
-from romou.tuner.pruning.form import Form, form_of
 
 
 class DepthwisePointwiseForm(ClosedForm):

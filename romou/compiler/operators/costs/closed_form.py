@@ -22,14 +22,19 @@ import numpy as np
 from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.algorithms import DIRECT, DirectAlgorithm
+from romou.compiler.operators.analysis.registers import (
+    RegisterEstimate,
+    address_registers,
+    is_kept_on_mali,
+    is_unrolled,
+)
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
+from romou.compiler.operators.costs.data_reads import DataReads, Pixels, Steps
+from romou.compiler.operators.costs.form import Form, combinations, form_of, loads_of_one, tabulate
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.tir.primitives import LANES, MemoryKind
-from romou.tuner.analysis.registers import RegisterEstimate, address_registers, is_kept_on_mali, is_unrolled
-from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
-from romou.tuner.pruning.form import Form, combinations, form_of, loads_of_one, tabulate
 
 # Banks of a GPU's local memory that serve work-items at the same time, and bytes of a bank's vector.
 SERVED, _VECTOR_BYTES = 8, 16
