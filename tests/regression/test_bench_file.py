@@ -34,6 +34,7 @@ def test_untimed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda d: d.update(schema=3), "written in schema 3, this Romou reads 1 and 2"),
+        (lambda d: d.update(schema=[1] * 900), r"written in schema \[1(, 1)*.{0,3}\.\.\., this Romou reads 1 and 2"),
         (lambda d: d.update(kind="archprobe"), "no file of `romou bench`: it lacks kind"),
         (lambda d: d.update(target="opencl"), "target: target is no JSON object: not JSON"),
         (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),

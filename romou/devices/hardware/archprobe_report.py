@@ -13,7 +13,7 @@ from typing import Any
 
 from archprobe.analysis.conclusions import conclusions
 from romou.base.errors import UsageError
-from romou.base.schema import made_of
+from romou.base.schema import made_of, shown
 
 # Fact -> its keys in a report. The first one that is there counts.
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -75,7 +75,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise ValueError(f"curve {self.name!r} has {len(self.x)} x and {len(self.y)} y; expected equally many")
+            raise ValueError(f"curve {shown(self.name)} has {len(self.x)} x and {len(self.y)} y; expected equally many")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from romou.base.environment import variable
 from romou.base.errors import UsageError, unknown_name
 from romou.base.files import read_file
 from romou.base.foreign import parsed, refused
+from romou.base.schema import shown
 from romou.devices.hardware import archprobe_report
 from romou.devices.hardware.similar import filled
 from romou.devices.hardware.spec import SCHEMA, HardwareSpec, checked_header, spec_from_dict
@@ -105,7 +106,7 @@ def load_spec(path: Path) -> HardwareSpec:
     spec = spec_from_dict(_with_family(data, path), origin=str(path))
     if spec.name != path.stem:
         raise UsageError(
-            f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}",
+            f"device file {path} describes {shown(spec.name)}; the name must be the file's name, {path.stem!r}",
             path=str(path),
         )
     return spec

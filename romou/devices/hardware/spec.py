@@ -272,7 +272,7 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
     if fact["unit"] != unit:
         raise UsageError(f"{origin}: {key} is given in {shown(fact['unit'])}; this key is in {unit!r}", key=key)
     if not isinstance(fact["source"], str) or not fact["source"].strip():
-        raise UsageError(f"{origin}: {key} says no source for its value {fact['value']!r}", key=key)
+        raise UsageError(f"{origin}: {key} says no source for its value {shown(fact['value'])}", key=key)
     value = fact["value"]
     if value is None:
         return None

@@ -13,7 +13,7 @@ from romou.base.arguments import path_of
 from romou.base.errors import ModelError, UsageError
 from romou.base.files import read_file, replacing
 from romou.base.foreign import parsed, refused
-from romou.base.schema import Range, made_of
+from romou.base.schema import Range, made_of, shown
 from romou.devices.targets import Target
 from romou.runtime.module.saved import load
 from romou.runtime.module.tuned_model import Argument, TunedModel
@@ -155,7 +155,9 @@ class Bench:
                 raise ValueError(f"it lacks kind = {KIND!r}")
             schema = data.get("schema")
             if type(schema) is not int or schema not in _REPLACED:
-                raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
+                raise UsageError(
+                    f"written in schema {shown(schema)}, this Romou reads {' and '.join(map(str, _REPLACED))}"
+                )
             bench = made_of(cls, {name: value for name, value in data.items() if name != "compiled"})
         try:
             target = Target.from_json(bench.target).to_json()

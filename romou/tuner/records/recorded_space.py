@@ -14,7 +14,7 @@ from romou.base.errors import RecordError, UsageError
 from romou.base.files import read_file, regular, replacing
 from romou.base.foreign import parsed, refused, unzipped
 from romou.base.outcome import Outcome
-from romou.base.schema import NotNegative, Range, made_of
+from romou.base.schema import NotNegative, Range, made_of, shown
 from romou.base.space import Space
 
 # Incremented if a field changes its meaning.
@@ -129,7 +129,7 @@ class RecordedSpace:
             schema = made_of(int, header["schema"])
             if schema > SPACE_SCHEMA:
                 raise RecordError(
-                    f"{path}: written by a newer Romou (schema {schema}, this one reads up to {SPACE_SCHEMA})",
+                    f"{path}: written by a newer Romou (schema {shown(schema)}, this one reads up to {SPACE_SCHEMA})",
                     hint="Update Romou.",
                 )
             configs = {c.index: c for c in map(RecordedConfig.from_list, map(parsed, lines))}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from romou.base.errors import RecordError, first_line
 from romou.base.files import read_file, regular, replacing
 from romou.base.foreign import parsed, refused
-from romou.base.schema import Range, made_of
+from romou.base.schema import Range, made_of, shown
 from romou.compiler.operators.families import workload_of
 from romou.compiler.single_operator import task_of
 from romou.tuner.records.record import Origin, Record, record_data
@@ -120,7 +120,7 @@ class Recording:
             data = parsed(first)
             schema = made_of(int, data["recording"])
             if schema > RECORDING_SCHEMA:
-                schemas = f"schema {schema}, this one reads up to {RECORDING_SCHEMA}"
+                schemas = f"schema {shown(schema)}, this one reads up to {RECORDING_SCHEMA}"
                 raise RecordError(f"{path}: written by a newer Romou ({schemas})", hint="Update Romou.")
             header = made_of(_Header, data)
         recording = cls(path=path, origin=header.origin, header=data)

@@ -18,7 +18,7 @@ from romou.base.errors import RecordError
 from romou.base.files import read_file, replacing
 from romou.base.foreign import parsed, refused
 from romou.base.outcome import Outcome
-from romou.base.schema import Matching, NotNegative, made_of
+from romou.base.schema import Matching, NotNegative, made_of, shown
 from romou.tuner.records.record import SCHEMA, Origin, Record
 
 T4_VERSION = "1.0.0"
@@ -168,7 +168,7 @@ def from_t4(
             own = {"schema": SCHEMA, "task_key": task_key, **dataclasses.asdict(origin)}
         schema = own.get("schema")
         if type(schema) is not int or schema > SCHEMA:
-            text = f"{name}: its records are of schema {schema}, this Romou reads up to {SCHEMA}"
+            text = f"{name}: its records are of schema {shown(schema)}, this Romou reads up to {SCHEMA}"
             raise RecordError(text, hint="Update Romou.")
         if task_key is not None and own["task_key"] != task_key:
             raise RecordError(f"{name}: results of kernel {own['task_key']}, not of {task_key}")
