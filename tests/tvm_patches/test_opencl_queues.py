@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -25,6 +26,7 @@ class Scaled:
 
 
 def live_events() -> int:
+    gc.collect()  # models that other tests left behind hold events
     return json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["live_events"]
 
 
@@ -35,6 +37,7 @@ def test_launches_keep_their_order_while_others_time(opencl_device: tvm.runtime.
     evaluate = module.time_evaluator("main", opencl_device, number=1, repeat=1)
     end = time.monotonic() + SECONDS
     failures: list[str] = []
+    others = live_events()
     counts = {"launch": 0, "time": 0}
 
     def guarded(work: object) -> None:
@@ -66,11 +69,12 @@ def test_launches_keep_their_order_while_others_time(opencl_device: tvm.runtime.
     assert counts["launch"] > 100, counts
     assert counts["time"] > 10, counts
     assert not failures, failures[:5]
-    assert live_events() == 0
+    assert live_events() <= others
 
 
 def test_a_timer_keeps_few_events_and_releases_them(opencl_device: tvm.runtime.Device) -> None:
     module = tirx.build(Scaled, target=HOST_AND_OPENCL)
     a = tvm.runtime.tensor(np.ones(64, "float32"), opencl_device)
+    others = live_events()
     module.time_evaluator("main", opencl_device, number=5000, repeat=1)(a, a, 1.0)
-    assert live_events() == 0
+    assert live_events() <= others
