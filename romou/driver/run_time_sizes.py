@@ -27,7 +27,7 @@ from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
 from romou.compiler.assembly.default_schedules import device_functions, simplest_schedule
 from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_rows, with_run_time_rows
-from romou.compiler.assembly.same_kernel import is_same
+from romou.compiler.assembly.same_kernel import Likeness, likeness
 from romou.compiler.assembly.size_rules import NotOneKernelError, Point
 from romou.compiler.assembly.symbolic import Extent, Rules, generic_points, one_kernel
 from romou.compiler.assembly.unscheduled import Unscheduled
@@ -86,6 +86,7 @@ def with_run_time_sizes(
     made.release()
     states = _States(program=program, imported_at=imported_at, imports={most: first})
     plain = Unscheduled.of(states.fused, states.imported, dims)
+    dims = plain.dims
     rows_of, reasons = _kinds(program, plain)
     lowered, whole = by_rows(program, most, rows_of, reasons)
     general, simple = _general(states, plain, reasons, whole) if reasons or whole else ({}, ())
@@ -225,7 +226,8 @@ def _general(
     samples = _Samples(states=states, plain=plain, growing=growing)
     first = samples.kernels(itself, reasons, whole)
     general = {name: kernel for name, kernel in first.items() if isinstance(kernel, tirx.PrimFunc)}
-    failing = {name: first[name] for name in reasons if name not in general}
+    without = NotOneKernelError("no config is valid at all sizes")
+    failing = {name: first.get(name, without) for name in reasons if name not in general}
     # Strides divide a size until tiles divide it. The functions behind them get sizes of their own.
     groups: dict[tuple[Extent, ...], list[str]] = {}
     for name in failing:
@@ -268,12 +270,16 @@ def _plain_kernel(states: _States, plain: Unscheduled, name: str) -> tirx.PrimFu
     if tensors[0] != tensors[1]:
         return None
     kernel = simplest_schedule(func, program.target)
+    return kernel if _is_lowered(kernel, program.target) else None
+
+
+def _is_lowered(kernel: tirx.PrimFunc, target: Target) -> bool:
+    """Return whether TVM can lower a kernel for any size. It leaves some nests of expressions of sizes on the host."""
     try:
-        # TVM leaves some nests of expressions of sizes on the host.
-        return kernel if device_functions(kernel, program.target) else None
+        return bool(device_functions(kernel, target))
     except RuntimeError as error:
-        logger.debug("no plain kernel of %s takes sizes: %s", name, error)
-        return None
+        logger.debug("no kernel for any size: %s", error)
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,14 +328,17 @@ class _Samples:
             return [*models.values(), *map(self.states.lowered, self.plain.points_of(name))]
 
         config_of = {
-            name: _config(known[name], [each.task_of[name] for each in both(name)], self.program.target, other)
+            name: _config(
+                known[name], [each.task_of[name] for each in both(name)], len(models), self.program.target, other
+            )
             for name in (*names, *whole)
             if all(name in each.task_of for each in both(name)) and name in known
         }
-        if other:
-            names = [name for name in names if config_of.get(name) is not None]
-            if not names:
-                return {}
+        # Left to TVM's rules are functions without a task, but none for want of a config.
+        without = {name for name, config in config_of.items() if config is None and known[name] is not None}
+        names = [name for name in names if name not in without and (not other or config_of.get(name) is not None)]
+        if not names and other:
+            return {}
         chosen = [name for name in (*names, *whole) if name in names or config_of.get(name) == known.get(name)]
         modules = {point: self._scheduled(each, chosen, config_of) for point, each in models.items()}
         if any(launches(module) != launches(self.program.scheduled) for module in modules.values()):
@@ -375,7 +384,10 @@ class _Samples:
             try:
                 kernel = one_kernel([modules[point][name] for point in rules.points], rules)
                 self._check_consistent(kernel, rules.points)
+                self._check_covered(kernel)
                 self._check(name, kernel, expected)
+                if not _is_lowered(kernel, self.program.target):
+                    raise NotOneKernelError("TVM cannot lower its kernel for any size")
                 return kernel
             except NotOneKernelError as error:
                 failure = error
@@ -386,23 +398,24 @@ class _Samples:
 
         expected: the kernel of a function's config at sizes. None if that is no config there.
         """
-        seen = [set[int]() for _ in self.most]
-        for point in self.plain.points_of(name):
-            func = expected(name, point)
-            result = None if func is None else is_same(kernel, point, func, self.program.target)
-            if result is False:
-                raise NotOneKernelError(f"its kernel is another one at the sizes {list(point)}")
-            for place, size in enumerate(point) if result else ():
-                seen[place].add(size)
-        for point in self._steps(kernel):
+        seen, least = [set[int]() for _ in self.most], Likeness.SAME
+        for point in (*self.plain.points_of(name), *self._steps(kernel)):
             try:
                 func = expected(name, point)
             except (ModelError, KeyError):  # other functions, at this size
                 continue
-            if func is not None and is_same(kernel, point, func, self.program.target) is False:
+            if func is None:
+                continue
+            found = likeness(kernel, point, func, self.program.target)
+            if found == Likeness.OTHER_NUMBERS:
                 raise NotOneKernelError(f"its kernel is another one at the sizes {list(point)}")
+            least = min(least, found)
+            for place, size in enumerate(point) if found == Likeness.SAME else ():
+                seen[place].add(size)
         # Sizes that no tile divides may have tiles that divide the size and a few, so a check is lost at all of them.
-        moved = {place for place, _, offset, _ in self.plain.extents(name) if offset}
+        moved = {place for place, _, offset, divisor in self.plain.extents(name) if offset and divisor == 1}
+        if moved and least < Likeness.OTHER_ARITHMETIC:
+            raise NotOneKernelError("its kernel has other checks of bounds at some sizes")
         for place, divisor in enumerate(self.plain.divisors(name)):
             divisor = math.lcm(divisor, 2) if place in moved else divisor
             # Strides of several layers have divisors that no few sizes have all remainders of.
@@ -414,30 +427,39 @@ class _Samples:
         """Raise NotOneKernelError if two numbers in a kernel are the same at the sizes that it was made from, and not
         at all sizes: one of them has a wrong rule.
         """
-        sizes, simple = list(kernel.params)[-len(self.most) :], sym.Analyzer().simplify
+        sizes = list(kernel.params)[-len(self.most) :]
         nodes = [node for kind in (tirx.FloorDiv, tirx.Add) for node in nodes_in(kernel.body, kind)]
-        numbers = {
-            str(node): node
-            for node in nodes
-            if all(any(var.same_as(size) for size in sizes) for var in nodes_in(node, tirx.Var))
-        }
-        lines = [
+        numbers = {str(node): node for node in nodes if _is_of(node, sizes)}
+        lines, known = self._lines(), dict[tuple[int, ...], tuple[int, ...]]()
+        for text, number in numbers.items():
+            if not nodes_in(number, tirx.Var):
+                continue
+            found = _values(number, sizes, lines)
+            if known.setdefault(_values(number, sizes, points), found) != found:
+                raise NotOneKernelError(f"the number {text} in it has several rules")
+
+    def _check_covered(self, kernel: tirx.PrimFunc) -> None:
+        """Raise NotOneKernelError if the loops of a kernel end before a bound that it checks, at some size: a number of
+        tiles has a wrong rule.
+
+        for group in range((n // 4 * 3 + 15) // 16): for i in range(32): if group * 32 + i < n // 2 * 3: ...
+        """
+        sizes = list(kernel.params)[-len(self.most) :]
+        last = {loop.loop_var: loop.min + loop.extent - 1 for loop in nodes_in(kernel.body, tirx.For)}
+        checks = [check for branch in nodes_in(kernel.body, tirx.IfThenElse) for check in _less(branch.condition)]
+        # A remainder is not largest where its loops end.
+        checks = [check for check in checks if _is_of(check.b, sizes) and not nodes_in(check.a, tirx.FloorMod)]
+        missing = {str(number): number for c in checks if _is_of(number := substitute(c.b - 1 - c.a, last), sizes)}
+        if any(max(_values(number, sizes, self._lines()), default=0) > 0 for number in missing.values()):
+            raise NotOneKernelError("its loops end before a bound at some sizes")
+
+    def _lines(self) -> list[Point]:
+        """Return sizes of each dimension, with the largest ones of the others."""
+        return [
             (*self.most[:place], size, *self.most[place + 1 :])
             for place, each in enumerate(self.plain.dims.values())
             for size in each[:: -max(1, len(each) // _COMPARED)]
         ]
-
-        def values(number: tirx.Expr, at: Sequence[Point]) -> tuple[int, ...]:
-            fixed = ({size: tirx.const(n, str(size.ty)) for size, n in zip(sizes, p, strict=True)} for p in at)
-            return tuple(int(simple(substitute(number, each))) for each in fixed)
-
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for text, number in numbers.items():
-            if not nodes_in(number, tirx.Var):
-                continue
-            found = values(number, lines)
-            if known.setdefault(values(number, points), found) != found:
-                raise NotOneKernelError(f"the number {text} in it has several rules")
 
     def _steps(self, kernel: tirx.PrimFunc) -> list[Point]:
         """Return the sizes around the last steps of numbers of tiles, which tell these from others with as many tiles
@@ -486,6 +508,25 @@ class _Samples:
         return schedule_model(_only(model.functions.fused, names), model.task_of, configs, self.program.target)
 
 
+def _is_of(number: tirx.Expr, sizes: Sequence[tirx.Var]) -> bool:
+    """Return whether an expression has no variables but sizes."""
+    return all(any(var.same_as(size) for size in sizes) for var in nodes_in(number, tirx.Var))
+
+
+def _values(number: tirx.Expr, sizes: Sequence[tirx.Var], points: Iterable[Point]) -> tuple[int, ...]:
+    """Return the values of an expression of sizes."""
+    simple = sym.Analyzer().simplify
+    fixed = ({size: tirx.const(n, str(size.ty)) for size, n in zip(sizes, p, strict=True)} for p in points)
+    return tuple(int(simple(substitute(number, each))) for each in fixed)
+
+
+def _less(condition: tirx.Expr) -> list[tirx.LT]:
+    """Return the comparisons of a conjunction."""
+    if isinstance(condition, tirx.And):
+        return [*_less(condition.a), *_less(condition.b)]
+    return [condition] if isinstance(condition, tirx.LT) else []
+
+
 def _takes(task: TunableTask | None, config: Config | None, target: Target) -> bool:
     """Return whether a config is one of a task's space. Functions without a task take none."""
     if task is None or config is None:
@@ -509,9 +550,12 @@ def _only(fused: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
     return tvm.IRModule(functions, global_infos=dict(fused.global_infos))
 
 
-def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target, other: int) -> Config | None:
+def _config(
+    config: Config | None, tasks: Sequence[TunableTask], made: int, target: Target, other: int
+) -> Config | None:
     """Return the config of the largest size, or one like it that the spaces of all sizes have. None without one.
 
+    made: the number of the first tasks, whose kernels a kernel is made of. The others are compared if they can be.
     other: the number of such configs that are passed over. Past those like it come starts of other algorithms.
     """
     if config is None:
@@ -527,10 +571,10 @@ def _config(config: Config | None, tasks: Sequence[TunableTask], target: Target,
     # Vectors along the size are no choice if the size is odd.
     attempts = [config, with_choices_of(config), *defaults]
 
-    def shared(configs: Iterable[Config]) -> list[Config]:
-        return [each for each in configs if all(space.knows(each) and space.is_valid(each) for space in spaces)]
+    def shared(configs: Iterable[Config], count: int | None = None) -> list[Config]:
+        return [each for each in configs if all(space.knows(each) and space.is_valid(each) for space in spaces[:count])]
 
-    found = shared(attempts) or defaults[:1]
+    found = shared(attempts) or shared(attempts, made)
     if other:
         plain = replace(target.limits, has_tensor_cores=False, has_cooperative_matrices=False)
         # Spaces with tensor cores lack the short stages of a first layer's plain products.

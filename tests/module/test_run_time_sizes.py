@@ -12,7 +12,7 @@ import pytest
 import tvm
 
 import romou
-from romou.base.errors import ModelError
+from romou.base.errors import ModelError, UsageError
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, SizeRules
 from romou.compiler.assembly.symbolic import Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
@@ -198,6 +198,32 @@ def test_a_graph_that_depends_on_the_remainder_is_refused() -> None:
         romou.compile(network, dims={"rows": range(12, 25)}, target=HOST, verify=False)
 
 
+@pytest.mark.parametrize("window", [2, 3])
+def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tvm.runtime.Device) -> None:
+    """onnxruntime pads a smaller input up to one window, or takes the mean of nothing."""
+    g = NetworkBuilder({"x": (2, 3, "tokens")})
+    pool = g.add("MaxPool", "x", kernel_shape=[window], strides=[2])
+    network = g.model(g.add("ReduceMean", pool, axes=[2]))
+    model = romou.compile(network, dims={"tokens": range(1, 17)}, target=HOST, verify=False)
+    assert model.summary().run_time.startswith(f"tokens is {window} to 16 at run time")
+    points = [(size,) for size in range(window, 17)]
+    assert wrong_points(model, network, points, lambda n: {"x": images_of(2, 3, n)}) == []
+    with pytest.raises(UsageError, match=f"tokens is {window - 1} in the inputs; expected one size from {window} to"):
+        model.run({"x": images_of(2, 3, window - 1)})
+
+
+def test_groups_cover_shares_of_a_pool(opencl_device: tvm.runtime.Device) -> None:
+    """Half of the pooled rows and all of them have as many groups at all sizes that are compared."""
+    g = NetworkBuilder({"x": (3, 4, "tokens")})
+    zero, one, two, end = (g.constant(np.array([number])) for number in (0, 1, 2, 1 << 40))
+    y = g.add("Transpose", g.add("MaxPool", "x", kernel_shape=[2], strides=[2]), perm=[0, 2, 1])
+    share = g.add("Div", g.add("Slice", g.add("Shape", y), one, two), two)
+    first, rest = g.add("Slice", y, zero, share, one), g.add("Slice", y, share, end, one)
+    network = g.model(g.add("Concat", rest, first, axis=1))
+    model = romou.compile(network, dims={"tokens": range(12, 65)}, target="vulkan -device=host", verify=False)
+    assert wrong_points(model, network, [(22,), (23,), (64,)], lambda n: {"x": images_of(3, 4, n)}) == []
+
+
 def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
     return Rules(points=[(size,) for size in sizes], most=(most,), extents=[(0, 1, 0, 1), *extents])
 
@@ -369,7 +395,7 @@ def test_other_configs_are_tried_once_each() -> None:
     target = Target(HOST)
     tasks = [task_of(conv(8, (height, 12), 16, (3, 3), padding=(1,) * 4)) for height in (16, 9)]
     best = tasks[0].default_config(target)
-    configs = [_config(best, tasks, target, other) for other in range(20)]
+    configs = [_config(best, tasks, 2, target, other) for other in range(20)]
     count = configs.index(None)
     assert configs[0] == best
     assert 2 <= count == len(set(configs[:count]))

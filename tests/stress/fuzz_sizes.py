@@ -56,10 +56,13 @@ def wrong_at(case: SizeModel, target: str, *, verify: bool, seed: int) -> list[s
     import romou
 
     model = romou.compile(case.model, target=target, dims={**case.fixed, **case.dims}, verify=verify)
+    assert isinstance(model, romou.RunTimeRowsModel)
     session = cpu_session(case.model)
     poison = {name: np.full(shape, np.nan, dtype) for name, (shape, dtype) in model.inputs.items()}
     faults = []
     for sizes in case.points(np.random.default_rng(seed), SIZES):
+        if any(size < model.sizes.dims[name][0] for name, size in sizes.items()):
+            continue  # refused: too small for a window
         inputs = case.inputs(sizes, seed)
         try:
             expected = session.run(None, inputs)

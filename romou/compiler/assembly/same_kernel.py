@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import tvm
@@ -16,35 +17,49 @@ from tvm_ffi.structural import structural_equal, structural_map
 from romou.compiler.assembly.default_schedules import device_functions
 from romou.compiler.assembly.size_rules import NotOneKernelError, Point
 from romou.compiler.assembly.symbolic import differing
+from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.launch import launch_size, thread_extents
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
 
+_CONDITIONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.Min, tirx.Max)
 
-def is_same(kernel: tirx.PrimFunc, at: Point, expected: tirx.PrimFunc, target: Target) -> bool | None:
-    """Return whether a kernel is, at sizes, the expected one. None if one of them was simplified in another way.
+
+class Likeness(IntEnum):
+    """What two kernels have in common at some sizes, the least first."""
+
+    OTHER_NUMBERS = 0
+    OTHER_CONDITIONS = 1
+    OTHER_ARITHMETIC = 2
+    SAME = 3
+
+
+def likeness(kernel: tirx.PrimFunc, at: Point, expected: tirx.PrimFunc, target: Target) -> Likeness:
+    """Return how far a kernel is, at sizes, the expected one. Either may be simplified in another way.
 
     kernel: its last parameters are the sizes.
     """
     mine, theirs = (device_functions(each, target) for each in (_at_sizes(kernel, at), _bare(expected)))
     if len(mine) != len(theirs):
-        return None
-    results = [_is_same_function(one, other) for one, other in zip(mine, theirs, strict=True)]
-    return False if False in results else None if None in results else True
+        return Likeness.OTHER_CONDITIONS
+    return min(map(_likeness, mine, theirs), default=Likeness.SAME)
 
 
-def _is_same_function(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool | None:
+def _likeness(one: tirx.PrimFunc, other: tirx.PrimFunc) -> Likeness:
     # An axis of one group may be left out.
     if launch_size(thread_extents(one)) != launch_size(thread_extents(other)):
-        return False
+        return Likeness.OTHER_NUMBERS
     if structural_equal(one.body, other.body, map_free_vars=True):
-        return True
+        return Likeness.SAME
     try:
         graphs = [json.loads(tvm.ir.save_json(_bare(each))) for each in (one, other)]
-        return False if differing(graphs) else None
+        if differing(graphs):
+            return Likeness.OTHER_NUMBERS
     except NotOneKernelError:
-        return None
+        pass
+    mine, theirs = ([len(nodes_in(each.body, kind)) for kind in _CONDITIONS] for each in (one, other))
+    return Likeness.OTHER_ARITHMETIC if mine == theirs else Likeness.OTHER_CONDITIONS
 
 
 def _bare(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from romou.compiler.assembly.symbolic import Extent, one_kernel
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.tir.traversal import nodes_in
 
+logger = logging.getLogger("romou")
+
 # Axis of a tensor, place of a dimension, factor, offset and divisor. See `RunTimeSizes`.
 Axis: TypeAlias = "tuple[int, int, int, int, int]"
 # Sizes of a dimension that are compared first, and more sizes that decide between rules.
@@ -36,7 +39,7 @@ class Unscheduled:
     """The unscheduled functions, and what their integers follow from.
 
     fused_at, imported_at: the functions, and the imported model, at sizes. ModelError if the model has no such sizes.
-    dims: the range of each dimension.
+    dims: the range of each dimension, from the least size that the model takes.
     points: the sizes at which functions are known. The first has the largest.
     """
 
@@ -63,6 +66,7 @@ class Unscheduled:
         ModelError
             A constant depends on a size, or the model has other functions for other sizes.
         """
+        dims = {name: _taken(name, dims, imported_at) for name in dims}
         unscheduled = cls(fused_at=fused_at, imported_at=imported_at, dims=dims)
         for point in _first_points(dims):
             unscheduled._add(point)
@@ -302,6 +306,37 @@ def _without_attributes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     body = structural_map(func.body, (s_tir.SBlock, bare))
     return tirx.PrimFunc(func.params, body, func.ret_type).with_attr("tirx.noalias", True)
+
+
+def _taken(name: str, dims: Mapping[str, range], imported_at: Callable[[Point], ImportedModel]) -> range:
+    """Return the sizes of a dimension without those that are too small for a window.
+
+    onnxruntime pads a pool's input up to one window. Such a pool would run on the host.
+    """
+    usual = _unusual(imported_at(tuple(sizes[-1] for sizes in dims.values())))
+
+    def takes(size: int) -> bool:
+        point = tuple(size if other == name else sizes[-1] for other, sizes in dims.items())
+        try:
+            return _unusual(imported_at(point)) <= usual
+        except ModelError:
+            return False
+
+    low, high = dims[name][0], dims[name][-1]
+    if takes(low):
+        return dims[name]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if takes(middle) else (middle, high)
+    logger.warning("the model takes %s from %d on: smaller inputs have no whole window", name, high)
+    return range(high, dims[name][-1] + 1)
+
+
+def _unusual(imported: ImportedModel) -> set[str]:
+    """Return the nodes that run on the host, and the tensors without elements."""
+    values = imported.folded.graph.value_info
+    empty = {each.name for each in values if any(not axis.dim_value for axis in each.type.tensor_type.shape.dim)}
+    return empty.union(*imported.host_groups)
 
 
 def _first_points(dims: Mapping[str, range]) -> list[Point]:
