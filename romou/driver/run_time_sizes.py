@@ -219,6 +219,8 @@ def _general(
     ModelError
         A function has none.
     """
+    if not states.program.target.backend.has_kernels:  # unscheduled functions are all that it runs
+        return {name: func for name in reasons if (func := plain.function(name)) is not None}, ()
     most = plain.most
     itself = [(place, 1, 0, 1) for place, _ in enumerate(most)]
     known = set(launches(states.program.scheduled)) & _names(states.program.fused)
@@ -321,16 +323,14 @@ class _Samples:
             return {name: NotOneKernelError(error.message) for name in names}
         if any(not {*names, *whole} <= _names(model.functions.fused) for model in models.values()):
             return {name: NotOneKernelError("the graph has other kernels for other sizes") for name in names}
-        known = self.program.config_of
+        known, target = self.program.config_of, self.program.target
 
         def both(name: str) -> list[Compilation]:
             """Return the models that a kernel is made of, and those that it is compared with."""
             return [*models.values(), *map(self.states.lowered, self.plain.points_of(name))]
 
         config_of = {
-            name: _config(
-                known[name], [each.task_of[name] for each in both(name)], len(models), self.program.target, other
-            )
+            name: _config(known[name], [each.task_of[name] for each in both(name)], len(models), target, other)
             for name in (*names, *whole)
             if all(name in each.task_of for each in both(name)) and name in known
         }
@@ -356,7 +356,7 @@ class _Samples:
 
         @functools.cache
         def expected_at(point: Point) -> tuple[list[str], tvm.IRModule]:
-            model, target = self.states.lowered(point), self.program.target
+            model = self.states.lowered(point)
             names = [name for name in chosen if _takes(model.task_of.get(name), config_of.get(name), target)]
             return names, self._scheduled(model, names, {n: c for n, c in config_of.items() if n in names})
 

@@ -212,6 +212,15 @@ def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tv
         model.run({"x": images_of(2, 3, window - 1)})
 
 
+def test_the_host_takes_any_size() -> None:
+    """The null backend runs unscheduled functions: by rows, and a sum over the size."""
+    g = NetworkBuilder({"x": ("rows", 8)})
+    y = g.add("Relu", g.add("MatMul", "x", g.weight(8, 12)))
+    network = g.model(g.add("Sub", y, g.add("ReduceMean", y, axes=[0], keepdims=1)), g.add("Exp", "x"))
+    model = romou.compile(network, dims={"rows": range(1, 17)}, target="null", verify=False)
+    assert wrong_points(model, network, [(1,), (7,), (16,)], lambda n: {"x": images_of(n, 8)}) == []
+
+
 def test_groups_cover_shares_of_a_pool(opencl_device: tvm.runtime.Device) -> None:
     """Half of the pooled rows and all of them have as many groups at all sizes that are compared."""
     g = NetworkBuilder({"x": (3, 4, "tokens")})

@@ -20,6 +20,7 @@ import romou.compiler.pipeline as pipeline
 from romou.base.errors import BuildError
 from romou.compiler.assembly.constants import ScopedConstants
 from romou.compiler.failures import Failures
+from romou.compiler.passes.argument_checks import trust_arguments
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -117,7 +118,8 @@ def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipel
     # TVM marks the only function of a module as the entry of its library. A library of many functions may have only one
     # entry, so the mark is removed.
     plain = {v: f.without_attr(_ENTRY) if f.attrs and _ENTRY in f.attrs else f for v, f in host.functions_items()}
-    host = finish_host()(tvm.IRModule(plain, attrs=host.attrs))
+    # TVM's own pipeline checks arguments of all functions, whose shapes are those of the largest sizes.
+    host = trust_arguments(finish_host()(tvm.IRModule(plain, attrs=host.attrs)))
     return Lowered(host=host, device={str(device): (device, finish_device()(mod)) for device, mod in devices.items()})
 
 
