@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import tvm
 from tvm import sym, tirx
 
-from romou.base.errors import ModelError, NumericError
+from romou.base.errors import DeviceError, ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
 from romou.compiler.assembly.default_schedules import device_functions, simplest_schedule
@@ -105,12 +105,14 @@ def with_run_time_sizes(
     free = RunTimeRowsModel(sizes=sizes, program=program, **arguments)
     if summary.checked_on:
         try:
-            checked = [point for point in _checked_points(dims, plain.points) if _is_right(free, states, point)]
+            lacking = _unchecked(free, states, _checked_points(dims, plain.points))
         finally:
             if free.remote is not None:  # a server has one session at a time
                 free.release()
-        with_sizes = f"{summary.checked_on}, with {'; '.join(_text(dims, point) for point in checked)}"
-        free.with_summary(replace(summary, checked_on=with_sizes))
+        checked = "; ".join(_text(dims, point) for point, reason in lacking.items() if not reason)
+        unchecked = "; ".join(f"with {_text(dims, point)}: {reason}" for point, reason in lacking.items() if reason)
+        with_sizes = f"{summary.checked_on}, with {checked}" if checked else summary.checked_on
+        free.with_summary(replace(summary, checked_on=with_sizes, unchecked=unchecked))
     return free
 
 
@@ -154,23 +156,43 @@ def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[
     return list(dict.fromkeys(inside))
 
 
-def _is_right(model: RunTimeRowsModel, states: _States, point: Point) -> bool:
-    """Raise NumericError unless a run at some sizes has onnxruntime's outputs. Return False if none can be compared."""
+def _unchecked(model: RunTimeRowsModel, states: _States, points: Sequence[Point]) -> dict[Point, str]:
+    """Compare outputs at sizes with onnxruntime's. Return why they could not be compared, or "", for each.
+
+    Raises
+    ------
+    NumericError
+        A run has other outputs.
+    DeviceError
+        The device of this machine failed. Of a server, that is a reason.
+    """
+    found: dict[Point, str] = {}
+    for point in points:
+        try:
+            found[point] = _unchecked_at(model, states, point)
+        except DeviceError as error:
+            if model.remote is None:
+                raise
+            return dict.fromkeys(points, error.message) | found  # a lost server runs no further size
+    return found
+
+
+def _unchecked_at(model: RunTimeRowsModel, states: _States, point: Point) -> str:
     try:
         # Outputs of few elements may be rounding errors of one another, but not for all inputs.
         checks = (check_outputs(model, states.imported(point), model.target, seed) for seed in range(_SEEDS))
         check = next(checks)
         while check.is_wrong and (other := next(checks, None)) is not None:
             check = other
-    except ModelError:  # too small for a window
-        return False
+    except ModelError as error:  # too small for a window
+        return error.message
     if check.is_wrong:
         raise NumericError(
             f"with {_text(model.sizes.dims, point)} the outputs differ from onnxruntime's by {check.error:.2e}"
             " (relative L2)",
             hint=HINT,
         )
-    return check.error is not None
+    return check.unchecked
 
 
 @dataclass(kw_only=True)

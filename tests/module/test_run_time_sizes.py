@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,13 +14,15 @@ import pytest
 import tvm
 
 import romou
-from romou.base.errors import ModelError, UsageError
+from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, SizeRules
 from romou.compiler.assembly.symbolic import Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.devices.targets import Target
+from romou.driver import run_time_sizes
 from romou.driver.options import PrecisionName
 from romou.driver.run_time_sizes import _config
+from romou.driver.verify import OutputCheck
 from support.kernels.operators import conv, task_of
 from support.models.open_networks import encoder, recogniser, recurrent, rolled, wrong_points
 from support.models.small_networks import NetworkBuilder
@@ -219,6 +223,38 @@ def test_the_host_takes_any_size() -> None:
     network = g.model(g.add("Sub", y, g.add("ReduceMean", y, axes=[0], keepdims=1)), g.add("Exp", "x"))
     model = romou.compile(network, dims={"rows": range(1, 17)}, target="null", verify=False)
     assert wrong_points(model, network, [(1,), (7,), (16,)], lambda n: {"x": images_of(n, 8)}) == []
+
+
+def test_sizes_that_are_not_checked_are_named(
+    monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    check = run_time_sizes.check_outputs
+
+    def lacking(model: romou.TunedModel, imported: Any, *arguments: Any) -> OutputCheck:
+        is_lacking = imported.inputs["x"][0][0] == 6
+        return OutputCheck(unchecked="no memory") if is_lacking else check(model, imported, *arguments)
+
+    monkeypatch.setattr(run_time_sizes, "check_outputs", lacking)
+    g = NetworkBuilder({"x": ("rows", 8)})
+    summary = romou.compile(g.model(g.add("Exp", "x")), dims={"rows": range(1, 17)}, target=HOST).summary()
+    assert summary.unchecked == "with rows=6: no memory"
+    assert ", with rows=1; " in summary.checked_on
+    assert "rows=6" not in summary.checked_on
+
+
+def test_a_lost_server_leaves_the_sizes_behind_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_model: object, point: tuple[int, ...], *_: object) -> OutputCheck:
+        if point == (6,):
+            raise DeviceError("the connection was lost")
+        return OutputCheck(error=0.0, limit=1.0)
+
+    monkeypatch.setattr(run_time_sizes, "check_outputs", lost)
+    states, points = SimpleNamespace(imported=lambda point: point), [(16,), (6,), (5,)]
+    far, here = (SimpleNamespace(remote=remote, target=None) for remote in (object(), None))
+    found = run_time_sizes._unchecked(far, states, points)  # type: ignore[arg-type]
+    assert found == {(16,): "", (6,): "the connection was lost", (5,): "the connection was lost"}
+    with pytest.raises(DeviceError):
+        run_time_sizes._unchecked(here, states, points)  # type: ignore[arg-type]
 
 
 def test_groups_cover_shares_of_a_pool(opencl_device: tvm.runtime.Device) -> None:
