@@ -24,7 +24,7 @@ from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.targets import Target
 from romou.driver.site import for_server
-from romou.runtime.module import RunTimeRowsModel
+from romou.runtime.module import RunTimeRowsModel, remote
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
@@ -55,7 +55,8 @@ LIMIT = 1e-4
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving() as found:
+    with serving() as found, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "_PATIENCE_S", 60.0)  # a busy machine answers late
         yield found
 
 
