@@ -15,6 +15,7 @@ import tvm
 
 import romou
 from romou.base.errors import DeviceError, ModelError, UsageError
+from romou.base.space import Config, Space
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, SizeRules
 from romou.compiler.assembly.symbolic import Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
@@ -445,3 +446,19 @@ def test_other_configs_are_tried_once_each() -> None:
     assert configs[0] == best
     assert 2 <= count == len(set(configs[:count]))
     assert set(configs[count:]) == {None}
+
+
+@pytest.mark.parametrize(("widths", "made", "expected"), [((2, 1), 2, None), ((2, 1), 1, 2), ((4, 2, 1), 2, None)])
+def test_a_config_is_one_of_all_spaces_that_a_kernel_is_made_of(
+    widths: tuple[int, ...], made: int, expected: int | None
+) -> None:
+    """A function without such a config was scheduled with the first space's, and ended in an error of the knob."""
+
+    def task_with(width: int) -> SimpleNamespace:
+        space = Space()
+        space.define_knob("vector_width", [width])
+        return SimpleNamespace(space=lambda _: space, default_config=lambda _: space.default())
+
+    tasks = list(map(task_with, widths))
+    found = _config(Config({"vector_width": 8}), tasks, made, Target(HOST), 0)  # type: ignore[arg-type]
+    assert found == (None if expected is None else Config({"vector_width": expected}))
