@@ -91,10 +91,13 @@ def test_depthwise_tiles_share_what_they_read_while_it_fits(stride: int, tile_w:
 
 def test_fewer_products_are_the_default_where_they_keep_the_digits() -> None:
     chosen = {target.spec.name: task_of(WINDOW).default_config(target)["algorithm"] for target in (ADRENO, MALI, H200)}
-    assert chosen == {"adreno640": "winograd4", "mali_g76": "winograd4", "nvidia_h200": "winograd4"}
+    assert chosen == {"adreno640": "direct", "mali_g76": "winograd4", "nvidia_h200": "winograd4"}
+    # Recordings of Adreno: transforms of few channels take longer than the products that they save.
+    many = task_of(conv(256, (28, 28), 256, (3, 3), padding=(1, 1, 1, 1)))
+    assert many.default_config(ADRENO)["algorithm"] == "winograd4"
     # In fp16 between the kernels, larger tiles lose too much; sums as long as a block of `mixed` lose no more than it.
     halves = {
-        channels: task_of(conv(channels, (56, 56), 64, (3, 3), "float16", padding=(1, 1, 1, 1))).default_config(ADRENO)
+        channels: task_of(conv(channels, (56, 56), 64, (3, 3), "float16", padding=(1, 1, 1, 1))).default_config(MALI)
         for channels in (64, 128)
     }
     assert [(c["algorithm"], c["accumulate"]) for c in halves.values()] == [
