@@ -287,14 +287,16 @@ def _plain_kernel(states: _States, plain: Unscheduled, name: str) -> tirx.PrimFu
     task, config = states.lowered(plain.most).task_of.get(name), program.config_of.get(name)
     if func is None or (task is not None and config is not None and task.stored_weight(config) is not None):
         return None
-    tensors = [
-        [(str(param.scope()), [int(extent) for extent in param.shape]) for param in each[name].params]
-        for each in (program.scheduled, program.fused)
-    ]
-    if tensors[0] != tensors[1]:
+    if not _have_equal_tensors(program.scheduled[name], program.fused[name]):
         return None
     kernel = simplest_schedule(func, program.target)
     return kernel if _is_lowered(kernel, program.target) else None
+
+
+def _have_equal_tensors(*kernels: tirx.PrimFunc) -> bool:
+    """Return whether kernels of fixed sizes take equal tensors, workspaces among them, so that one call is for all."""
+    tensors = [[(str(p.scope()), str(p.dtype), *map(int, p.shape)) for p in kernel.params] for kernel in kernels]
+    return all(each == tensors[0] for each in tensors)
 
 
 def _is_lowered(kernel: tirx.PrimFunc, target: Target) -> bool:
@@ -390,17 +392,32 @@ class _Samples:
             # At odd sizes, twice the half is the size and one.
             is_halved = any(len({extent[-1] for extent in extents}) > 1 for extents in self._extents(name))
             rules = [rules for added, rules in attempts.items() if 1 in added or not is_halved]
-            return self._one_kernel(name, modules, rules, expected)
+            return self._one_kernel(name, config_of.get(name), modules, rules, expected)
 
         return {name: kernel(name) for name in chosen}
+
+    def _takes_arguments_of(
+        self, name: str, config: Config | None, expected: Callable[[str, Point], tirx.PrimFunc | None]
+    ) -> bool:
+        """Return whether the program's call of a function, with the config of the largest size, is one of `config`."""
+        known, func = self.program.config_of.get(name), None
+        if config is None or known is None or config == known:
+            return config == known
+        task = self.states.lowered(self.most).task_of[name]
+        if task.stored_weight(config) == task.stored_weight(known):
+            func = expected(name, self.most)
+        return func is not None and _have_equal_tensors(self.program.scheduled[name], func)
 
     def _one_kernel(
         self,
         name: str,
+        config: Config | None,
         modules: Mapping[Point, tvm.IRModule],
         attempts: Sequence[Rules],
         expected: Callable[[str, Point], tirx.PrimFunc | None],
     ) -> tirx.PrimFunc | NotOneKernelError:
+        if not self._takes_arguments_of(name, config, expected):
+            return NotOneKernelError("its config takes other weights or workspaces than that of the largest size")
         failure = NotOneKernelError("it has no kernel")
         for rules in attempts:
             try:

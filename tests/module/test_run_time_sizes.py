@@ -270,6 +270,15 @@ def test_groups_cover_shares_of_a_pool(opencl_device: tvm.runtime.Device) -> Non
     assert wrong_points(model, network, [(22,), (23,), (64,)], lambda n: {"x": images_of(3, 4, n)}) == []
 
 
+def test_a_config_of_other_workspaces_is_not_taken(opencl_device: tvm.runtime.Device) -> None:
+    """The program's calls are those of the config of the largest size: one of Winograd's would lack two arguments."""
+    g = NetworkBuilder({"x": (1, 4, "height", 16)})
+    y = g.add("Relu", g.conv("x", 4, 8, pads=[1, 1, 1, 1]))
+    network = g.model(g.add("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2]))
+    model = romou.compile(network, dims={"height": range(12, 65)}, target=HOST, verify=False)
+    assert wrong_points(model, network, [(64,), (13,), (12,)], lambda n: {"x": images_of(1, 4, n, 16)}) == []
+
+
 def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
     return Rules(points=[(size,) for size in sizes], most=(most,), extents=[(0, 1, 0, 1), *extents])
 
