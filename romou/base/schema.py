@@ -166,7 +166,7 @@ def _either(kinds: tuple[Any, ...]) -> _Check:
             try:
                 return check(value)
             except _MisfitError as error:
-                errors.append(error)
+                errors.append(error.with_traceback(None))  # which holds this frame, and so all that its callers hold
         # The fault is inside the value if one type fits it from outside.
         inner = next((error for error in errors if error.place), None)
         raise inner or _MisfitError(value, " or ".join(dict.fromkeys(error.expected for error in errors)))

@@ -28,13 +28,10 @@ _JOB = "romou.runtime.module.timing_job"
 
 
 class KernelTimers:
-    """The timers of a model's functions on device number `index` of this machine.
+    """The timers of a model's functions on device number `index` of this machine."""
 
-    library: returns the file of the model's kernels.
-    """
-
-    def __init__(self, kind: str, index: int, library: Callable[[], Path]) -> None:
-        self._kind, self._index, self._library = kind, index, library
+    def __init__(self, kind: str, index: int) -> None:
+        self._kind, self._index = kind, index
         self._child = ChildProcess("kernel timing")
         self._numbers = itertools.count()
         # The process that has the library, by the number of starts, and tensors that it may free.
@@ -46,9 +43,12 @@ class KernelTimers:
         self._child.kill()
 
     def timer(
-        self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]
+        self, library: Callable[[], Path], function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]
     ) -> Callable[[int, int], list[float]]:
-        """Return a timer, see `TunedModel.operator_timer`. scopes: memory scopes of the parameters.
+        """Return a timer, see `TunedModel.operator_timer`.
+
+        library: returns the file of the model's kernels. Timers keep it, so that a model goes with its last user.
+        scopes: memory scopes of the parameters.
 
         Raises
         ------
@@ -59,29 +59,29 @@ class KernelTimers:
         """
         check_process()
         number = next(self._numbers)
-        self._call("hold", number, function, list(scopes), list(arrays))
+        self._call(library, "hold", number, function, list(scopes), list(arrays))
         holder = self._loaded
 
         def times(launches: int, repeat: int) -> list[float]:
             check_process()
             nonlocal holder
             if self._loaded != holder:
-                self._call("hold", number, function, list(scopes), list(arrays))
+                self._call(library, "hold", number, function, list(scopes), list(arrays))
                 holder = self._loaded
             here = backend(self._kind)
             facts = here.facts(self._index)
             with alone_on(facts["name"], here.identity(facts)):
                 here.hold_clocks(self._index)
-                found: list[float] = self._call("times", number, launches, repeat)
+                found: list[float] = self._call(library, "times", number, launches, repeat)
             return found
 
         weakref.finalize(times, self._unused.append, number)
         return times
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def _call(self, library: Callable[[], Path], name: str, *arguments: Any) -> Any:
         try:
             if not self._child.is_alive or not self._loaded:
-                self._child.call(f"{_JOB}:load", self._kind, self._index, self._library())
+                self._child.call(f"{_JOB}:load", self._kind, self._index, library())
                 self._loaded = self._child.starts
             unused, self._unused[:] = list(self._unused), []
             return self._child.call(f"{_JOB}:{name}", unused, *arguments)

@@ -148,7 +148,7 @@ class TunedModel:
         self._started = ThreadPoolExecutor(1, thread_name_prefix="romou-run")
         self._folder: HeldFolder | None = None
         self._library_name = library_name()
-        self._timers = KernelTimers(target.kind, device_index, self._kernels)
+        self._timers = KernelTimers(target.kind, device_index)
         if remote is not None:
             self._refuse_host_nodes(f"the model cannot run at {remote.address}")
 
@@ -590,7 +590,7 @@ class TunedModel:
         """
         scopes = [argument.scope for argument in arguments]
         if self.remote is None:
-            return self._timers.timer(function, scopes, arrays)
+            return self._timers.timer(self._kernels, function, scopes, arrays)
         remote, library = self.remote, self._library()
         return lambda number, repeat: remote.operator_times(library, function, scopes, arrays, number, repeat)
 
