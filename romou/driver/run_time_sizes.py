@@ -488,8 +488,16 @@ class _Samples:
         checks = [check for branch in nodes_in(kernel.body, tirx.IfThenElse) for check in _less(branch.condition)]
         # A remainder is not largest where its loops end.
         checks = [check for check in checks if _is_of(check.b, sizes) and not nodes_in(check.a, tirx.FloorMod)]
-        missing = {str(number): number for c in checks if _is_of(number := substitute(c.b - 1 - c.a, last), sizes)}
-        if any(max(_values(number, sizes, self._lines()), default=0) > 0 for number in missing.values()):
+        # Unrolled elements have a check each, of which the last one reaches furthest.
+        missing: dict[Any, dict[str, tuple[int, ...]]] = {}
+        for check in checks:
+            number = substitute(check.b - 1 - check.a, last)
+            if not _is_of(number, sizes):
+                continue
+            same = missing.setdefault((str(check.b), frozenset(map(str, nodes_in(check.a, tirx.Var)))), {})
+            if str(number) not in same:
+                same[str(number)] = _values(number, sizes, self._lines())
+        if any(least > 0 for same in missing.values() for least in map(min, zip(*same.values(), strict=True))):
             raise NotOneKernelError("its loops end before a bound at some sizes")
 
     def _lines(self) -> list[Point]:
