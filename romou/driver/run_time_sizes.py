@@ -489,14 +489,14 @@ class _Samples:
         # A remainder is not largest where its loops end.
         checks = [check for check in checks if _is_of(check.b, sizes) and not nodes_in(check.a, tirx.FloorMod)]
         # Unrolled elements have a check each, of which the last one reaches furthest.
-        missing: dict[Any, dict[str, tuple[int, ...]]] = {}
+        lines, missing = self._lines(), dict[Any, dict[str, tuple[int, ...]]]()
         for check in checks:
             number = substitute(check.b - 1 - check.a, last)
             if not _is_of(number, sizes):
                 continue
             same = missing.setdefault((str(check.b), frozenset(map(str, nodes_in(check.a, tirx.Var)))), {})
             if str(number) not in same:
-                same[str(number)] = _values(number, sizes, self._lines())
+                same[str(number)] = _values(number, sizes, lines)
         if any(least > 0 for same in missing.values() for least in map(min, zip(*same.values(), strict=True))):
             raise NotOneKernelError("its loops end before a bound at some sizes")
 
@@ -512,8 +512,7 @@ class _Samples:
         """Return the sizes around the last steps of numbers of tiles, which tell these from others with as many tiles
         at most sizes.
         """
-        sizes, simple = list(kernel.params)[-len(self.most) :], sym.Analyzer().simplify
-        found: dict[Point, None] = {}
+        sizes, found = list(kernel.params)[-len(self.most) :], dict[Point, None]()
         shares = {str(share): share for share in nodes_in(kernel.body, tirx.FloorDiv)}
         for share in shares.values():
             variables = nodes_in(share, tirx.Var)
@@ -523,7 +522,7 @@ class _Samples:
             (place,) = places
 
             def value(number: int, share: tirx.Expr = share, size: tirx.Var = sizes[place]) -> int:
-                return int(simple(substitute(share, {size: tirx.const(number, str(size.ty))})))
+                return _values(share, [size], [(number,)])[0]
 
             low, high = list(self.plain.dims.values())[place][0], self.most[place]
             last = value(high)

@@ -198,8 +198,7 @@ def differs(
         if may_overflow and right.dtype.kind == "f":
             is_right |= ~np.isfinite(found) | ~np.isfinite(right)
         if has_poles and right.dtype.kind == "f":
-            moved = [np.abs(other.astype(np.float64) - right) for other in others]
-            is_right |= np.max(moved, axis=0, initial=0.0) > 0.1 * np.abs(right)
+            is_right |= _moved(right, others) > 0.1 * np.abs(right)
         if may_lose_nan and right.dtype.kind == "f":
             is_right |= np.isnan(right)
         if may_gain_nan and right.dtype.kind == "f":
@@ -225,6 +224,12 @@ def _equals(found: np.ndarray, right: np.ndarray) -> np.ndarray:
     return same | (np.isnan(found) & np.isnan(right)) if right.dtype.kind == "f" else same
 
 
+def _moved(right: np.ndarray, others: list[np.ndarray]) -> np.ndarray:
+    """Return the largest difference of each float in the perturbed graphs."""
+    differences = [np.abs(other.astype(np.float64) - right.astype(np.float64)) for other in others]
+    return np.asarray(np.max(differences, axis=0, initial=0.0))
+
+
 def _margin(right: np.ndarray, others: list[np.ndarray], *, is_fp16: bool) -> np.ndarray:
     """Return the absolute tolerance of each float, beside the one that is relative to it."""
     if right.dtype.kind != "f":
@@ -232,10 +237,9 @@ def _margin(right: np.ndarray, others: list[np.ndarray], *, is_fp16: bool) -> np
     exact = right.astype(np.float64)
     finite = exact[np.isfinite(exact)]
     rms = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-    moved = np.max([np.abs(other.astype(np.float64) - exact) for other in others], axis=0, initial=0.0)
     tiny = float(np.finfo(np.float16 if is_fp16 else right.dtype).tiny) * 4
     floor = _RELATIVE["float16" if is_fp16 else right.dtype.name][1]
-    return np.asarray(floor * rms + _SPREAD * np.nan_to_num(moved, nan=0.0, posinf=0.0) + tiny)
+    return np.asarray(floor * rms + _SPREAD * np.nan_to_num(_moved(right, others), nan=0.0, posinf=0.0) + tiny)
 
 
 def _is_close(found: np.ndarray, right: np.ndarray, margin: np.ndarray, *, is_fp16: bool) -> np.ndarray:
