@@ -185,8 +185,9 @@ KERNEL = listed(
     stage(tirx.transform.VectorizeLoop(), "four lanes are one vector"),
     stage(number_truth_values, "TVM stores vectors of truth values as wider integers"),
     stage(address_images, "reads and stores of images become read_image and write_image"),
-    stage(spell_arithmetic, "a product with one lane of a vector is a broadcast"),
+    # Before scalars lose their broadcasts: a division that is a call, as Vulkan's, takes vectors.
     stage(divide_exactly, "OpenCL's division may be wrong in the last bits"),
+    stage(spell_arithmetic, "a product with one lane of a vector is a broadcast"),
     # Loops to straight-line code
     stage(flatten_buffers, "memory has one dimension"),
     stage(tirx.transform.BF16ComputeLegalize(), "devices compute bf16 as fp32"),

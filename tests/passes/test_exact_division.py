@@ -35,6 +35,16 @@ def test_what_is_rounded_is_divided_exactly(name: str) -> None:
     assert MARK not in "".join(kernel.source for kernel in romou.inspect(model, target="cuda -device=nvidia_h200"))
 
 
+@pytest.mark.parametrize("name", ["quantized", "rounded"])
+def test_vulkan_divides_vectors_by_scalars(name: str) -> None:
+    """On Adreno, scalars have no broadcast by default, which a call in GLSL needs."""
+    model = model_of(KERNELS[name][0], {"x": X}, {"s": SCALE, "zero": np.uint8(128)})
+    del model.graph.output[:-1]
+    compiled = romou.compile(model, target="vulkan -device=adreno640", verify=False)
+    assert "vec4 quotient(vec4 a, vec4 b)" in "".join(compiled.sources().values())
+    assert compiled.host_nodes == ()
+
+
 def test_the_numbers_are_those_of_onnxruntime() -> None:
     """The inputs include quotients half-way between two steps."""
     ties = np.array([0, 2, -3, -2.5, 1.34, 0.5], np.float32)
