@@ -488,7 +488,7 @@ class _Samples:
         checks = [check for branch in nodes_in(kernel.body, tirx.IfThenElse) for check in _less(branch.condition)]
         # A remainder is not largest where its loops end.
         checks = [check for check in checks if _is_of(check.b, sizes) and not nodes_in(check.a, tirx.FloorMod)]
-        # Unrolled elements have a check each, of which the last one reaches furthest.
+        # Each unrolled element has a check. The last check reaches furthest.
         lines, missing = self._lines(), dict[Any, dict[str, tuple[int, ...]]]()
         for check in checks:
             number = substitute(check.b - 1 - check.a, last)

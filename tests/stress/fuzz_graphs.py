@@ -119,8 +119,8 @@ def _may_lose_nan(graph: Case, way: str) -> bool:
 
 def _may_gain_nan(graph: Case, way: str) -> bool:
     """Return whether NaN is as right as an infinity. A convolution of infinities leaves 0 * inf in lanes that fill up
-    texels, which the next convolution multiplies by zero. Tensor cores multiply floats as two numbers of TF32, the
-    second of which is inf - inf.
+    texels, which the next convolution multiplies by zero. Tensor cores multiply floats as two numbers of TF32. The
+    second one is inf - inf.
     """
     names = [node.op_type for node in graph.nodes]
     arrays = [array for array in graph.arrays().values() if array.dtype.kind == "f"]

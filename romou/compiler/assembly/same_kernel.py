@@ -27,7 +27,7 @@ _CONDITIONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.Min, t
 
 
 class Likeness(IntEnum):
-    """What two kernels have in common at some sizes, the least first."""
+    """Degrees of likeness of two kernels at some sizes, the least first."""
 
     OTHER_NUMBERS = 0
     OTHER_CONDITIONS = 1

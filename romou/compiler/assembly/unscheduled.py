@@ -309,7 +309,7 @@ def _without_attributes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _taken(name: str, dims: Mapping[str, range], imported_at: Callable[[Point], ImportedModel]) -> range:
-    """Return the sizes of a dimension without those that are too small for a window.
+    """Return the sizes of a dimension at which every window of the model fits.
 
     onnxruntime pads a pool's input up to one window. Such a pool would run on the host.
     """
