@@ -141,8 +141,8 @@ def test_configs_with_workspaces_give_way_to_the_budget() -> None:
 
 def test_default_algorithms_with_workspaces_give_way_too() -> None:
     """On a phone's target the default of a wide 3x3 convolution is Winograd's, with weights of four times the size."""
-    g = NetworkBuilder({"x": (1, 64, 56, 56)})
-    model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
+    g = NetworkBuilder({"x": (1, 128, 28, 28)})
+    model = g.model(g.conv("x", 128, 128, pads=[1, 1, 1, 1]))
     large = romou.memory_plan(model, target=IN_IMAGES).use
     assert large.workspaces > 0
     small = romou.compile(model, target=IN_IMAGES, verify=False, max_memory=large.total - 1).summary().memory

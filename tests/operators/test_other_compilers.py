@@ -34,7 +34,7 @@ PLANTED = {
     "out of bounds": (
         r"min\(\(int\)(\w+), \(int\)\d+\)",
         r"\1",
-        range(84, 86),
+        range(95, 97),
         r"Invalid read of size \d+ at global memory",
     ),
     "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(81, 97), "depends on uninitialized value"),

@@ -210,7 +210,7 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
         without = [] if is_default else [name for name in OPTIONAL_PASSES if rng.random() < 0.25]
         name = f"{task.name} {dtype} on {target}, {config}, without {without}"
         scopes = task.image_scopes(config, target)
-        arrays = [*task.arguments(inputs, config), verify.poison(expected.shape, dtype)]
+        arrays = [*task.arguments(inputs, config), verify.poison(*verify.output_spec(task))]
         device = target.backend.device()
         try:
             with tvm.transform.PassContext(disabled_pass=without):
