@@ -19,8 +19,10 @@ from support.suite.exhaustive import exhaustive
 # Every family's default and random configs, in buffers and images, fp32 and fp16: a few of each round through the
 # families, or the first rounds.
 SAMPLE, WHOLE = ("--configs", "12", "--step", "56"), ("--configs", "240")
-# No long kernels among them, and one that adds up in both precisions.
+# No long kernels among them.
 SHORT = ("--configs", "9", "--step", "31")
+# A convolution in each round: both types, and both kinds of memory.
+ROUNDS = ("--configs", "400", "--only", "conv2d_1x8x13x11")
 
 # Lines of a right kernel that are removed or changed, in the first config of a range that has them, and the report that
 # Oclgrind must print then.
@@ -66,8 +68,10 @@ def test_configs_compute_the_same_on_every_platform(
     platform: Platform, which: tuple[str, ...], pytestconfig: pytest.Config
 ) -> None:
     platform.require(pytestconfig)
-    found = checked(platform.environment(), *which, "--platform", platform.title, *platform.left_out)
-    assert f"{which[1]} configs, 0 failed" in found
+    found = ""
+    for numbers in (which, ROUNDS):
+        found += checked(platform.environment(), *numbers, "--platform", platform.title, *platform.left_out)
+        assert f"{numbers[1]} configs, 0 failed" in found
     for place in ("image", "buffer"):
         assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
     # Sums in fp16 run only if the device has fp16 arithmetic.
