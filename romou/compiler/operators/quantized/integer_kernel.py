@@ -21,8 +21,7 @@ Products are computed in one of these ways. Both are exact.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +30,10 @@ from tvm import ir, s_tir, tirx
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.integer_matrix import BYTES, VECTOR, IntegerProduct, byte_of
-from romou.compiler.operators.quantized.outputs import if_inside, stored
-from romou.compiler.scheduling.blocks import has_vector_form, substitute
-from romou.compiler.scheduling.kernel_writer import KernelWriter
-from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
+from romou.compiler.operators.quantized.outputs import checks, stored
+from romou.compiler.scheduling.blocks import has_vector_form
+from romou.compiler.scheduling.kernel_builder import Index, KernelBuilder
+from romou.compiler.scheduling.statements import barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import MULTIPLY_ADD, broadcast_scalars
 from romou.compiler.tir.traversal import nodes_in
@@ -104,8 +103,8 @@ class Operands:
     epilogue: s_tir.SBlock
 
 
-class IntegerKernel(KernelWriter):
-    """The writer of one config's kernel.
+class IntegerKernel(KernelBuilder):
+    """The kernel of one config.
 
     multiply_add: the function that adds products of floats, or None for a product and a sum.
     has_dots_of_vectors: whether the language's integer dot products take vectors of columns.
@@ -121,306 +120,183 @@ class IntegerKernel(KernelWriter):
         multiply_add: str | None = None,
         has_dots_of_vectors: bool = False,
     ) -> None:
-        self.func, self.work, self.operands = func, work, operands
-        self.tiles = tiles = Tiles(work, config)
-        self._multiply_add = multiply_add
-        self.has_dots_of_vectors = has_dots_of_vectors
-        self.rows, self.columns, self.lanes = (int(config[name]) for name in ("item_data", "item_columns", "lanes"))
-        self.group, self.row_group, self.x, self.part, self.stage, self.iteration = (
-            tirx.Var(name, "int32") for name in ("group", "row_group", "x", "part", "stage", "iteration")
-        )
-        self.is_float, outputs = config["multiply"] == FLOAT, self.rows * self.columns
-        self.has_stages = int(tiles.stages) > 1
         super().__init__()
-        self.data = self._buffer("data_words", self.rows * VECTOR, "uint32")
-        self.words = self._buffer("weight_words", self.columns, "uint32")
-        self.sums = self._buffer("sums", outputs, "float32" if self.is_float else "int32")
-        if self.is_float:
-            self.codes = self._buffer("codes", self.columns, "float32")
-            self.convert = str(config["convert"])
+        self.func, self.work, self.operands, self.multiply_add = func, work, operands, multiply_add
+        self.has_dots_of_vectors = has_dots_of_vectors
+        self.tiles = tiles = Tiles(work, config)
+        self.rows, self.width = int(config["item_data"]), int(config["lanes"])
+        self.vectors = int(config["item_columns"]) // self.width
+        self.across, self.parts, self.stages = int(tiles.across), int(tiles.parts), int(tiles.stages)
+        self.steps_of_stage = int(tiles.steps_of_stage)
+        self.row_group = self.axis("blockIdx.y", "row_group", int(tiles.row_groups))
+        self.group = self.axis("blockIdx.x", "group", int(tiles.column_groups))
+        self.part = self.axis("threadIdx.y", "part", self.parts)
+        self.x = self.axis("threadIdx.x", "x", self.across)
+        # None: dot products.
+        self.convert = str(config["convert"]) if config["multiply"] == FLOAT else None
+        vectors = (self.vectors, self.width)
+        self.data = self.array("data_words", self.rows, VECTOR, dtype="uint32")
+        self.words = self.array("weight_words", *vectors, dtype="uint32")
+        self.sums = self.array("sums", self.rows, *vectors, dtype="float32" if self.convert else "int32")
+        if self.convert:
+            self.codes = self.array("codes", *vectors)
+            of_step = (self.rows, BYTES, VECTOR)
             if self.convert == OF_STAGE:
-                self.numbers = self._buffer("numbers", int(tiles.staged), "float32", scope="shared")
+                self.floats = self.array("numbers", self.steps_of_stage, *of_step, scope="shared")
             else:
-                numbers = self.rows * VECTOR * BYTES if self.convert == OF_STEP else 1
-                self.numbers = self._buffer("numbers", numbers, "float32")
-        self.totals = self._buffer("totals", outputs, "int32") if self.has_stages else self.sums
+                self.floats = self.array("numbers", *(of_step if self.convert == OF_STEP else (1,)))
+        self.totals = self.array("totals", self.rows, *vectors, dtype="int32") if self.stages > 1 else self.sums
 
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
-        tiles, parts = self.tiles, int(self.tiles.parts)
-        threads = {
-            "blockIdx.y": (self.row_group, int(tiles.row_groups)),
-            "blockIdx.x": (self.group, int(tiles.column_groups)),
-            "threadIdx.y": (self.part, parts),
-            "threadIdx.x": (self.x, int(tiles.across)),
-        }
-        body: tirx.Stmt = tirx.SeqStmt([self._sum_up(), *self._outputs()])
-        for name in ("blockIdx.y", "threadIdx.y"):
-            var, extent = threads[name]
-            if extent == 1:
-                body = substitute(body, {var: tirx.const(0, "int32")})
-                del threads[name]
-        return launch(self.func, threads, body, self.buffers)["main"]
+        function = ir.StringImm(self.multiply_add) if self.multiply_add is not None and self.convert else None
+        with self.mark(MULTIPLY_ADD, function), self.inside(broadcast_scalars):
+            self._sum_up()
+        self._store_totals()
+        return self.launched(self.func)
 
     # Sums
 
-    def _sum_up(self) -> tirx.Stmt:
+    def _sum_up(self) -> None:
         """Add up the work-item's steps of each stage."""
-        parts, steps_of_stage = int(self.tiles.parts), int(self.tiles.steps_of_stage)
-        count, stages = -(-steps_of_stage // parts), int(self.tiles.stages)
-        at = self.iteration * parts + self.part
-        step, inside = self.stage * steps_of_stage + at, []
-        if steps_of_stage % parts:
-            inside.append(at < steps_of_stage)
-        if stages * steps_of_stage != self.tiles.steps:
-            inside.append(step < int(self.tiles.steps))
-        body = guarded(functools.reduce(tirx.And, inside) if inside else None, self._step(step))
-        is_staged = self.is_float and self.convert == OF_STAGE
-        before = [self._stage_data()] if is_staged else []
-        each: tirx.Stmt = tirx.SeqStmt([*before, self._zeros(self.sums), loop(self.iteration, count, body)])
-        if self.has_stages:
-            each = tirx.SeqStmt([each, self._in_vectors(self._add_stage, len_of(self.totals))])
-            each = tirx.SeqStmt([self._zeros(self.totals), loop(self.stage, stages, each)])
-        else:
-            each = loop(self.stage, 1, each)
-        each = broadcast_scalars(each)
-        if self._multiply_add is not None and self.is_float:
-            name = ir.StringImm(self._multiply_add)
-            each = tirx.AttrStmt(tirx.const(0, "int32"), MULTIPLY_ADD, name, each)
-        return each
+        if self.stages > 1:
+            self.totals.fill(0)
+        with self.loop("stage", self.stages) as stage:
+            if self.convert == OF_STAGE:
+                self._stage_data(stage)
+            self.sums.fill(0)
+            with self.loop("iteration", -(-self.steps_of_stage // self.parts)) as iteration:
+                at = iteration * self.parts + self.part
+                step = stage * self.steps_of_stage + at
+                is_of_stage = at < self.steps_of_stage if self.steps_of_stage % self.parts else None
+                with self.when(is_of_stage, self._is_there(step)):
+                    self._add_step(step, iteration)
+            if self.stages > 1:
+                for at in self.lanes_of(self.totals):
+                    self.totals[at] += self.sums[at].astype("int32")
 
-    def _zeros(self, buffer: tirx.Buffer) -> tirx.Stmt:
-        zero = tirx.const(0, str(buffer.dtype))
-        return self._in_vectors(lambda place: self._put(buffer, place, zero), len_of(buffer))
+    def _is_there(self, step: tirx.Expr) -> tirx.Expr | None:
+        """Return whether a row has a step of a stage, None if it has all of them."""
+        steps = int(self.tiles.steps)
+        return step < steps if self.stages * self.steps_of_stage != steps else None
 
-    def _add_stage(self, place: tirx.Expr) -> tirx.Stmt:
-        value = self._at(self.sums, place).astype("int32")
-        return self._put(self.totals, place, self._at(self.totals, place) + value)
-
-    def _stage_data(self) -> tirx.Stmt:
+    def _stage_data(self, stage: tirx.Expr) -> None:
         """Make floats of a stage of the group's rows of activations, in local memory."""
-        steps, across, at = int(self.tiles.steps_of_stage), int(self.tiles.across), tirx.Var("staged_step", "int32")
-        own = at * across + self.x
-        step, stored = self.stage * steps + own, []
-        for row in range(self.rows):
-            stored.append(self._load_data(step, row))
-            for number in range(BYTES):
-                first = self._staged(own, row, number)
+        self.emit(barrier())
+        with self.spread(self.steps_of_stage, self.x, self.across, "staged_step") as own:
+            step = stage * self.steps_of_stage + own
+            with self.when(self._is_there(step)):
+                for row in range(self.rows):
+                    self._load_data(step, row)
+                    self._convert_data(row, own, row)
+        self.emit(barrier())
 
-                def put(lane: tirx.Expr, row: int = row, number: int = number, first: tirx.Expr = first) -> tirx.Stmt:
-                    return self._put(self.numbers, first + lane, self._number(row * VECTOR + lane, number))
-
-                stored.append(self._in_lanes(put, VECTOR))
-        inside = [own < steps] if steps % across else []
-        if int(self.tiles.stages) * steps != self.tiles.steps:
-            inside.append(step < int(self.tiles.steps))
-        body = guarded(functools.reduce(tirx.And, inside) if inside else None, tirx.SeqStmt(stored))
-        return tirx.SeqStmt([barrier(), loop(at, -(-steps // across), body), barrier()])
-
-    def _staged(self, step: tirx.Expr, row: int, number: int) -> tirx.Expr:
-        """Return the place of byte `number` of the first word of a step of the stage."""
-        return (step * self.rows + row) * VECTOR * BYTES + number * VECTOR
-
-    def _step(self, step: tirx.Expr) -> tirx.Stmt:
+    def _add_step(self, step: tirx.Expr, iteration: tirx.Expr) -> None:
         """Add the products of four words of each row with four words of each column."""
-        statements = []
-        for row in range(self.rows):
-            if self.is_float and self.convert == OF_STAGE:
-                continue
-            statements.append(self._load_data(step, row))
-            if self.is_float and self.convert == OF_STEP:
-                statements += [self._convert_data(row, number) for number in range(BYTES)]
+        for row in range(self.rows) if self.convert != OF_STAGE else ():
+            self._load_data(step, row)
+            if self.convert == OF_STEP:
+                self._convert_data(row, row)
         for word in range(VECTOR):
-            for vector in range(0, self.columns, self.lanes):
-                statements.append(self._load_weight(step * VECTOR + word, vector))
-                if self.has_dots_of_vectors and not self.is_float and vector % _LINE == 0:
-                    statements.append(self._fetch_weight(step * VECTOR + word, vector))
-            statements += self._add_floats(word) if self.is_float else self._add_dots(word)
-        return tirx.SeqStmt(statements)
+            self._load_weight(step * VECTOR + word)
+            if self.convert:
+                self._add_floats(word, iteration)
+            else:
+                self._add_dots(word)
 
-    def _load_data(self, step: tirx.Expr, row: int) -> tirx.Stmt:
-        index = self._row_to_read(row)
+    def _load_data(self, step: tirx.Expr, row: int) -> None:
+        with self.lanes(VECTOR) as word:
+            self.data[row, word] = tirx.BufferLoad(self.operands.data, [self._row_to_read(row), step * VECTOR + word])
 
-        def load(lane: tirx.Expr) -> tirx.Stmt:
-            return self._put(self.data, row * VECTOR + lane, self._at(self.operands.data, index, step * VECTOR + lane))
+    def _convert_data(self, row: int, *target: int | tirx.Expr) -> None:
+        for byte in range(BYTES):
+            with self.lanes(VECTOR) as word:
+                self.floats[(*target, byte, word)] = self._float(row, byte, word)
 
-        return self._in_lanes(load, VECTOR)
+    def _load_weight(self, place: tirx.Expr) -> None:
+        """Load a word of each column. CPUs fetch later lines: by themselves they foresee only those of a page."""
+        for vector in range(self.vectors):
+            first = self._column_to_read(vector)
+            with self.lanes(self.width) as lane:
+                self.words[vector, lane] = tirx.BufferLoad(self.operands.weight, [place, first + lane])
+            if self.has_dots_of_vectors and not self.convert and vector * self.width % _LINE == 0:
+                load = tirx.BufferLoad(self.operands.weight, [place, first])
+                self.emit(fetch_ahead(load, _AHEAD * self.work.columns))
 
-    def _load_weight(self, place: tirx.Expr, vector: int) -> tirx.Stmt:
-        first = self._column_to_read(vector)
-        return self._in_lanes(
-            lambda lane: self._put(self.words, vector + lane, self._at(self.operands.weight, place, first + lane)),
-            self.lanes,
-        )
-
-    def _fetch_weight(self, place: tirx.Expr, vector: int) -> tirx.Stmt:
-        """Fetch the line that is loaded `_AHEAD` words along k later. Processors foresee only lines of a page."""
-        load = self._at(self.operands.weight, place, self._column_to_read(vector))
-        return fetch_ahead(load, _AHEAD * self.work.columns)
-
-    def _add_dots(self, word: int) -> list[tirx.Stmt]:
-        lanes, statements = self.lanes if self.has_dots_of_vectors else 1, []
-
-        def lanes_from(first: int) -> tirx.Expr:
-            index = self._index(first)
-            return tirx.Ramp(index, self._index(1), lanes) if lanes > 1 else index
-
+    def _add_dots(self, word: int) -> None:
         for row in range(self.rows):
-            data = self._at(self.data, row * VECTOR + word)
-            for column in range(0, self.columns, lanes):
-                at = lanes_from(row * self.columns + column)
-                weight, total = self._at(self.words, lanes_from(column)), self._at(self.sums, at)
-                statements.append(
-                    self._put(self.sums, at, dot_of_bytes(data, weight, total, is_signed=self.work.is_signed))
-                )
-        return statements
+            for vector in range(self.vectors):
+                for lane in [slice(None)] if self.has_dots_of_vectors else range(self.width):
+                    weight, total = self.words[vector, lane], self.sums[row, vector, lane]
+                    dot = dot_of_bytes(self.data[row, word], weight, total, is_signed=self.work.is_signed)
+                    self.sums[row, vector, lane] = dot
 
-    def _add_floats(self, word: int) -> list[tirx.Stmt]:
-        statements = []
-        for number in range(BYTES):
-            for vector in range(0, self.columns, self.lanes):
-                statements.append(self._convert_weight(vector, number))
+    def _add_floats(self, word: int, iteration: tirx.Expr) -> None:
+        """Add the products of a word. iteration: the step of the stage, if its floats are in local memory."""
+        for byte in range(BYTES):
+            for vector, lane in self.lanes_of(self.codes):
+                self.codes[vector, lane] = byte_of(self.words[vector, lane], byte, is_signed=True).astype("float32")
             for row in range(self.rows):
-                place: int | tirx.Expr = (row * BYTES + number) * VECTOR + word if self.convert == OF_STEP else 0
-                if self.convert == OF_STAGE:
-                    # Steps of a stage are not split there.
-                    place = self._staged(self.iteration, row, number) + word
-                elif self.convert == OF_WORD:
-                    statements.append(self._put(self.numbers, 0, self._number(row * VECTOR + word, number)))
-                statements += [self._add_products(row, place, at) for at in range(0, self.columns, self.lanes)]
-        return statements
+                if self.convert == OF_WORD:
+                    self.floats[0] = self._float(row, byte, word)
+                at = {OF_WORD: (0,), OF_STEP: (row, byte, word)}.get(str(self.convert), (iteration, row, byte, word))
+                for vector, lane in self.lanes_of(self.codes):
+                    self.sums[row, vector, lane] += self.floats[at] * self.codes[vector, lane]
 
-    def _number(self, place: int | tirx.Expr, number: int) -> tirx.Expr:
-        """Return byte `number` of a word of activations as a float."""
-        return byte_of(self._at(self.data, place), number, is_signed=self.work.is_signed).astype("float32")
-
-    def _convert_data(self, row: int, number: int) -> tirx.Stmt:
-        """Make floats of byte `number` of the four words of a row."""
-        first = (row * BYTES + number) * VECTOR
-
-        def convert(lane: tirx.Expr) -> tirx.Stmt:
-            return self._put(self.numbers, first + lane, self._number(row * VECTOR + lane, number))
-
-        return self._in_lanes(convert, VECTOR)
-
-    def _convert_weight(self, vector: int, number: int) -> tirx.Stmt:
-        """Make floats of byte `number` of a vector of columns."""
-
-        def convert(lane: tirx.Expr) -> tirx.Stmt:
-            code = byte_of(self._at(self.words, vector + lane), number, is_signed=True)
-            return self._put(self.codes, vector + lane, code.astype("float32"))
-
-        return self._in_lanes(convert, self.lanes)
-
-    def _add_products(self, row: int, place: int | tirx.Expr, vector: int) -> tirx.Stmt:
-        first = row * self.columns + vector
-
-        def add(lane: tirx.Var) -> tirx.Stmt:
-            product = self._at(self.numbers, place) * self._at(self.codes, vector + lane)
-            return self._put(self.sums, first + lane, self._at(self.sums, first + lane) + product)
-
-        return self._in_lanes(add, self.lanes)
+    def _float(self, row: int, byte: int, word: int | tirx.Expr) -> tirx.Expr:
+        """Return a byte of a word of activations as a float."""
+        return byte_of(self.data[row, word], byte, is_signed=self.work.is_signed).astype("float32")
 
     # Results
 
-    def _outputs(self) -> list[tirx.Stmt]:
+    def _store_totals(self) -> None:
         """Store the totals. Work-items that share them add up some each."""
-        tiles, parts, outputs = self.tiles, int(self.tiles.parts), self.rows * self.columns
-        if parts == 1 and self._stores_vectors:
-            return [
-                self._store_vector(row, vector)
-                for row in range(self.rows)
-                for vector in range(0, self.columns, self.lanes)
-            ]
-        if parts == 1:
-            return [
-                self._store(row, column, self._at(self.totals, row * self.columns + column).astype("int32"))
-                for row in range(self.rows)
-                for column in range(self.columns)
-            ]
-        partial = self._buffer("partial", int(tiles.threads) * outputs, "int32", scope="shared")
-        shared = self._buffer("shared_total", 1, "int32")
-        statements = [
-            self._put(
-                partial,
-                (at * parts + self.part) * int(tiles.across) + self.x,
-                self._at(self.totals, at).astype("int32"),
-            )
-            for at in range(outputs)
-        ]
-        for first in range(0, outputs, parts):
-            at = self.part + first
-            sums = [self._at(partial, (at * parts + part) * int(tiles.across) + self.x) for part in range(parts)]
-            store = self._store(at // self.columns, at % self.columns, self._at(shared, 0))
-            body = tirx.SeqStmt([self._put(shared, 0, functools.reduce(lambda a, b: a + b, sums)), store])
-            statements.append(guarded(at < outputs if first + parts > outputs else None, body))
-        return statements
+        if self.parts > 1:
+            totals, columns, width = self.totals.flat(), self.vectors * self.width, self.width
+            partial = self.array("partial", *totals.shape, self.parts, self.across, dtype="int32", scope="shared")
+            for at in range(*totals.shape):
+                partial[at, self.part, self.x] = totals[at].astype("int32")
+            for place, total in self.sums_of_parts(partial, [self.x], self.part, self.parts):
+                self._store(place // columns, place % columns // width, place % width, total)
+        elif self._stores_vectors:
+            for row, vector in itertools.product(range(self.rows), range(self.vectors)):
+                with self.when(*self._checks(row, vector, 0)), self.lanes(self.width) as lane:
+                    self._store(row, vector, lane, self.totals[row, vector, lane].astype("int32"), is_checked=True)
+        else:
+            for row, vector, number in itertools.product(*map(range, self.totals.shape)):
+                self._store(row, vector, number, self.totals[row, vector, number].astype("int32"))
 
     @property
     def _stores_vectors(self) -> bool:
         """Whether all outputs of a vector of columns exist, and the epilogue computes vectors."""
         value = self.operands.epilogue.body.value
         is_plain = not any(map(is_conditional, nodes_in(value, ir.Call)))
-        return self.work.n % self.lanes == 0 and is_plain and has_vector_form(self.func)
+        return self.work.n % self.width == 0 and is_plain and has_vector_form(self.func)
 
-    def _store_vector(self, row: int, vector: int) -> tirx.Stmt:
-        """Store a vector of columns."""
-        first = row * self.columns + vector
-        place = [self._row(row), self._first_column(vector)]
-        vectors = self._in_lanes(
-            lambda lane: self._stored([place[0], place[1] + lane], self._at(self.totals, first + lane).astype("int32")),
-            self.lanes,
-        )
-        return self._if_inside(place, vectors)
-
-    def _stored(self, place: list[tirx.Expr], total: tirx.Expr) -> tirx.Stmt:
-        """Return the statement that stores an element of the output."""
-        return stored(self.operands.product, self.operands.epilogue, place, total)
-
-    def _if_inside(self, place: list[tirx.Expr], body: tirx.Stmt) -> tirx.Stmt:
-        return if_inside(place, (self.work.m, self.work.n), (self.rows, int(self.tiles.columns)), body)
-
-    def _store(self, row: int | tirx.Expr, column: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
+    def _store(self, row: Index, vector: Index, lane: Index, total: tirx.Expr, *, is_checked: bool = False) -> None:
         """Store an element of the output, if the output has it."""
-        place = [self._row(row), self._column(column)]
-        return self._if_inside(place, self._stored(place, total))
+        with self.when(*([] if is_checked else self._checks(row, vector, lane))):
+            place = [self._row(row), self._first_column(vector) + lane]
+            self.emit(stored(self.operands.product, self.operands.epilogue, place, total))
+
+    def _checks(self, row: Index, vector: Index, lane: Index) -> list[tirx.Expr]:
+        place = [self._row(row), self._first_column(vector) + lane]
+        return checks(place, (self.work.m, self.work.n), (self.rows, int(self.tiles.columns)))
 
     # Places
 
-    @property
-    def _has_outside(self) -> bool:
-        """Whether groups read columns beyond the packed ones."""
-        return bool(self.work.columns % self.tiles.columns)
-
-    def _first_column(self, vector: int | tirx.Expr) -> tirx.Expr:
+    def _first_column(self, vector: Index) -> tirx.Expr:
         """Return the first column of a work-item's vector. Neighbouring work-items have neighbouring vectors."""
-        first = self.group * int(self.tiles.columns) + self.x * self.lanes
-        return first + vector * int(self.tiles.across)
+        return self.group * int(self.tiles.columns) + self.x * self.width + vector * (self.width * self.across)
 
     def _column_to_read(self, vector: int) -> tirx.Expr:
-        first = self._first_column(vector)
-        return tirx.min(first, tirx.const(self.work.columns - self.lanes, "int32")) if self._has_outside else first
+        """Return the same, or the last vector's if the weight's columns end before it."""
+        first, last = self._first_column(vector), self.work.columns - self.width
+        return tirx.min(first, self.constant(last)) if self.work.columns % self.tiles.columns else first
 
-    def _column(self, number: int | tirx.Expr) -> tirx.Expr:
-        return self._first_column(number // self.lanes * self.lanes) + number % self.lanes
-
-    def _row(self, number: int | tirx.Expr) -> tirx.Expr:
+    def _row(self, number: Index) -> tirx.Expr:
         return self.row_group * self.rows + number
 
     def _row_to_read(self, number: int) -> tirx.Expr:
         row = self._row(number)
-        return row if self.work.m % self.rows == 0 else tirx.min(row, tirx.const(self.work.m - 1, "int32"))
-
-    # Statements
-
-    def _in_vectors(self, stmt: Callable[[tirx.Expr], tirx.Stmt], count: int) -> tirx.Stmt:
-        def of(first: int) -> tirx.Stmt:
-            return self._in_lanes(lambda lane: stmt(first + lane), self.lanes)
-
-        vectors = [of(first) for first in range(0, count, self.lanes)]
-        return tirx.SeqStmt(vectors) if len(vectors) > 1 else vectors[0]
-
-
-def len_of(buffer: tirx.Buffer) -> int:
-    """Return the number of elements of a flat buffer."""
-    return int(buffer.shape[0])
+        return tirx.min(row, self.constant(self.work.m - 1)) if self.work.m % self.rows else row

@@ -28,7 +28,12 @@ def stored(
     return tirx.BufferStore(store.buffer, value, list(place))
 
 
+def checks(place: Sequence[tirx.Expr], extents: Sequence[int], tiles: Sequence[int]) -> list[tirx.Expr]:
+    """Return the conditions for a place inside of the output, for each axis that a group's tile does not divide."""
+    return [at < extent for at, extent, tile in zip(place, extents, tiles, strict=True) if extent % tile]
+
+
 def if_inside(place: Sequence[tirx.Expr], extents: Sequence[int], tiles: Sequence[int], body: tirx.Stmt) -> tirx.Stmt:
     """Return `body`, guarded along each axis whose extent is no multiple of a group's tile."""
-    inside = [at < extent for at, extent, tile in zip(place, extents, tiles, strict=True) if extent % tile]
+    inside = checks(place, extents, tiles)
     return guarded(functools.reduce(tirx.And, inside) if inside else None, body)

@@ -1,0 +1,218 @@
+"""Write a kernel out as nested `with` blocks over registers and local memory that are indexed like arrays.
+
+    sums = k.array("sums", 2, 4)                  ->      float sums[8];
+    with k.loop("step", steps) as step:                   for (step = 0; step < steps; ++step)
+        with k.when(step < last):                             if (step < last)
+            with k.lanes() as lane:                               for each of four lanes, as a vector
+                sums[1, lane] += data[step]                           sums[4 + lane] = sums[4 + lane] + data[step]
+
+A Python loop unrolls its body. A kernel is a class of such methods, derived from `KernelBuilder`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from tvm import tirx
+
+from romou.compiler.scheduling import statements
+from romou.compiler.tir.primitives import LANES
+
+Index: TypeAlias = "int | tirx.Expr"
+# Axes of a launch from the outermost one.
+_AXES = ("blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y", "threadIdx.x")
+
+
+class Array:
+    """Registers or local memory with several axes. `a[i, j]` is a load, `a[i, j] = x` emits a store.
+
+    A last index `:` means all elements of the last axis, as one vector.
+    """
+
+    def __init__(self, builder: KernelBuilder, buffer: tirx.Buffer, shape: Sequence[int]) -> None:
+        self._builder, self.buffer, self.shape = builder, buffer, tuple(shape)
+
+    def _flat(self, index: Any) -> tirx.Expr:
+        indices = index if isinstance(index, tuple) else (index,)
+        lanes = self.shape[-1] if isinstance(indices[-1], slice) else 1
+        indices = (*indices[:-1], 0) if isinstance(indices[-1], slice) else indices
+        flat: Index = 0
+        for at, extent in zip(indices, self.shape, strict=True):
+            flat = flat * extent + at
+        first = self._builder.constant(flat)
+        return tirx.Ramp(first, self._builder.constant(1), lanes) if lanes > 1 else first
+
+    def __getitem__(self, index: Any) -> tirx.Expr:
+        return tirx.BufferLoad(self.buffer, [self._flat(index)])
+
+    def __setitem__(self, index: Any, value: tirx.Expr | float) -> None:
+        value = tirx.const(value, str(self.buffer.dtype)) if isinstance(value, int | float) else value
+        self._builder.emit(tirx.BufferStore(self.buffer, value, [self._flat(index)]))
+
+    def flat(self) -> Array:
+        """Return the same memory with one axis."""
+        return Array(self._builder, self.buffer, [math.prod(self.shape)])
+
+    def fill(self, value: float) -> None:
+        """Set all elements."""
+        for index in self._builder.lanes_of(self):
+            self[index] = value
+
+
+class KernelBuilder:
+    """The statements of a kernel that is being written, its buffers and the axes of its launch.
+
+    index_type: of loop variables and constant indices.
+    """
+
+    def __init__(self, index_type: Any = "int32") -> None:
+        self.index_type = index_type
+        self.buffers: list[tirx.Buffer] = []
+        self._axes: dict[str, tuple[tirx.Var, int]] = {}
+        self._open: list[list[tirx.Stmt]] = [[]]
+
+    # Declarations
+
+    def constant(self, index: Index) -> tirx.Expr:
+        """Return an index as an expression."""
+        return tirx.const(index, self.index_type) if isinstance(index, int) else index
+
+    def array(self, name: str, *shape: int, dtype: str = "float32", scope: str = "local") -> Array:
+        """Declare registers, or local memory in the scope "shared"."""
+        self.buffers.append(tirx.decl_buffer([math.prod(map(int, shape))], dtype, name, scope=scope))
+        return Array(self, self.buffers[-1], shape)
+
+    def axis(self, tag: str, name: str, extent: int) -> tirx.Expr:
+        """Return a group's or work-item's place along an axis of the launch. An axis of one is left out, but for x."""
+        if extent == 1 and not tag.endswith(".x"):
+            return self.constant(0)
+        self._axes[tag] = (tirx.Var(name, self.index_type), int(extent))
+        return self._axes[tag][0]
+
+    def work_items(self, name: str, across: int, down: int, *, has_sub_groups: bool) -> tuple[tirx.Expr, tirx.Expr]:
+        """Return a work-item's places along x and y of its group, and neighbours along x are neighbours.
+
+        has_sub_groups: sub-groups are formed along the launch's x first, and on some drivers along no other axis.
+        """
+        if has_sub_groups:
+            item = self.axis("threadIdx.x", "item", across * down)
+            return item % across, item // across
+        y = self.axis("threadIdx.y", name, down)
+        return self.axis("threadIdx.x", "x", across), y
+
+    # Statements
+
+    def emit(self, stmt: tirx.Stmt) -> None:
+        """Append a statement to the innermost open block."""
+        self._open[-1].append(stmt)
+
+    @contextlib.contextmanager
+    def inside(self, wrap: Callable[[tirx.Stmt], tirx.Stmt]) -> Iterator[None]:
+        """Emit `wrap` of the block's statements."""
+        self._open.append([])
+        yield
+        self.emit(wrap(_sequence(self._open.pop())))
+
+    @contextlib.contextmanager
+    def loop(self, name: str, extent: int, kind: str = "serial") -> Iterator[tirx.Expr]:
+        """Run the block for each number below `extent`. One of one iteration is no loop."""
+        if extent == 1:
+            yield self.constant(0)
+            return
+        var = tirx.Var(name, self.index_type)
+        with self.inside(lambda body: statements.loop(var, int(extent), body, kind)):
+            yield var
+
+    def lanes(self, count: int = LANES, kind: str = "vectorized") -> contextlib.AbstractContextManager[tirx.Expr]:
+        """Run the block for each lane of a vector."""
+        return self.loop("lane", count, kind)
+
+    def lanes_of(self, array: Array) -> Iterator[tuple[Any, ...]]:
+        """Yield the indices of an array's elements: all but the last axis unrolled, the last one as a vector."""
+        for index in itertools.product(*map(range, array.shape[:-1])):
+            with self.lanes(array.shape[-1]) as lane:
+                yield (*index, lane)
+
+    def when(self, *conditions: tirx.Expr | None) -> contextlib.AbstractContextManager[None]:
+        """Run the block if all conditions hold. None always holds."""
+        real = [condition for condition in conditions if condition is not None]
+        whole = functools.reduce(tirx.And, real) if real else None
+        return self.inside(lambda body: statements.guarded(whole, body))
+
+    @contextlib.contextmanager
+    def mark(self, key: str, value: Any) -> Iterator[None]:
+        """Put an attribute around the block, which passes read. None: no attribute."""
+        with self.inside(
+            lambda body: body if value is None else tirx.AttrStmt(tirx.const(0, "int32"), key, value, body)
+        ):
+            yield
+
+    def share(self, count: int, own: tirx.Expr, sharing: int) -> Iterator[tirx.Expr]:
+        """Yield `count` places dealt to `sharing` work-items, unrolled. A place beyond the end is guarded."""
+        for first in range(0, count, sharing):
+            at = own + first
+            with self.when(at < count if first + sharing > count else None):
+                yield at
+
+    def sums_of_parts(
+        self, partial: Array, own: Sequence[Index], part: tirx.Expr, sharing: int
+    ) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
+        """Yield the place and the sum of each total that the work-item has to store, one of every `sharing`.
+
+        partial: parts of totals in local memory, with axes (totals, parts, own place of those that share them).
+        """
+        total = self.array("shared_total", 1, dtype=str(partial.buffer.dtype))
+        for at in self.share(partial.shape[0], part, sharing):
+            total[0] = sum_of([partial[(at, other, *own)] for other in range(partial.shape[1])])
+            yield at, total[0]
+
+    @contextlib.contextmanager
+    def spread(self, count: int, own: tirx.Expr, sharing: int, name: str = "turn") -> Iterator[tirx.Expr]:
+        """Run the block for each of `count` places, in a loop in which `sharing` work-items take neighbouring ones."""
+        with self.loop(name, -(-count // sharing)) as iteration:
+            at = iteration * sharing + own
+            with self.when(at < count if count % sharing else None):
+                yield at
+
+    def exchange(
+        self,
+        values: Sequence[tuple[Array, Any]],
+        distances: Sequence[int],
+        combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr],
+        shuffle: Callable[[tirx.Expr, int], tirx.Expr],
+    ) -> None:
+        """Combine registers with those of the work-items at (own number xor distance), for each distance in turn.
+
+        Every shuffle is its own statement: passes duplicate operands, and all work-items must reach it.
+        """
+        array = values[0][0]
+        received = self.array("received", 1, dtype=str(array.buffer.dtype))
+        for distance in distances:
+            for array, at in values:
+                received[0] = shuffle(array[at], distance)
+                array[at] = combine(array[at], received[0])
+
+    # Results
+
+    def launched(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """Return the kernel with the parameters of `func`."""
+        axes = {tag: self._axes[tag] for tag in _AXES if tag in self._axes}
+        return statements.launch(func, axes, _sequence(self._open.pop()), self.buffers)["main"]
+
+
+def sum_of(values: Sequence[tirx.Expr]) -> tirx.Expr:
+    """Return the sum in a balanced tree."""
+    if len(values) == 1:
+        return values[0]
+    middle = len(values) // 2
+    return sum_of(values[:middle]) + sum_of(values[middle:])
+
+
+def _sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Return statements one after the other. TVM refuses a sequence of one."""
+    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
