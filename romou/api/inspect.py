@@ -12,17 +12,18 @@ from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.pipeline import STAGE_NAMES
 from romou.driver.lowering import lowered_model
-from romou.driver.options import InspectOptions, RecordedOptions
+from romou.driver.options import InspectOptions, ModelOptions, RecordedOptions
 from romou.driver.records import recorded_configs
-from romou.driver.summary import nodes_of_functions, planned_memory
+from romou.driver.summary import nodes_of_functions, nodes_of_tasks, planned_memory
 from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.inspection.why import DefaultReasons, reasons_for_default
 
 if TYPE_CHECKING:
     import onnx
     from typing_extensions import Unpack
 
-    from romou.driver.options import InspectKeywords, RecordedKeywords
+    from romou.driver.options import InspectKeywords, ModelKeywords, RecordedKeywords
 
 
 @takes_options(InspectOptions)
@@ -121,6 +122,37 @@ def dump_stages(
     with dumping(Dumps.of(stages, Path(folder), STAGE_NAMES)) as dumps:
         _compilation_of(model, options).assembled()
     return sorted(dumps.files)
+
+
+@takes_options(ModelOptions)
+def explain_default(
+    model: onnx.ModelProto | str | Path, layer: str, **keywords: Unpack[ModelKeywords]
+) -> list[DefaultReasons]:
+    """Return why a layer has its default config: the terms of its estimate, and those of the best other configs.
+
+    Nothing is compiled. Layers that differ only in what follows have one name, and an entry each.
+
+    Parameters
+    ----------
+    model
+        An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
+    layer
+        Name of a layer, as `romou check` prints it, or of one of its ONNX nodes.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument, no layer of that name, or a device whose times are not estimated.
+    ModelError, DeviceError, CompatError
+        As in `inspect`.
+    """
+    compilation = lowered_model(model, ModelOptions.from_dict(keywords))
+    nodes = nodes_of_tasks(compilation)
+    named = [(task, nodes.get(task.key, ())) for task in compilation.tasks]
+    chosen = [(task, own) for task, own in named if layer == task.name or layer in own]
+    if not chosen:
+        raise unknown_name("layer", layer, {task.name for task, _ in named})
+    return [reasons_for_default(task, compilation.target, own) for task, own in chosen]
 
 
 def _compilation_of(model: onnx.ModelProto | str | Path, options: RecordedOptions) -> Compilation:

@@ -48,6 +48,16 @@ OWN = "own"
     help="Explain the knobs of the tasks instead: choices on the target, default, meaning.",
 )
 @click.option(
+    "--why",
+    "why",
+    metavar="LAYER",
+    default=None,
+    help=(
+        "Show why this layer has its default config instead: the terms of its estimate, and those of the best other"
+        " configs. A layer of `romou check`, or an ONNX node."
+    ),
+)
+@click.option(
     "--memory",
     "has_memory",
     is_flag=True,
@@ -80,6 +90,7 @@ def command(
     passes: bool,
     has_source: bool,
     has_knobs: bool,
+    why: str | None,
     has_memory: bool,
     stages: str | None,
     output: Path,
@@ -100,6 +111,7 @@ def command(
     Examples:
       romou inspect model.onnx --target "opencl -device=adreno640"
       romou inspect model.onnx --memory
+      romou inspect bundled:resnet18 --target "opencl -device=adreno640" --why conv2d_1x64x56x56_64_3x3_s1
     """
     from romou.base.errors import UsageError
     from romou.devices.targets import Target
@@ -111,6 +123,9 @@ def command(
     source: Any = read_model(model)
     if has_knobs:
         _explain_knobs(source, parsed, options, kernel, is_json=is_json)
+        return
+    if why is not None:
+        _explain_default(source, parsed, options, why, is_json=is_json)
         return
     if has_memory:
         _show_memory(source, parsed, {**options, "work_dir": work_dir}, is_json=is_json)
@@ -206,6 +221,22 @@ def _explain_knobs(source: Any, target: Target, options: dict[str, Any], task: s
         print_json({"target": str(target), "knobs": knob_rows(spaces)})
     else:
         print_table(knob_table(spaces, title=f"Knobs on {target}"), console(is_json=False))
+
+
+def _explain_default(source: Any, target: Target, options: dict[str, Any], layer: str, *, is_json: bool) -> None:
+    from romou.api.inspect import explain_default
+    from romou.tools.report.table import print_table
+    from romou.tools.report.why import why_lines, why_table
+
+    reasons = explain_default(source, layer, target=target, **options)
+    if is_json:
+        print_json({"target": str(target), "layers": [each.to_dict() for each in reasons]})
+        return
+    out = console(is_json=False)
+    for each in reasons:
+        print_table(why_table(each), out)
+        for line in why_lines(each):
+            out.print(line, markup=False)
 
 
 def _plain(said: KernelStatistics | str, kernel: InspectedKernel) -> dict[str, Any] | str:

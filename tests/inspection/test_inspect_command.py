@@ -12,11 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import romou
+from romou.api.spaces import knob_spaces
 from romou.base.errors import UsageError
 from romou.cli import main
 from romou.cli.common import LOADING
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
+from romou.devices.targets import Target
+from romou.tuner.pruning.tasks import pruned_space, usage_of
 from romou.tuner.records import Record, RecordStore
 from support.models.small_networks import NetworkBuilder
 
@@ -185,3 +189,47 @@ def test_what_mesa_says_stands_beside(model: Path) -> None:
     assert abs(int(own) / int(adreno) - 1 - int(percent) / 100) < 0.01
     assert int(mali) <= 64
     assert "Mesa's compilers, not the vendors'" in " ".join(result.stdout.split())
+
+
+_LAYER = "conv2d_1x8x12x12_16_3x3_s1"
+
+
+def test_why_prints_the_terms_of_the_default_beside_those_of_others(model: Path) -> None:
+    printed = invoke(str(model), "--target", TARGET, "--why", _LAYER, "--json")
+    assert printed.exit_code == 0, printed.output
+    (layer,) = json.loads(printed.stdout)["layers"]
+    target = Target(TARGET)
+    (task,) = [t for t, _ in knob_spaces(model, target=TARGET) if t.name == _LAYER]
+    default, neighbour, other = (layer[role] for role in ("default", "neighbour", "other"))
+    assert default["config"] == dict(task.default_config(target))
+    assert default["changed"] == {}
+    assert len(neighbour["changed"]) == 1
+    assert "algorithm" not in neighbour["changed"]
+    assert other["config"]["algorithm"] != default["config"]["algorithm"]
+    for priced in (default, neighbour, other):
+        cycles = priced["cycles"]
+        seconds = estimate_seconds(usage_of(task, priced["config"], target), target.spec)
+        assert priced["us"]["all"] == pytest.approx(1e6 * float(np.asarray(seconds)))
+        parts = ("issuing", "waiting", "buffers", "images", "l2", "output")
+        norm = sum(cycles[part] ** 2 for part in parts) ** 0.5
+        assert cycles["all"] == pytest.approx(norm + cycles["transforms"] + cycles["spill"] + cycles["unrolled"])
+    # No other neighbour is better.
+    space = pruned_space(task, target)
+    for knob, choices in space.knobs.items():
+        for config in (task.default_config(target).replace(**{knob: choice}) for choice in choices):
+            if knob != "algorithm" and config != task.default_config(target) and space.is_valid(config):
+                seconds = estimate_seconds(usage_of(task, config, target), target.spec)
+                assert 1e6 * float(np.asarray(seconds)) >= neighbour["us"]["all"] * (1 - 1e-9), config
+
+
+@pytest.mark.parametrize(
+    ("target", "layer", "says"),
+    [
+        (TARGET, _LAYER, r"issuing .*\n.*waiting(.|\n)* all (.|\n)*one knob: \w+ \w+; \d\.\d\d times the default's"),
+        (TARGET, "conv2d_1x8x12x12_16_3x3_s2", rf"unknown layer (.|\n)*{_LAYER}"),
+        ("opencl -device=host", _LAYER, r"times of CPUs are not: opencl -device=host\n+.*Name a GPU"),
+    ],
+)
+def test_why_in_words(model: Path, target: str, layer: str, says: str) -> None:
+    result = invoke(str(model), "--target", target, "--why", layer)
+    assert re.search(says, result.output), result.output

@@ -80,23 +80,34 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
     Fields of the usage may be arrays that broadcast.
     """
+    cycles = estimate_cycles(usage, spec)
+    return None if cycles is None or spec.clock_mhz is None else cycles["all"] / (spec.clock_mhz * 1e6)
+
+
+def estimate_cycles(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
+    """Return the cycles of one launch, term by term. None without enough facts.
+
+    The parts are as in `estimate_parts`. "transforms", "spill" and "unrolled" are added to their norm: cycles of the
+    kernels around this one, of registers that do not fit, and of long iterations. "all" is the sum.
+    """
     needed, parts = _needed(spec), estimate_parts(usage, spec)
     if needed is None or parts is None:
         return None
     _, _, hertz, l2, _ = needed
-    cycles = np.sqrt(sum(part * part for part in parts.values()))
+    costs, norm = _costs(spec), np.sqrt(sum(part * part for part in parts.values()))
     # The transforms before and after only move data. If it does not fit into the cache, it goes through memory.
     is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
     through = np.where(is_cached, l2, _rate(spec.dram_bandwidth_gbps, l2))
-    costs = _costs(spec)
-    cycles = cycles + usage.transform_bytes / (through / hertz) + 2 * costs.group_start * (usage.transform_bytes > 0)
-    registers = needed_registers(usage, spec)
+    transforms = usage.transform_bytes / (through / hertz) + 2 * costs.group_start * (usage.transform_bytes > 0)
+    cycles = norm + transforms
+    spill, registers = np.zeros_like(cycles), needed_registers(usage, spec)
     if registers is not None:
         filled = registers[0] / (costs.max_register_fill * registers[1])
-        slower = 1 + costs.spill + costs.spill_growth * (filled - 1)
-        cycles = np.where(filled > 1, slower * cycles, cycles)
+        spill = np.where(filled > 1, (costs.spill + costs.spill_growth * (filled - 1)) * cycles, 0.0)
     doublings = np.log2(np.maximum(usage.multiply_adds / costs.max_iteration, 1))
-    return cycles * (1 + costs.iteration_growth) ** doublings / hertz
+    unrolled = ((1 + costs.iteration_growth) ** doublings - 1) * (cycles + spill)
+    added = {"transforms": transforms, "spill": spill, "unrolled": unrolled}
+    return {**parts, **added, "all": cycles + spill + unrolled}
 
 
 def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] | None:
