@@ -54,9 +54,13 @@ class Array:
         value = tirx.const(value, str(self.buffer.dtype)) if isinstance(value, int | float) else value
         self._builder.emit(tirx.BufferStore(self.buffer, value, [self._flat(index)]))
 
+    def viewed(self, *shape: int) -> Array:
+        """Return the same memory with other axes."""
+        return Array(self._builder, self.buffer, shape)
+
     def flat(self) -> Array:
         """Return the same memory with one axis."""
-        return Array(self._builder, self.buffer, [math.prod(self.shape)])
+        return self.viewed(math.prod(self.shape))
 
     def fill(self, value: float) -> None:
         """Set all elements."""
@@ -86,6 +90,10 @@ class KernelBuilder:
         """Declare registers, or local memory in the scope "shared"."""
         self.buffers.append(tirx.decl_buffer([math.prod(map(int, shape))], dtype, name, scope=scope))
         return Array(self, self.buffers[-1], shape)
+
+    def read(self, buffer: tirx.Buffer, *index: Index) -> tirx.Expr:
+        """Return an element of a parameter."""
+        return tirx.BufferLoad(buffer, list(map(self.constant, index)))
 
     def axis(self, tag: str, name: str, extent: int) -> tirx.Expr:
         """Return a group's or work-item's place along an axis of the launch. An axis of one is left out, but for x."""
@@ -144,6 +152,12 @@ class KernelBuilder:
         whole = functools.reduce(tirx.And, real) if real else None
         return self.inside(lambda body: statements.guarded(whole, body))
 
+    def otherwise(self) -> contextlib.AbstractContextManager[None]:
+        """Run the block if the condition of the `when` before it does not hold."""
+        branch = self._open[-1].pop()
+        assert isinstance(branch, tirx.IfThenElse), "it follows a `when` with a condition"
+        return self.inside(lambda body: tirx.IfThenElse(branch.condition, branch.then_case, body))
+
     @contextlib.contextmanager
     def mark(self, key: str, value: Any) -> Iterator[None]:
         """Put an attribute around the block, which passes read. None: no attribute."""
@@ -152,24 +166,35 @@ class KernelBuilder:
         ):
             yield
 
-    def share(self, count: int, own: tirx.Expr, sharing: int) -> Iterator[tirx.Expr]:
-        """Yield `count` places dealt to `sharing` work-items, unrolled. A place beyond the end is guarded."""
+    def share(self, count: int, own: tirx.Expr, sharing: int) -> Iterator[tuple[int, tirx.Expr]]:
+        """Yield a work-item's places out of `count`, unrolled: the first of the next `sharing` ones, and its own."""
         for first in range(0, count, sharing):
             at = own + first
             with self.when(at < count if first + sharing > count else None):
-                yield at
+                yield first, at
+
+    def totals_of(
+        self, count: int, own: tirx.Expr, sharing: int, total: Callable[[int, tirx.Expr], tirx.Expr], dtype: str
+    ) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
+        """Yield the places of `share`, and in a register the value that `total` gives for each."""
+        register = self.array("shared_total", 1, dtype=dtype)
+        for first, at in self.share(count, own, sharing):
+            register[0] = total(first, at)
+            yield at, register[0]
 
     def sums_of_parts(
         self, partial: Array, own: Sequence[Index], part: tirx.Expr, sharing: int
     ) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
-        """Yield the place and the sum of each total that the work-item has to store, one of every `sharing`.
+        """Yield the places of `share`, and the sum of the parts of each.
 
         partial: parts of totals in local memory, with axes (totals, parts, own place of those that share them).
         """
-        total = self.array("shared_total", 1, dtype=str(partial.buffer.dtype))
-        for at in self.share(partial.shape[0], part, sharing):
-            total[0] = sum_of([partial[(at, other, *own)] for other in range(partial.shape[1])])
-            yield at, total[0]
+        count, parts = partial.shape[:2]
+
+        def total(_: int, at: tirx.Expr) -> tirx.Expr:
+            return sum_of([partial[(at, other, *own)] for other in range(parts)])
+
+        return self.totals_of(count, part, sharing, total, str(partial.buffer.dtype))
 
     @contextlib.contextmanager
     def spread(self, count: int, own: tirx.Expr, sharing: int, name: str = "turn") -> Iterator[tirx.Expr]:
@@ -181,21 +206,21 @@ class KernelBuilder:
 
     def exchange(
         self,
-        values: Sequence[tuple[Array, Any]],
+        values: Array,
+        places: Sequence[Index],
         distances: Sequence[int],
         combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr],
         shuffle: Callable[[tirx.Expr, int], tirx.Expr],
     ) -> None:
-        """Combine registers with those of the work-items at (own number xor distance), for each distance in turn.
+        """Combine registers with those of the work-items at (own number xor distance), for one distance after another.
 
         Every shuffle is its own statement: passes duplicate operands, and all work-items must reach it.
         """
-        array = values[0][0]
-        received = self.array("received", 1, dtype=str(array.buffer.dtype))
+        received = self.array("received", 1, dtype=str(values.buffer.dtype))
         for distance in distances:
-            for array, at in values:
-                received[0] = shuffle(array[at], distance)
-                array[at] = combine(array[at], received[0])
+            for at in places:
+                received[0] = shuffle(values[at], distance)
+                values[at] = combine(values[at], received[0])
 
     # Results
 

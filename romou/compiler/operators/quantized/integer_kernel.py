@@ -206,7 +206,7 @@ class IntegerKernel(KernelBuilder):
 
     def _load_data(self, step: tirx.Expr, row: int) -> None:
         with self.lanes(VECTOR) as word:
-            self.data[row, word] = tirx.BufferLoad(self.operands.data, [self._row_to_read(row), step * VECTOR + word])
+            self.data[row, word] = self.read(self.operands.data, self._row_to_read(row), step * VECTOR + word)
 
     def _convert_data(self, row: int, *target: int | tirx.Expr) -> None:
         for byte in range(BYTES):
@@ -218,10 +218,9 @@ class IntegerKernel(KernelBuilder):
         for vector in range(self.vectors):
             first = self._column_to_read(vector)
             with self.lanes(self.width) as lane:
-                self.words[vector, lane] = tirx.BufferLoad(self.operands.weight, [place, first + lane])
+                self.words[vector, lane] = self.read(self.operands.weight, place, first + lane)
             if self.has_dots_of_vectors and not self.convert and vector * self.width % _LINE == 0:
-                load = tirx.BufferLoad(self.operands.weight, [place, first])
-                self.emit(fetch_ahead(load, _AHEAD * self.work.columns))
+                self.emit(fetch_ahead(self.read(self.operands.weight, place, first), _AHEAD * self.work.columns))
 
     def _add_dots(self, word: int) -> None:
         for row in range(self.rows):

@@ -32,7 +32,7 @@ Codes that stand for the numbers of a table are looked up in one of these ways:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +41,11 @@ from tvm import s_tir, tirx
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.quantized.norm import Norm
-from romou.compiler.operators.quantized.outputs import if_inside, stored
+from romou.compiler.operators.quantized.outputs import checks, stored
 from romou.compiler.operators.streaming.row_kernel import second_partials
 from romou.compiler.operators.tensor_cores import NO_TENSOR_CORES, WGMMA
-from romou.compiler.scheduling.blocks import substitute
-from romou.compiler.scheduling.kernel_writer import KernelWriter
-from romou.compiler.scheduling.statements import barrier, guarded, launch, loop
+from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder, sum_of
+from romou.compiler.scheduling.statements import barrier
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -187,8 +186,8 @@ class Operands:
     norm: Norm | None = None
 
 
-class QuantizedKernel(KernelWriter):
-    """The writer of one config's kernel, step by step.
+class QuantizedKernel(KernelBuilder):
+    """The kernel of one config.
 
     has_fp16: whether the device's language has fp16, so that a conversion is a cast.
     """
@@ -202,21 +201,22 @@ class QuantizedKernel(KernelWriter):
         *,
         has_fp16: bool = False,
     ) -> None:
+        super().__init__()
         self._has_fp16 = has_fp16
         self.func, self.work, self.operands, self.config = func, work, operands, config
         self.tiles = tiles = Tiles(work, config, is_normalized=operands.norm is not None)
         self.rows, self.data, self.chunks = (int(config[f"item_{name}"]) for name in ("rows", "data", "chunks"))
-        self.group, self.data_group, self.x, self.part, self.stage, self.iteration = (
-            tirx.Var(name, "int32") for name in ("group", "data_group", "x", "part", "stage", "iteration")
-        )
+        self.across, self.parts, self.threads = int(tiles.across), int(tiles.parts), int(tiles.threads)
         self.sub_group = int(config.get("sub_group", 1))
         self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
+        self.data_group = self.axis("blockIdx.y", "data_group", int(tiles.data_groups))
+        self.group = self.axis("blockIdx.x", "group", int(tiles.row_groups))
+        self.x, self.part = self.work_items("part", self.across, self.parts, has_sub_groups=self.sub_group > 1)
+        # The work-item's number in its group, and the stage whose steps are written.
+        self.thread, self.stage = self.part * self.across + self.x, self.constant(0)
         # A table has no zero point.
         self.is_centred = work.has_table or (config["unpack"] == EXPONENT and operands.zeros is None)
-        # Where numbers are looked up. None: codes are integers.
-        self.table = operands.table
-        super().__init__()
         self._declare()
         if operands.norm is not None:
             self._declare_norm()
@@ -225,382 +225,259 @@ class QuantizedKernel(KernelWriter):
         """Declare registers and local memory."""
         is_masked, is_of_block = self.config["unpack"] == MASK, self.config["zero_point"] == OF_BLOCK
         is_corrected = is_of_block and not self.is_centred
-        outputs = self.rows * self.data
-        self.words = self._buffer("words_of_rows", self.chunks * self.rows * LANES, "uint32")
-        self.loaded = self._buffer("data_of_rows", self.data * LANES)
+        self.words = self.array("words_of_rows", self.chunks, self.rows, LANES, dtype="uint32")
+        self.loaded = self.array("data_of_rows", self.data, LANES)
         # Staged activations are scaled when they are staged.
         is_scaled_late = is_masked and not self.staged_size
-        self.scaled = self._buffer("scaled", self.data * LANES) if is_scaled_late else self.loaded
-        self.codes = self._buffer("codes", LANES)
-        self.sums = self._buffer("sums", outputs) if is_of_block else None
-        self.data_sums = self._buffer("data_sums", self.data * LANES) if is_corrected else None
-        self.corrections = self._buffer("corrections", self.data) if is_corrected else None
-        self.block_scales = self._buffer("block_scales", self.rows)
-        self.block_zeros = self._buffer("block_zeros", self.rows) if self._has_row_zeros else None
-        self.totals = self._buffer("totals", outputs)
+        self.scaled = self.array("scaled", self.data, LANES) if is_scaled_late else self.loaded
+        self.codes = self.array("codes", LANES)
+        self.sums = self.array("sums", self.data, self.rows) if is_of_block else None
+        self.data_sums = self.array("data_sums", self.data, LANES) if is_corrected else None
+        self.corrections = self.array("corrections", self.data) if is_corrected else None
+        self.block_scales = self.array("block_scales", self.rows)
+        self.block_zeros = self.array("block_zeros", self.rows) if self._has_row_zeros else None
+        self.totals = self.array("totals", self.data, self.rows)
+        # Where numbers are looked up. None: codes are integers.
+        table, codes = self.operands.table, 1 << self.work.bits
+        self.table = Array(self, table, [codes]) if table is not None else None
         if self.config["unpack"] == LOCAL:
-            self.table = self._buffer("table_of_codes", 1 << self.work.bits, scope="shared")
+            self.table = self.array("table_of_codes", codes, scope="shared")
         if self.staged_size:
-            self.segments = self.staged_size // self.segment
-            self.staged = self._buffer("staged", self.data * self.staged_size, scope="shared")
+            self.staged = self.array("staged", self.data, self.staged_size, scope="shared")
             if is_corrected:
-                self.staged_sums = self._buffer("staged_sums", self.data * self.segments, scope="shared")
+                segments = self.staged_size // self.segment
+                self.staged_sums = self.array("staged_sums", self.data, segments, scope="shared")
 
     def _declare_norm(self) -> None:
         """Declare the work-items' sums of terms, and local memory for the sums of all and the factors of rows."""
-        threads, left = int(self.tiles.threads), int(self.tiles.sums_of_row)
-        self.terms = self._buffer("terms", self._lanes_of_terms)
-        self.partial_terms, self.left_terms, self.factors = (
-            self._buffer(name, self.data * size, scope="shared") if size else None
-            for name, size in (("partial_terms", threads), ("left_terms", left), ("factors", 1))
-        )
-        self.factor = self._buffer("factor", 1) if self.data == 1 else None
+        left = int(self.tiles.sums_of_row)
+        self.terms = self.array("terms", self._lanes_of_terms)
+        self.partial_terms = self.array("partial_terms", self.data, self.threads, scope="shared")
+        self.left_terms = self.array("left_terms", self.data, left, scope="shared") if left else None
+        self.factors = self.array("factors", self.data, scope="shared")
+        self.factor = self.array("factor", 1) if self.data == 1 else None
 
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
-        tiles, parts = self.tiles, int(self.tiles.parts)
-        statements = [*self._normalize(), *self._clear(), *self._load_table()]
-        statements += self._sum_up()
-        statements += self._outputs()
-        if self.operands.norm is not None:
-            # Both stay live up to here. Else StorageRewrite gives their memory to vectors, which it indexes wrongly.
-            statements += [
-                tirx.Evaluate(self._at(sums, 0)) for sums in (self.partial_terms, self.left_terms) if sums is not None
-            ]
-        threads = {
-            "blockIdx.y": (self.data_group, int(tiles.data_groups)),
-            "blockIdx.x": (self.group, int(tiles.row_groups)),
-            "threadIdx.y": (self.part, parts),
-            "threadIdx.x": (self.x, int(tiles.across)),
-        }
-        body: tirx.Stmt = tirx.SeqStmt(statements)
-        if self.sub_group > 1:
-            # Sub-groups are formed along x first, and on some drivers along no other axis.
-            item, across = tirx.Var("item", "int32"), int(tiles.across)
-            body = substitute(body, {self.x: item % across, self.part: item // across})
-            threads |= {"threadIdx.y": (self.part, 1), "threadIdx.x": (item, int(tiles.threads))}
-        for name in ("blockIdx.y", "threadIdx.y"):
-            var, extent = threads[name]
-            if extent == 1:
-                body = substitute(body, {var: tirx.const(0, "int32")})
-                del threads[name]
+        fp16 = tirx.const(1, "int32") if self._has_fp16 else None
         # Scales and zero points times vectors of codes.
-        body = broadcast_scalars(body)
-        if self._has_fp16:
-            body = tirx.AttrStmt(tirx.const(0, "int32"), FP16_ARITHMETIC, tirx.const(1, "int32"), body)
-        return launch(self.func, threads, body, self.buffers)["main"]
+        with self.mark(FP16_ARITHMETIC, fp16), self.inside(broadcast_scalars):
+            if self.operands.norm is not None:
+                self._normalize(self.operands.norm)
+            self._clear()
+            if self.table is not None and self.config["unpack"] == LOCAL:
+                with self.spread(1 << self.work.bits, self.thread, self.threads) as code:
+                    self.table[code] = self.read(self.operands.table, code)
+                self.emit(barrier())
+            self._sum_up()
+            self._store_totals()
+            if self.operands.norm is not None:
+                # Both stay live up to here, or StorageRewrite gives their memory to vectors, which it indexes wrongly.
+                for sums in (self.partial_terms, self.left_terms):
+                    if sums is not None:
+                        self.emit(tirx.Evaluate(sums[0, 0]))
+        return self.launched(self.func)
 
-    def _clear(self) -> list[tirx.Stmt]:
-        return [self._put(self.totals, at, tirx.const(0.0, _WIDE)) for at in range(self.rows * self.data)]
-
-    def _load_table(self) -> list[tirx.Stmt]:
-        """Copy the table to local memory, if it is looked up there."""
-        if self.config["unpack"] != LOCAL:
-            return []
-
-        def copy(number: tirx.Expr) -> tirx.Stmt:
-            return self._put(self.table, number, self._at(self.operands.table, number))
-
-        return [self._for_each(1 << self.work.bits, copy), barrier()]
+    def _clear(self) -> None:
+        for number, row in itertools.product(range(self.data), range(self.rows)):
+            self.totals[number, row] = 0.0
 
     # Normalization
 
-    def _normalize(self) -> list[tirx.Stmt]:
+    def _normalize(self, norm: Norm) -> None:
         """Compute the factor of each row of activations in local memory, from sums of all work-items."""
-        norm = self.operands.norm
-        if norm is None:
-            return []
-        threads, left = int(self.tiles.threads), int(self.tiles.sums_of_row)
-
-        def put_left(at: tirx.Expr) -> tirx.Stmt:
-            count = threads // left
-            statements, total = self._sum_of_neighbours(self.partial_terms, at * count, count)
-            return tirx.SeqStmt([*statements, self._put(self.left_terms, at, total)])
-
-        def put_factor(number: tirx.Expr) -> tirx.Stmt:
-            sums, count = (self.left_terms, left) if left else (self.partial_terms, threads)
-            statements, total = self._sum_of_neighbours(sums, number * count, count)
-            factor = norm.factor_of(self._data_row_to_read(number), total)
-            return tirx.SeqStmt([*statements, self._put(self.factors, number, factor)])
-
-        steps = [stmt for number in range(self.data) for stmt in self._add_terms(norm, number)]
-        steps += [self._for_each(self.data * left, put_left)] if left else []
-        steps.append(self._for_each(self.data, put_factor))
+        for number in range(self.data):
+            self._add_terms(norm, number)
+        sums = self.partial_terms
+        if self.left_terms is not None:
+            left = self.left_terms.flat()
+            (count,) = left.shape
+            with self.spread(count, self.thread, self.threads) as at:
+                left[at] = self._sum_of_row(sums.viewed(count, self.data * self.threads // count), at)
+            sums = self.left_terms
+        with self.spread(self.data, self.thread, self.threads) as number:
+            self.factors[number] = norm.factor_of(self._data_row_to_read(number), self._sum_of_row(sums, number))
         if self.factor is not None:
-            steps.append(self._put(self.factor, 0, self._at(self.factors, 0)))
-        return steps
+            self.factor[0] = self.factors[0]
 
-    def _add_terms(self, norm: Norm, number: int) -> list[tirx.Stmt]:
+    def _add_terms(self, norm: Norm, number: int) -> None:
         """Add up the terms of the work-item's vectors of a row."""
         k, lanes, index = self.work.k, self._lanes_of_terms, self._data_row_to_read(number)
         is_whole = k % lanes == 0
-
-        def clear(lane: tirx.Expr) -> tirx.Stmt:
-            return self._put(self.terms, lane, tirx.const(0.0, _WIDE))
-
-        def add(lane: tirx.Var, first: tirx.Expr) -> tirx.Stmt:
-            term = norm.term_of(index, first + lane)
-            term = term if is_whole else tirx.if_then_else(first + lane < k, term, tirx.const(0.0, _WIDE))
-            return self._put(self.terms, lane, self._at(self.terms, lane) + term)
-
-        def add_vector(vector: tirx.Expr) -> tirx.Stmt:
-            kind = "vectorized" if is_whole else "unrolled"
-            return self._in_lanes(functools.partial(add, first=vector * lanes), lanes, kind)
-
-        place = self._thread + number * int(self.tiles.threads)
-        return [
-            self._in_lanes(clear, lanes),
-            self._for_each(-(-k // lanes), add_vector),
-            self._put(self.partial_terms, place, self._sum_of_terms(lanes)),
-        ]
+        self.terms.fill(0.0)
+        vectors, kind = self.spread(-(-k // lanes), self.thread, self.threads), "vectorized" if is_whole else "unrolled"
+        with vectors as vector, self.lanes(lanes, kind) as lane:
+            at = vector * lanes + lane
+            term = norm.term_of(index, at)
+            self.terms[lane] += term if is_whole else tirx.if_then_else(at < k, term, tirx.const(0.0, _WIDE))
+        self.partial_terms[number, self.thread] = sum_of([self.terms[lane] for lane in range(lanes)])
 
     @property
     def _lanes_of_terms(self) -> int:
         """Numbers of a row that a work-item adds up or normalizes at a time."""
         return LANES
 
-    def _sum_of_terms(self, lanes: int) -> tirx.Expr:
-        return _sum_of([self._at(self.terms, lane) for lane in range(lanes)])
-
-    def _sum_of_neighbours(
-        self, buffer: tirx.Buffer, first: tirx.Expr, count: int
-    ) -> tuple[list[tirx.Stmt], tirx.Expr]:
-        """Return statements that add up vectors of `count` neighbours, and the sum of their lanes."""
-
-        def add(lane: tirx.Var, at: int) -> tirx.Stmt:
-            value = self._at(buffer, first + at + lane)
-            return self._put(self.terms, lane, self._at(self.terms, lane) + value if at else value)
-
-        vectors = [self._in_lanes(functools.partial(add, at=at)) for at in range(0, count, LANES)]
-        return vectors, self._sum_of_terms(LANES)
-
-    def _for_each(self, count: int, stmt: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Return a loop in which the work-items of the group share `count` places."""
-        turn, threads = tirx.Var("turn", "int32"), int(self.tiles.threads)
-        at = turn * threads + self._thread
-        return loop(turn, -(-count // threads), guarded(at < count if count % threads else None, stmt(at)))
+    def _sum_of_row(self, sums: Array, row: tirx.Expr) -> tirx.Expr:
+        """Add up vectors of a row of `sums`, and return the sum of their lanes."""
+        for first in range(0, sums.shape[1], LANES):
+            with self.lanes() as lane:
+                value = sums[row, first + lane]
+                self.terms[lane] = self.terms[lane] + value if first else value
+        return sum_of([self.terms[lane] for lane in range(LANES)])
 
     def _activation(self, index: tirx.Expr, place: tirx.Expr) -> tirx.Expr:
         """Return an activation of row `index`."""
         norm = self.operands.norm
         if norm is None:
-            return self._at(self.operands.data, index, place)
+            return self.read(self.operands.data, index, place)
         row = index - self.data_group * self.data
-        factor = self._at(self.factors, row) if self.factor is None else self._at(self.factor, 0)
-        return norm.number_of(index, place, factor)
+        return norm.number_of(index, place, self.factors[row] if self.factor is None else self.factor[0])
 
-    def _sum_up(self) -> list[tirx.Stmt]:
+    # Sums
+
+    def _sum_up(self) -> None:
         """Add up the work-item's steps: those of each stage, or all of them and what is left of the rows."""
-        parts, statements = int(self.tiles.parts), list[tirx.Stmt]()
-        count = -(-self.steps_of_stage // parts)
-        step = self.stage * self.steps_of_stage + self.iteration * parts + self.part
-        stages = int(self.tiles.stages)
-        is_cut = stages * count * parts != self.steps
+        count, stages = -(-self.steps_of_stage // self.parts), int(self.tiles.stages)
+        is_cut = stages * count * self.parts != self.steps
         if self.steps:
-            one = guarded(step < self.steps if is_cut else None, self._step(step, is_whole=True))
-            each = loop(self.iteration, count, one)
-            each = tirx.SeqStmt([self._stage_data(), each]) if self.staged_size else each
-            statements.append(loop(self.stage, stages, each))
+            with self.loop("stage", stages) as self.stage:
+                if self.staged_size:
+                    self._stage_data()
+                with self.loop("iteration", count) as iteration:
+                    step = self.stage * self.steps_of_stage + iteration * self.parts + self.part
+                    with self.when(step < self.steps if is_cut else None):
+                        self._add_step(step, is_whole=True)
         if not self.staged_size and self.work.k % self.codes_of_step:
-            last = self._step(tirx.const(self.steps, "int32"), is_whole=False)
-            statements.append(guarded(self.part < 1 if parts > 1 else None, last))
-        return statements
+            with self.when(self.part < 1 if self.parts > 1 else None):
+                self._add_step(self.constant(self.steps), is_whole=False)
 
-    def _stage_data(self) -> tirx.Stmt:
+    def _stage_data(self) -> None:
         """Copy activations into local memory, with zeros beyond their ends, and the sum of each segment.
 
         A work-item copies all activations of a chunk or a segment, whichever is larger.
         """
         unit = max(self.segment, self.work.chunk)
         units = self.staged_size // unit
-
-        def copy(number: tirx.Expr) -> tirx.Stmt:
-            row, at = number // units, number % units * unit
-            steps: list[tirx.Stmt] = []
-            index = self._data_row_to_read(row)
+        with self.spread(self.data * units, self.thread, self.threads) as number:
+            row, first = number // units, number % units * unit
             for vector in range(unit // LANES):
-                start = self.stage * self.staged_size + at + vector * LANES
-                steps.append(self._load_vector(index, start, self.loaded, 0))
+                place, factor = first + vector * LANES, self._factor_of(vector % self.work.per_word)
+                start = self.stage * self.staged_size + place
+                self._load_vector(self._data_row_to_read(row), start, self.loaded, 0)
                 if self.data_sums is not None:
-                    steps.append(self._add_vector(0, is_first=vector * LANES % self.segment == 0))
-                target = row * self.staged_size + at + vector * LANES
-                steps.append(self._put_staged(target, self._factor_of(vector % self.work.per_word)))
+                    self._add_vector(self.data_sums, 0, is_first=vector * LANES % self.segment == 0)
+                with self.lanes() as lane:
+                    self.staged[row, place + lane] = _times(self.loaded[0, lane], factor)
                 if self.data_sums is not None and (vector + 1) * LANES % self.segment == 0:
-                    segment = row * self.segments + (at + vector * LANES) // self.segment
-                    steps.append(self._put(self.staged_sums, segment, self._sum_of_lanes(0)))
-            return tirx.SeqStmt(steps)
+                    self.staged_sums[row, place // self.segment] = self._sum_of_lanes(self.data_sums, 0)
 
-        return self._for_each(self.data * units, copy)
-
-    def _put_staged(self, target: tirx.Expr, factor: float) -> tirx.Stmt:
-        return self._in_lanes(
-            lambda lane: self._put(self.staged, target + lane, _times(self._at(self.loaded, lane), factor))
-        )
-
-    # Places
-
-    @property
-    def _thread(self) -> tirx.Expr:
-        """The work-item's number in its group."""
-        return self.part * int(self.tiles.across) + self.x
-
-    def _row(self, number: int | tirx.Expr) -> tirx.Expr:
-        """Return a work-item's `number`-th row of the weight. Neighbouring work-items have neighbouring rows."""
-        return (self.group * self.rows + number) * int(self.tiles.across) + self.x
-
-    def _row_to_read(self, number: int) -> tirx.Expr:
-        row = self._row(number)
-        is_whole = self.work.n % self.tiles.rows == 0
-        return row if is_whole else tirx.min(row, tirx.const(self.work.n - 1, "int32"))
-
-    def _data_row(self, number: int | tirx.Expr) -> tirx.Expr:
-        return self.data_group * self.data + number
-
-    def _data_row_to_read(self, number: int | tirx.Expr) -> tirx.Expr:
-        row = self._data_row(number)
-        return row if self.work.m % self.data == 0 else tirx.min(row, tirx.const(self.work.m - 1, "int32"))
-
-    # Statements
-
-    @property
-    def _has_row_zeros(self) -> bool:
-        is_of_weight = self.config["zero_point"] == OF_WEIGHT and not self.is_centred
-        return self.operands.zeros is not None or is_of_weight
-
-    def _step(self, step: tirx.Expr, *, is_whole: bool) -> tirx.Stmt:
+    def _add_step(self, step: tirx.Expr, *, is_whole: bool) -> None:
         """Add one step of the work-item's rows to its totals.
 
         is_whole: whether the loads of all its activations are inside of the row, or staged.
         """
-        work, statements = self.work, list[tirx.Stmt]()
+        work = self.work
         chunks = self.chunks if is_whole else work.chunks - self.steps * self.chunks
         is_cut = is_whole and self.steps * self.chunks > work.chunks
         for chunk in range(chunks):
             place = step * self.chunks + chunk
-            place = tirx.min(place, tirx.const(work.chunks - 1, "int32")) if is_cut and chunk else place
+            place = tirx.min(place, self.constant(work.chunks - 1)) if is_cut and chunk else place
             for row in range(self.rows):
-                statements.append(self._load_words(place, row, (chunk * self.rows + row) * LANES))
+                with self.lanes() as lane:
+                    self.words[chunk, row, lane] = self.read(self.operands.words, place, self._row_to_read(row), lane)
         left = self.codes_of_step if is_whole else work.k - self.steps * self.codes_of_step
         codes = chunks * work.chunk
         for first in range(0, min(codes, left), self.segment):
             start = step * self.codes_of_step + first
-            block = start // work.block if work.block < work.k else tirx.const(0, "int32")
+            block = start // work.block if work.block < work.k else self.constant(0)
             if is_whole and self.steps * self.codes_of_step > work.blocks * work.block:
-                block = tirx.min(block, tirx.const(work.blocks - 1, "int32"))
-            size = min(self.segment, codes - first)
-            statements += self._block(start, block, first, size, is_whole=is_whole)
-        return tirx.SeqStmt(statements)
+                block = tirx.min(block, self.constant(work.blocks - 1))
+            self._add_block(start, block, first, min(self.segment, codes - first), is_whole=is_whole)
 
-    def _load_words(self, chunk: tirx.Expr, row: int, at: int) -> tirx.Stmt:
-        index = self._row_to_read(row)
-        return self._in_lanes(
-            lambda lane: self._put(self.words, at + lane, self._at(self.operands.words, chunk, index, lane))
-        )
-
-    def _block(self, start: tirx.Expr, block: tirx.Expr, first: int, size: int, *, is_whole: bool) -> list[tirx.Stmt]:
+    def _add_block(self, start: tirx.Expr, block: tirx.Expr, first: int, size: int, *, is_whole: bool) -> None:
         """Add `size` codes of a block, which are the step's codes from `first` on.
 
         start: place of the first of them along k.
         """
-        statements = self._load_scales(block)
+        self._load_scales(block)
         for vector in range(size // LANES):
             chunk, position = divmod(first // LANES + vector, self.work.per_word)
             place = start + vector * LANES
             if self.staged_size:
-                statements += self._load_staged(place - self.stage * self.staged_size)
+                self._load_staged(place - self.stage * self.staged_size)
             else:
-                statements += self._load_data(place, is_first=vector == 0, is_whole=is_whole)
-                statements += self._scale_data(position)
+                self._load_data(place, is_first=vector == 0, is_whole=is_whole)
+                self._scale_data(position)
             for row in range(self.rows):
-                statements.append(self._unpack(chunk, row, position))
-                statements += self._multiply(row, is_first=vector == 0)
-        return statements if self.sums is None else [*statements, *self._add_block(start)]
+                self._unpack(chunk, row, position)
+                self._multiply(row, is_first=vector == 0)
+        if self.sums is not None:
+            self._scale_sums(self.sums, start)
 
-    def _load_scales(self, block: tirx.Expr) -> list[tirx.Stmt]:
-        statements = []
+    def _load_scales(self, block: tirx.Expr) -> None:
         for row in range(self.rows):
             index = self._row_to_read(row)
-            scale = self._at(self.operands.scales, block, index).astype(_WIDE)
-            statements.append(self._put(self.block_scales, row, scale))
+            self.block_scales[row] = self.read(self.operands.scales, block, index).astype(_WIDE)
             if self.block_zeros is not None:
-                zeros = self.operands.zeros
-                common = tirx.const(float(self.work.common_zero), _WIDE)
-                zero = common if zeros is None else self._at(zeros, block, index).astype(_WIDE)
-                statements.append(self._put(self.block_zeros, row, zero))
+                self.block_zeros[row] = self._zero_point(block, index)
                 if self.sums is None:
-                    product = self._at(self.block_zeros, row) * self._at(self.block_scales, row)
-                    statements.append(self._put(self.block_zeros, row, tirx.const(0.0, _WIDE) - product))
-        return statements
+                    self.block_zeros[row] = tirx.const(0.0, _WIDE) - self.block_zeros[row] * self.block_scales[row]
 
-    def _load_data(self, place: tirx.Expr, *, is_first: bool, is_whole: bool) -> list[tirx.Stmt]:
+    def _zero_point(self, block: tirx.Expr, index: tirx.Expr) -> tirx.Expr:
+        """Return the zero point of a block of a row of the weight."""
+        zeros = self.operands.zeros
+        common = tirx.const(float(self.work.common_zero), _WIDE)
+        return common if zeros is None else self.read(zeros, block, index).astype(_WIDE)
+
+    def _load_data(self, place: tirx.Expr, *, is_first: bool, is_whole: bool) -> None:
         """Load a vector of each row of activations, and add it to the sum of the block's activations."""
-        statements = []
         for number in range(self.data):
-            index = self._data_row_to_read(number)
-            statements.append(self._load_vector(index, place, self.loaded, number * LANES, is_whole=is_whole))
+            self._load_vector(self._data_row_to_read(number), place, self.loaded, number, is_whole=is_whole)
             if self.data_sums is not None:
-                statements.append(self._add_vector(number * LANES, is_first=is_first))
-        return statements
+                self._add_vector(self.data_sums, number, is_first=is_first)
 
     def _load_vector(
-        self, index: tirx.Expr, place: tirx.Expr, target: tirx.Buffer, at: int, *, is_whole: bool = False
-    ) -> tirx.Stmt:
-        """Load four activations of row `index`, zeros beyond its end.
+        self, index: tirx.Expr, place: tirx.Expr, target: Array, number: int, *, is_whole: bool = False
+    ) -> None:
+        """Load four activations of row `index`, zeros beyond its end, into row `number` of `target`.
 
         is_whole: whether the vector is known to be inside of the row.
         """
-        k, dtype = self.work.k, str(target.dtype)
+        k, dtype = self.work.k, str(target.buffer.dtype)
         is_whole = is_whole or (self.staged_size > 0 and k % self.staged_size == 0)
         # CUDA loads vectors only from whole ones.
-        kind = "vectorized" if k % LANES == 0 else "unrolled"
+        has_whole_vectors = k % LANES == 0
+        is_inside = None if is_whole or not has_whole_vectors else place < k
+        with self.when(is_inside), self.lanes(kind="vectorized" if has_whole_vectors else "unrolled") as lane:
+            value = self._activation(index, place + lane).astype(dtype)
+            if not is_whole and not has_whole_vectors:
+                value = tirx.if_then_else(place + lane < k, value, tirx.const(0.0, dtype))
+            target[number, lane] = value
+        if is_inside is not None:
+            with self.otherwise(), self.lanes() as lane:
+                target[number, lane] = 0.0
 
-        def load(lane: tirx.Var) -> tirx.Stmt:
-            position = place + lane
-            value = self._activation(index, position).astype(dtype)
-            if not is_whole and kind == "unrolled":
-                value = tirx.if_then_else(position < k, value, tirx.const(0.0, dtype))
-            return self._put(target, at + lane, value)
-
-        vector = self._in_lanes(load, kind=kind)
-        if is_whole or kind == "unrolled":
-            return vector
-        zeros = self._in_lanes(lambda lane: self._put(target, at + lane, tirx.const(0.0, dtype)))
-        return tirx.IfThenElse(place < k, vector, zeros)
-
-    def _add_vector(self, at: int, *, is_first: bool) -> tirx.Stmt:
+    def _add_vector(self, sums: Array, number: int, *, is_first: bool) -> None:
         """Add loaded activations to their sums."""
-        sums = self.data_sums
-        assert sums is not None, "only then they are summed up"
+        with self.lanes() as lane:
+            value = self.loaded[number, lane]
+            sums[number, lane] = value if is_first else sums[number, lane] + value
 
-        def add(lane: tirx.Var) -> tirx.Stmt:
-            value = self._at(self.loaded, at + lane)
-            return self._put(sums, at + lane, value if is_first else self._at(sums, at + lane) + value)
-
-        return self._in_lanes(add)
-
-    def _sum_of_lanes(self, at: int) -> tirx.Expr:
+    def _sum_of_lanes(self, sums: Array, number: int) -> tirx.Expr:
         """Return the sum of a vector of sums of activations, times the zero point if all weights have the same."""
-        assert self.data_sums is not None, "only then they are summed up"
-        total = _sum_of([self._at(self.data_sums, at + lane) for lane in range(LANES)])
+        total = sum_of([sums[number, lane] for lane in range(LANES)])
         return total if self._has_row_zeros else total * tirx.const(float(self.work.common_zero), _WIDE)
 
-    def _load_staged(self, place: tirx.Expr) -> list[tirx.Stmt]:
-        def load(lane: tirx.Var, number: int) -> tirx.Stmt:
-            value = self._at(self.staged, number * self.staged_size + place + lane)
-            return self._put(self.loaded, number * LANES + lane, value)
+    def _load_staged(self, place: tirx.Expr) -> None:
+        for number in range(self.data):
+            with self.lanes() as lane:
+                self.loaded[number, lane] = self.staged[number, place + lane]
 
-        return [self._in_lanes(functools.partial(load, number=number)) for number in range(self.data)]
-
-    def _scale_data(self, position: int) -> list[tirx.Stmt]:
+    def _scale_data(self, position: int) -> None:
         """Scale loaded activations for masked codes of a position."""
-        if self.scaled is self.loaded:
-            return []
-        factor = self._factor_of(position)
-
-        def scale(lane: tirx.Var, first: int) -> tirx.Stmt:
-            return self._put(self.scaled, first + lane, _times(self._at(self.loaded, first + lane), factor))
-
-        return [self._in_lanes(functools.partial(scale, first=number * LANES)) for number in range(self.data)]
+        if self.scaled is not self.loaded:
+            for number, lane in self.lanes_of(self.scaled):
+                self.scaled[number, lane] = _times(self.loaded[number, lane], self._factor_of(position))
 
     def _factor_of(self, position: int) -> float:
         """Return the factor of activations for codes of a position: its reciprocal place value if they are masked.
@@ -610,19 +487,15 @@ class QuantizedKernel(KernelWriter):
         is_last = position == self.work.per_word - 1
         return 1.0 if self.config["unpack"] != MASK or is_last else 2.0 ** -(position * self.work.bits)
 
-    def _unpack(self, chunk: int, row: int, position: int) -> tirx.Stmt:
+    def _unpack(self, chunk: int, row: int, position: int) -> None:
         """Make floats of code `position` of the four words of a row's chunk."""
-        at = (chunk * self.rows + row) * LANES
-
-        def unpack(lane: tirx.Var) -> tirx.Stmt:
-            value = self._number(self._at(self.words, at + lane), position)
-            if self.sums is None:
-                value = value * self._at(self.block_scales, row)
-                value = value if self.block_zeros is None else value + self._at(self.block_zeros, row)
-            return self._put(self.codes, lane, value)
-
         # Each lane looks up another place.
-        return self._in_lanes(unpack, kind="unrolled" if self.work.has_table else "vectorized")
+        with self.lanes(kind="unrolled" if self.work.has_table else "vectorized") as lane:
+            value = self._number(self.words[chunk, row, lane], position)
+            if self.sums is None:
+                value = value * self.block_scales[row]
+                value = value if self.block_zeros is None else value + self.block_zeros[row]
+            self.codes[lane] = value
 
     def _number(self, word: tirx.Expr, position: int) -> tirx.Expr:
         """Return code `position` of a word as a float: times its place value if it is masked, centred if it can be."""
@@ -652,107 +525,98 @@ class QuantizedKernel(KernelWriter):
             code = word >> constant(bit) if position else word
             code = code if is_last else code & constant(mask)
         number = code.astype("int32")
-        return number.astype(_WIDE) if self.table is None else self._at(self.table, number)
+        return number.astype(_WIDE) if self.table is None else self.table[number]
 
-    def _multiply(self, row: int, *, is_first: bool) -> list[tirx.Stmt]:
+    def _multiply(self, row: int, *, is_first: bool) -> None:
         """Add the products of the activations with four codes of a row."""
         target = self.totals if self.sums is None else self.sums
-        statements = []
-        for number in range(self.data):
-            for lane in range(LANES):
-                at = number * self.rows + row
-                product = self._at(self.scaled, number * LANES + lane) * self._at(self.codes, lane)
-                starts = is_first and lane == 0 and self.sums is not None
-                statements.append(self._put(target, at, product if starts else self._at(target, at) + product))
-        return statements
+        for number, lane in itertools.product(range(self.data), range(LANES)):
+            product = self.scaled[number, lane] * self.codes[lane]
+            starts = is_first and lane == 0 and self.sums is not None
+            target[number, row] = product if starts else target[number, row] + product
 
-    def _add_block(self, start: tirx.Expr) -> list[tirx.Stmt]:
+    def _scale_sums(self, sums: Array, start: tirx.Expr) -> None:
         """Add the sums of a block to the totals: scale * (sums - zero point * sum of the activations)."""
-        assert self.sums is not None, "only then scales are applied to a block"
-        statements: list[tirx.Stmt] = []
         for number in range(self.data):
             if self.corrections is not None:
-                statements.append(self._put(self.corrections, number, self._data_sum_of_block(start, number)))
+                self.corrections[number] = self._data_sum_of_block(start, number)
             for row in range(self.rows):
-                at = number * self.rows + row
-                total = self._at(self.sums, at)
+                total = sums[number, row]
                 if self.corrections is not None:
-                    correction = self._at(self.corrections, number)
-                    total = total - (
-                        correction if self.block_zeros is None else correction * self._at(self.block_zeros, row)
-                    )
-                added = self._at(self.block_scales, row) * total
-                statements.append(self._put(self.totals, at, self._at(self.totals, at) + added))
-        return statements
+                    correction = self.corrections[number]
+                    total = total - (correction if self.block_zeros is None else correction * self.block_zeros[row])
+                self.totals[number, row] += self.block_scales[row] * total
 
     def _data_sum_of_block(self, start: tirx.Expr, number: int) -> tirx.Expr:
         """Return the sum of a block of row `number` of the activations."""
-        if not self.staged_size:
-            return self._sum_of_lanes(number * LANES)
-        segment = (start - self.stage * self.staged_size) // self.segment
-        return self._at(self.staged_sums, number * self.segments + segment)
+        if self.staged_size:
+            return self.staged_sums[number, (start - self.stage * self.staged_size) // self.segment]
+        assert self.data_sums is not None, "only then they are summed up"
+        return self._sum_of_lanes(self.data_sums, number)
+
+    # Places
+
+    def _row(self, number: Index) -> tirx.Expr:
+        """Return a work-item's `number`-th row of the weight. Neighbouring work-items have neighbouring rows."""
+        return (self.group * self.rows + number) * self.across + self.x
+
+    def _row_to_read(self, number: Index) -> tirx.Expr:
+        row = self._row(number)
+        return row if self.work.n % self.tiles.rows == 0 else tirx.min(row, self.constant(self.work.n - 1))
+
+    def _data_row(self, number: Index) -> tirx.Expr:
+        return self.data_group * self.data + number
+
+    def _data_row_to_read(self, number: Index) -> tirx.Expr:
+        row = self._data_row(number)
+        return row if self.work.m % self.data == 0 else tirx.min(row, self.constant(self.work.m - 1))
+
+    @property
+    def _has_row_zeros(self) -> bool:
+        is_of_weight = self.config["zero_point"] == OF_WEIGHT and not self.is_centred
+        return self.operands.zeros is not None or is_of_weight
 
     # Results
 
-    def _outputs(self) -> list[tirx.Stmt]:
+    def _store_totals(self) -> None:
         """Store the totals. Work-items that share them add up some each."""
-        tiles, parts, outputs = self.tiles, int(self.tiles.parts), self.rows * self.data
+        totals, parts = self.totals.flat(), self.parts
         if parts == 1:
-            return [
-                self._store(number, row, self._at(self.totals, number * self.rows + row))
-                for number in range(self.data)
-                for row in range(self.rows)
+            for number, row in itertools.product(range(self.data), range(self.rows)):
+                self._store(number, row, self.totals[number, row])
+            return
+        (count,), inner, left = totals.shape, int(self.tiles.inner_parts), int(self.tiles.parts_left)
+        if self.sub_group > 1:
+            distances = [
+                self.across << doubling for doubling in range((self.sub_group // self.across).bit_length() - 1)
             ]
-        inner, left, across = int(tiles.inner_parts), int(tiles.parts_left), int(tiles.across)
-        statements, partial = self._add_in_sub_group(), None
+            shuffle = functools.partial(sub_group_shuffle_xor, size=self.sub_group)
+            self.exchange(totals, range(count), distances, tirx.Add, shuffle)
         if left > 1:
-            partial = self._buffer("partial", left * across * outputs, scope="shared")
-            for first in range(0, outputs, inner):
-                which, at = self.part % inner, self.part % inner + first
-                place = (at * left + self.part // inner) * across + self.x
-                put = self._put(partial, place, self._chosen_total(first, which, inner))
-                statements.append(guarded(at < outputs if first + inner > outputs else None, put))
-        shared = self._buffer("shared_total", 1)
-        for first in range(0, outputs, parts):
-            at = self.part + first
-            if partial is None:
-                total = self._chosen_total(first, self.part, parts)
-            else:
-                total = _sum_of([self._at(partial, (at * left + part) * across + self.x) for part in range(left)])
-            store = self._store(at // self.rows, at % self.rows, self._at(shared, 0))
-            body = tirx.SeqStmt([self._put(shared, 0, total), store])
-            statements.append(guarded(at < outputs if first + parts > outputs else None, body))
-        return statements
+            partial = self.array("partial", count, left, self.across, scope="shared")
+            for first, at in self.share(count, self.part % inner, inner):
+                partial[at, self.part // inner, self.x] = _chosen(totals, first, self.part % inner, inner)
+            sums = self.sums_of_parts(partial, [self.x], self.part, parts)
+        else:
+            sums = self.totals_of(
+                count, self.part, parts, lambda first, _: _chosen(totals, first, self.part, parts), _WIDE
+            )
+        for at, total in sums:
+            self._store(at // self.rows, at % self.rows, total)
 
-    def _add_in_sub_group(self) -> list[tirx.Stmt]:
-        """Add up the totals of a row's work-items in the same sub-group. Each of them gets the sums.
-
-        Every shuffle is its own statement: passes duplicate operands, and all work-items must reach it.
-        """
-        if self.sub_group == 1:
-            return []
-        received, statements = self._buffer("received", 1), list[tirx.Stmt]()
-        distance = int(self.tiles.across)
-        while distance < self.sub_group:
-            for at in range(self.rows * self.data):
-                total = self._at(self.totals, at)
-                statements.append(self._put(received, 0, sub_group_shuffle_xor(total, distance, self.sub_group)))
-                statements.append(self._put(self.totals, at, total + self._at(received, 0)))
-            distance *= 2
-        return statements
-
-    def _chosen_total(self, first: int, which: tirx.Expr, count: int) -> tirx.Expr:
-        """Return total `first + which` of the next `count`. Registers have no index that is known at run time only."""
-        total = self._at(self.totals, first)
-        for other in range(1, min(count, self.rows * self.data - first)):
-            total = tirx.Select(tirx.EQ(which, tirx.const(other, "int32")), self._at(self.totals, first + other), total)
-        return total
-
-    def _store(self, number: int | tirx.Expr, row: int | tirx.Expr, total: tirx.Expr) -> tirx.Stmt:
+    def _store(self, number: Index, row: Index, total: tirx.Expr) -> None:
         """Store an element of the output, if the output has it."""
         place = [self._data_row(number), self._row(row)]
-        body = stored(self.operands.product, self.operands.epilogue, place, total)
-        return if_inside(place, (self.work.m, self.work.n), (self.data, int(self.tiles.rows)), body)
+        with self.when(*checks(place, (self.work.m, self.work.n), (self.data, int(self.tiles.rows)))):
+            self.emit(stored(self.operands.product, self.operands.epilogue, place, total))
+
+
+def _chosen(totals: Array, first: int, which: tirx.Expr, count: int) -> tirx.Expr:
+    """Return total `first + which` of the next `count`. Registers have no index that is known at run time only."""
+    total = totals[first]
+    for other in range(1, min(count, totals.shape[0] - first)):
+        total = tirx.Select(tirx.EQ(which, tirx.const(other, "int32")), totals[first + other], total)
+    return total
 
 
 def _times(value: tirx.Expr, factor: float) -> tirx.Expr:
@@ -762,11 +626,3 @@ def _times(value: tirx.Expr, factor: float) -> tirx.Expr:
 def _byte(word: tirx.Expr, number: int) -> tirx.Expr:
     shifted = word >> tirx.const(8 * number, "uint32") if number else word
     return shifted if number == 3 else shifted & tirx.const(255, "uint32")
-
-
-def _sum_of(values: Sequence[tirx.Expr]) -> tirx.Expr:
-    """Return the sum in a balanced tree."""
-    if len(values) == 1:
-        return values[0]
-    middle = len(values) // 2
-    return _sum_of(values[:middle]) + _sum_of(values[middle:])

@@ -13,9 +13,12 @@ A code counts 2^(1 - bits), so that no product is larger than twice its activati
 
 from __future__ import annotations
 
+import itertools
+
 from tvm import tirx
 
 from romou.compiler.operators.quantized.kernel import QuantizedKernel
+from romou.compiler.scheduling.kernel_builder import Array
 from romou.compiler.tir.primitives import LANES
 
 _PAIR = "float16x2"
@@ -28,100 +31,72 @@ _HALF, _MANTISSA, _EXPONENT_OF_ONE = 16, 10, 15
 
 
 class PairsKernel(QuantizedKernel):
-    """The writer of one config's kernel. A block has whole chunks, and zero points are integers or absent."""
+    """The kernel of one config. A block has whole chunks, and zero points are integers or absent."""
 
     def _declare(self) -> None:
-        outputs = self.rows * self.data
-        self.words = self._buffer("words_of_rows", self.chunks * self.rows * LANES, "uint32")
-        self.loaded = self._buffer("data_of_rows", UNIT, "float16")
+        self.words = self.array("words_of_rows", self.chunks, self.rows, LANES, dtype="uint32")
+        self.loaded = self.array("data_of_rows", 2, LANES, dtype="float16")
         # As words, which are what local memory holds.
-        self.pairs = self._buffer("pairs_of_rows", self.data * LANES, "uint32")
-        self.codes = self._buffer("codes", LANES, _PAIR)
-        self.run_sums = self._buffer("run_sums", outputs, _PAIR)
-        self.block_scales = self._buffer("block_scales", self.rows)
-        self.block_zeros = None if self.operands.zeros is None else self._buffer("block_zeros", self.rows, "uint32")
-        self.totals = self._buffer("totals", outputs)
+        self.pairs = self.array("pairs_of_rows", self.data, LANES, dtype="uint32")
+        self.codes = self.array("codes", LANES, dtype=_PAIR)
+        self.run_sums = self.array("run_sums", self.data, self.rows, dtype=_PAIR)
+        self.block_scales = self.array("block_scales", self.rows)
+        has_zeros = self.operands.zeros is not None
+        self.block_zeros = self.array("block_zeros", self.rows, dtype="uint32") if has_zeros else None
+        self.totals, self.table = self.array("totals", self.data, self.rows), None
         if self.staged_size:
-            self.packed = self._buffer("packed", LANES, "uint32")
-            size = self.data * self.staged_size // UNIT
-            self.staged = self._buffer("staged", size, f"uint32x{LANES}", scope="shared")
+            self.packed = self.array("packed", 1, LANES, dtype="uint32")
+            units = self.staged_size // UNIT
+            self.staged = self.array("staged", self.data, units, dtype=f"uint32x{LANES}", scope="shared")
 
-    def _stage_data(self) -> tirx.Stmt:
+    def _stage_data(self) -> None:
         """Copy pairs of activations into local memory, zeros beyond the end. A work-item copies units of four."""
-        units, chunk = self.staged_size // UNIT, self.work.chunk
-
-        def copy(number: tirx.Expr) -> tirx.Stmt:
+        units, per_chunk = self.staged_size // UNIT, self.work.chunk // UNIT
+        with self.spread(self.data * units, self.thread, self.threads) as number:
             row, unit = number // units, number % units
-            place = self.stage * self.staged_size + unit // (chunk // UNIT) * chunk + unit % (chunk // UNIT) * LANES
-            pairs = self._load_pairs(self._data_row_to_read(row), place, self.packed, 0, is_whole=False)
-            packed = tirx.BufferLoad(self.packed, [_lanes(0)])
-            return tirx.SeqStmt([*pairs, self._put(self.staged, number, packed)])
+            chunk = self.stage * self.staged_size + unit // per_chunk * self.work.chunk
+            place = chunk + unit % per_chunk * LANES
+            self._load_pairs(self._data_row_to_read(row), place, self.packed, 0, is_whole=False)
+            self.staged[row, unit] = self.packed[0, :]
 
-        return self._for_each(self.data * units, copy)
-
-    def _load_pairs(
-        self, index: tirx.Expr, place: tirx.Expr, target: tirx.Buffer, at: int, *, is_whole: bool
-    ) -> list[tirx.Stmt]:
+    def _load_pairs(self, index: tirx.Expr, place: tirx.Expr, target: Array, number: int, *, is_whole: bool) -> None:
         """Load four pairs of row `index` of the activations, the first one at `place`, as words."""
-        apart = self.work.chunk // 2
-        return [
-            self._load_vector(index, place, self.loaded, 0, is_whole=is_whole),
-            self._load_vector(index, place + apart, self.loaded, LANES, is_whole=is_whole),
-            *(self._put(target, at + lane, self._packed(lane)) for lane in range(LANES)),
-        ]
+        for half in range(2):
+            start = place + half * (self.work.chunk // 2) if half else place
+            self._load_vector(index, start, self.loaded, half, is_whole=is_whole)
+        for lane in range(LANES):
+            pair = tirx.Shuffle([self.loaded[0, lane], self.loaded[1, lane]], [0, 1])
+            target[number, lane] = tirx.reinterpret("uint32", pair)
 
-    def _packed(self, lane: int) -> tirx.Expr:
-        pair = tirx.Shuffle([self._at(self.loaded, lane), self._at(self.loaded, LANES + lane)], [0, 1])
-        return tirx.reinterpret("uint32", pair)
-
-    def _load_scales(self, block: tirx.Expr) -> list[tirx.Stmt]:
-        statements = []
+    def _load_scales(self, block: tirx.Expr) -> None:
         for row in range(self.rows):
             index = self._row_to_read(row)
-            scale = self._at(self.operands.scales, block, index).astype("float32")
-            unit = tirx.const(float(1 << self.work.bits - 1), "float32")
-            statements.append(self._put(self.block_scales, row, scale * unit))
+            scale = self.read(self.operands.scales, block, index).astype("float32")
+            self.block_scales[row] = scale * tirx.const(float(1 << self.work.bits - 1), "float32")
             if self.block_zeros is not None:
-                zero = self._at(self.operands.zeros, block, index).astype("uint32")
-                statements.append(self._put(self.block_zeros, row, zero * tirx.const(1 << _HALF | 1, "uint32")))
-        return statements
+                self.block_zeros[row] = self.read(self.operands.zeros, block, index).astype("uint32") * _both(1)
 
-    def _block(self, start: tirx.Expr, block: tirx.Expr, first: int, size: int, *, is_whole: bool) -> list[tirx.Stmt]:
-        statements = self._load_scales(block)
+    def _add_block(self, start: tirx.Expr, block: tirx.Expr, first: int, size: int, *, is_whole: bool) -> None:
+        self._load_scales(block)
         positions = self.work.chunk // UNIT
         for unit in range(size // UNIT):
             chunk, position = divmod(first // UNIT + unit, positions)
             place = start + unit // positions * self.work.chunk
-            if self.staged_size:
-                statements += self._load_staged_pairs(place, position)
-            else:
-                statements += self._load_data_pairs(place + position * LANES, is_whole=is_whole)
+            for number in range(self.data):
+                if self.staged_size:
+                    staged_unit = (place - self.stage * self.staged_size) // UNIT + position
+                    self.pairs[number, :] = self.staged[number, staged_unit]
+                else:
+                    row = self._data_row_to_read(number)
+                    self._load_pairs(row, place + position * LANES, self.pairs, number, is_whole=is_whole)
             done = unit * UNIT % RUN
             for row in range(self.rows):
-                statements += self._make_codes(chunk, row, position)
-                statements += self._multiply(row, is_first=done == 0)
+                self._make_codes(chunk, row, position)
+                self._multiply(row, is_first=done == 0)
             if done + UNIT == RUN or (unit + 1) * UNIT == size:
-                statements += self._add_run()
-        return statements
+                self._add_run()
 
-    def _load_staged_pairs(self, chunk: tirx.Expr, position: int) -> list[tirx.Stmt]:
-        """Load a unit of each row. chunk: place of its chunk along k."""
-        unit = (chunk - self.stage * self.staged_size) // UNIT + position
-        units = self.staged_size // UNIT
-        return [
-            tirx.BufferStore(self.pairs, self._at(self.staged, number * units + unit), [_lanes(number * LANES)])
-            for number in range(self.data)
-        ]
-
-    def _load_data_pairs(self, place: tirx.Expr, *, is_whole: bool) -> list[tirx.Stmt]:
-        rows = map(self._data_row_to_read, range(self.data))
-        loads = (
-            self._load_pairs(row, place, self.pairs, number * LANES, is_whole=is_whole)
-            for number, row in enumerate(rows)
-        )
-        return [stmt for statements in loads for stmt in statements]
-
-    def _make_codes(self, chunk: int, row: int, position: int) -> list[tirx.Stmt]:
+    def _make_codes(self, chunk: int, row: int, position: int) -> None:
         """Make pairs of the codes of the four words of a row's chunk, less the zero point."""
         bits, bit = self.work.bits, position * self.work.bits
         shift, at = bit // 8 * 8, bit % 8
@@ -131,43 +106,24 @@ class PairsKernel(QuantizedKernel):
             common = float(2**power) + self.work.common_zero / (1 << bits - 1)
             zero = tirx.Broadcast(tirx.const(common, "float16"), 2)
         else:
-            zeros = self._at(self.block_zeros, row)
-            shifted = zeros << tirx.const(at, "uint32") if at else zeros
-            zero = tirx.reinterpret(_PAIR, shifted | exponent)
-        statements = []
+            zeros = self.block_zeros[row]
+            zero = tirx.reinterpret(_PAIR, (zeros << tirx.const(at, "uint32") if at else zeros) | exponent)
         for lane in range(LANES):
-            word = self._at(self.words, (chunk * self.rows + row) * LANES + lane)
+            word = self.words[chunk, row, lane]
             word = word >> tirx.const(shift, "uint32") if shift else word
-            code = tirx.reinterpret(_PAIR, word & _both((1 << bits) - 1 << at) | exponent)
-            statements.append(self._put(self.codes, lane, code - zero))
-        return statements
+            self.codes[lane] = tirx.reinterpret(_PAIR, word & _both((1 << bits) - 1 << at) | exponent) - zero
 
-    def _multiply(self, row: int, *, is_first: bool) -> list[tirx.Stmt]:
+    def _multiply(self, row: int, *, is_first: bool) -> None:
         """Add the products of the activations with four pairs of codes of a row to the sums of the run."""
-        statements = []
-        for number in range(self.data):
-            at = number * self.rows + row
-            for lane in range(LANES):
-                pair = tirx.reinterpret(_PAIR, self._at(self.pairs, number * LANES + lane))
-                product = pair * self._at(self.codes, lane)
-                starts = is_first and lane == 0
-                statements.append(
-                    self._put(self.run_sums, at, product if starts else self._at(self.run_sums, at) + product)
-                )
-        return statements
+        for number, lane in itertools.product(range(self.data), range(LANES)):
+            product = tirx.reinterpret(_PAIR, self.pairs[number, lane]) * self.codes[lane]
+            self.run_sums[number, row] = product if is_first and lane == 0 else self.run_sums[number, row] + product
 
-    def _add_run(self) -> list[tirx.Stmt]:
+    def _add_run(self) -> None:
         """Add the sums of a run to the totals."""
-        statements = []
-        for at in range(self.rows * self.data):
-            both = [tirx.Shuffle([self._at(self.run_sums, at)], [half]).astype("float32") for half in range(2)]
-            added = self._at(self.block_scales, at % self.rows) * (both[0] + both[1])
-            statements.append(self._put(self.totals, at, self._at(self.totals, at) + added))
-        return statements
-
-
-def _lanes(first: int) -> tirx.Expr:
-    return tirx.Ramp(tirx.const(first, "int32"), tirx.const(1, "int32"), LANES)
+        for number, row in itertools.product(range(self.data), range(self.rows)):
+            low, high = (tirx.Shuffle([self.run_sums[number, row]], [half]).astype("float32") for half in range(2))
+            self.totals[number, row] += self.block_scales[row] * (low + high)
 
 
 def _both(half: int) -> tirx.Expr:
