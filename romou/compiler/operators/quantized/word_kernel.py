@@ -20,9 +20,8 @@ again: the output may take the memory of an operand.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, s_tir, tirx
@@ -32,8 +31,7 @@ from romou.base.space import Config
 from romou.compiler.operators.quantized.integer_matrix import byte_of
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.scheduling.blocks import axes_of, loads_of, substitute
-from romou.compiler.scheduling.kernel_writer import KernelWriter
-from romou.compiler.scheduling.statements import guarded, launch, loop
+from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, broadcast_scalars
 from romou.compiler.tir.traversal import nodes_in, rewriting
 from romou.devices.backends.dialect import load_words, store_words
@@ -92,8 +90,8 @@ def _has(expr: tirx.Expr, var: tirx.Var) -> bool:
     return any(var.same_as(other) for other in nodes_in(expr, tirx.Var))
 
 
-class WordKernel(KernelWriter):
-    """The writer of one config's kernel.
+class WordKernel(KernelBuilder):
+    """The kernel of one config.
 
     func: the function with its epilogue in one block.
     factors: data and weight. product: the buffer of the sums.
@@ -108,6 +106,7 @@ class WordKernel(KernelWriter):
         epilogue: s_tir.SBlock,
         config: Config,
     ) -> None:
+        super().__init__()
         self.func, self.work, self.product, self.epilogue = func, work, product, epilogue
         self.data, self.weight = factors
         self.texels, self.vectors = int(config["tile_o"]), int(config["tile_w"])
@@ -119,153 +118,150 @@ class WordKernel(KernelWriter):
         self.rows, self.row = (1, math.prod(work.out_hw)) if is_flat(work) else work.out_hw
         self.row_vectors = -(-self.row // PIXELS)
         self.image_groups = -(-self.rows * self.row_vectors // self.vectors)
-        self.group, self.channel_group, self.item, self.vector, self.ic, self.ky, self.step = (
-            tirx.Var(name, "int32") for name in ("group", "channel_group", "item", "vector", "ic", "ky", "step")
-        )
-        super().__init__()
-        self.staged = self._buffer("staged", staged_floats(self.weight, self.texels), "float32", scope="shared")
-        self.words, self.stored = (self._buffer(name, PIXELS, "uint32") for name in ("words", "stored"))
-        self.numbers = self._buffer("numbers", PIXELS, "float32")
-        self.sums = [self._buffer(f"sums_{channel}", PIXELS, "float32") for channel in range(self.channels)]
+        self.channel_group = self.axis("blockIdx.y", "channel_group", work.out_texels // self.texels)
+        self.group = self.axis("blockIdx.x", "group", work.batch * self.image_groups)
+        self.axis("threadIdx.x", "item", 1)
+        # Iterations whose bodies are written.
+        self.vector = self.ic = self.ky = self.constant(0)
+        steps = staged_floats(self.weight, 1) // LANES
+        self.staged = self.array("staged", steps, self.channels, scope="shared")
+        self.words, self.stored = (self.array(name, PIXELS, dtype="uint32") for name in ("words", "stored"))
+        self.floats = self.array("numbers", PIXELS)
+        self.sums = [self.array(f"sums_{channel}", PIXELS) for channel in range(self.channels)]
 
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
-        threads = {
-            "blockIdx.y": (self.channel_group, self.work.out_texels // self.texels),
-            "blockIdx.x": (self.group, self.work.batch * self.image_groups),
-            "threadIdx.x": (self.item, 1),
-        }
+        self._stage_weight()
         count = self.rows * self.row_vectors
-        inside = self._vector_of_image < count if count % self.vectors else None
-        vectors = loop(self.vector, self.vectors, guarded(inside, self._vector_of_pixels()))
-        return launch(self.func, threads, tirx.SeqStmt([self._stage_weight(), vectors]), self.buffers)["main"]
+        with (
+            self.loop("vector", self.vectors) as self.vector,
+            self.when(self._vector_of_image < count if count % self.vectors else None),
+        ):
+            for sums in self.sums:
+                sums.fill(0.0)
+            self._sum_up()
+            for texel in range(self.texels):
+                self._store_texel(texel)
+        return self.launched(self.func)
 
     # Sums
 
-    def _stage_weight(self) -> tirx.Stmt:
+    def _stage_weight(self) -> None:
         """Make floats of the weight of the work-item's channels, in the order of the weight."""
-        steps = staged_floats(self.weight, 1) // LANES
         rows = [int(extent) for extent in self.weight.shape[:-2]]
+        with self.loop("step", self.staged.shape[0]) as step:
+            index = [step // math.prod(rows[axis + 1 :]) % rows[axis] for axis in range(len(rows))]
+            for texel in range(self.texels):
+                with self.lanes() as lane:
+                    stored = self.read(self.weight, *index, self._texel(texel), lane)
+                    self.staged[step, texel * LANES + lane] = self.work.weight_number(stored)
 
-        def put(lane: tirx.Expr, texel: int) -> tirx.Stmt:
-            index = [self.step // math.prod(rows[axis + 1 :]) % rows[axis] for axis in range(len(rows))]
-            stored = self._at(self.weight, *index, self._texel(texel), lane)
-            return self._put(
-                self.staged, self.step * self.channels + texel * LANES + lane, self.work.weight_number(stored)
-            )
-
-        texels = [self._in_lanes(functools.partial(put, texel=texel)) for texel in range(self.texels)]
-        return loop(self.step, steps, tirx.SeqStmt(texels) if len(texels) > 1 else texels[0])
-
-    def _vector_of_pixels(self) -> tirx.Stmt:
-        """Sum up and store 16 pixels."""
-        zero = tirx.const(0.0, "float32")
-        zeros = [self._lanes(functools.partial(self._put, sums, value=zero)) for sums in self.sums]
+    def _sum_up(self) -> None:
+        """Add the products of 16 pixels."""
         (kh, kw), (top, _left, bottom, _right) = self.work.kernel, self.work.padding
-        taps: tirx.Stmt = tirx.SeqStmt([stmt for kx in range(kw) for stmt in self._add_tap(kx)])
-        if top or bottom:
-            taps = guarded(tirx.And(self._in_y >= 0, self._in_y < self.work.in_hw[0]), taps)
-        sums = broadcast_scalars(loop(self.ic, self.in_texels, loop(self.ky, kh, taps)))
-        if self._multiply_add != "plain":
-            sums = tirx.AttrStmt(tirx.const(0, "int32"), MULTIPLY_ADD, ir.StringImm(self._multiply_add), sums)
-        outputs = [stmt for texel in range(self.texels) for stmt in self._store_texel(texel)]
-        return tirx.SeqStmt([*zeros, sums, *outputs])
+        multiply_add = None if self._multiply_add == "plain" else ir.StringImm(self._multiply_add)
+        with (
+            self.mark(MULTIPLY_ADD, multiply_add),
+            self.inside(broadcast_scalars),
+            self.loop("ic", self.in_texels) as self.ic,
+            self.loop("ky", kh) as self.ky,
+            self.when(*([self._in_y >= 0, self._in_y < self.work.in_hw[0]] if top or bottom else [])),
+        ):
+            for kx in range(kw):
+                self._add_tap(kx)
 
-    def _add_tap(self, kx: int) -> list[tirx.Stmt]:
+    def _add_tap(self, kx: int) -> None:
         """Add the products of one input texel at one tap."""
-        statements = []
+        if not self.is_depthwise:
+            self._load_tap(kx, self.ic)
+            for lane in range(self.in_lanes):
+                self._add_byte(kx, lane, range(self.channels))
+            return
         # The texels of a depthwise convolution are channels of the output.
-        for texel in range(self.texels if self.is_depthwise else 1):
-            statements += self._load_tap(kx, self._texel(texel) if self.is_depthwise else self.ic)
-            for lane in range(LANES if self.is_depthwise else self.in_lanes):
-                own = texel * LANES + lane
-                statements += self._add_byte(kx, lane, [own] if self.is_depthwise else range(self.channels))
-        return statements
+        for texel in range(self.texels):
+            self._load_tap(kx, self._texel(texel))
+            for lane in range(LANES):
+                self._add_byte(kx, lane, [texel * LANES + lane])
 
-    def _load_tap(self, kx: int, texel: tirx.Expr) -> list[tirx.Stmt]:
+    def _load_tap(self, kx: int, texel: tirx.Expr) -> None:
         """Load the words of the pixels under a tap. In the padding they are the zero point."""
         (_, stride), (_, dilation), (_, left, _, _) = self.work.stride, self.work.dilation, self.work.padding
         (_, width), is_signed = self.work.in_hw, str(self.data.dtype) == "int8"
         offset = kx * dilation - left
         first = self._x * stride + offset
         pixel = first if is_flat(self.work) else self._in_y * width + first
-        statements = [self._load_words(self.data, texel, pixel, stride)]
+        self._load_words(self.data, texel, pixel, stride)
+        # The last vector of a row shorter than it has pixels beyond the row, which are not stored.
+        is_before, is_beyond = offset < 0, (self.work.out_hw[1] - 1) * stride + offset >= width
+        if not is_signed and (is_flat(self.work) or not (is_before or is_beyond)):
+            return
         zero = tirx.const((self.work.data_zero & 255) * 0x01010101, "uint32")
-
-        def number(at: tirx.Expr) -> tirx.Stmt:
-            value, x = self._at(self.words, at), first + at * stride
-            # The last vector of a row shorter than it has pixels beyond the row, which are not stored.
-            if offset < 0:
+        with self.lanes(PIXELS) as at:
+            value, x = self.words[at], first + at * stride
+            if is_before:
                 value = tirx.Select(x >= 0, value, zero)
-            if (self.work.out_hw[1] - 1) * stride + offset >= width:
+            if is_beyond:
                 value = tirx.Select(x < width, value, zero)
-            return self._put(self.words, at, value ^ tirx.const(_FLIP, "uint32") if is_signed else value)
+            self.words[at] = value ^ tirx.const(_FLIP, "uint32") if is_signed else value
 
-        is_padded = offset < 0 or (self.work.out_hw[1] - 1) * stride + offset >= width
-        return [*statements, self._lanes(number)] if is_signed or (is_padded and not is_flat(self.work)) else statements
-
-    def _add_byte(self, kx: int, lane: int, channels: Sequence[int]) -> list[tirx.Stmt]:
+    def _add_byte(self, kx: int, lane: int, channels: Sequence[int]) -> None:
         """Add the products of one byte of all words with the weights of channels."""
         zero = self.work.data_zero + (_MOVED if str(self.data.dtype) == "int8" else 0)
         step = ((self.ic * self.work.kernel[0] + self.ky) * self.work.kernel[1] + kx) * self.in_lanes
         step = step if self.is_depthwise else step + lane
-
-        def convert(at: tirx.Expr) -> tirx.Stmt:
-            value = byte_of(self._at(self.words, at), lane, is_signed=False).astype("float32")
-            return self._put(self.numbers, at, value - tirx.const(float(zero), "float32") if zero else value)
-
-        def add(at: tirx.Expr, channel: int) -> tirx.Stmt:
-            weight, sums = self._at(self.staged, step * self.channels + channel), self.sums[channel]
-            return self._put(sums, at, self._at(sums, at) + self._at(self.numbers, at) * weight)
-
-        return [self._lanes(convert), *(self._lanes(functools.partial(add, channel=channel)) for channel in channels)]
+        with self.lanes(PIXELS) as at:
+            value = byte_of(self.words[at], lane, is_signed=False).astype("float32")
+            self.floats[at] = value - tirx.const(float(zero), "float32") if zero else value
+        for channel in channels:
+            with self.lanes(PIXELS) as at:
+                self.sums[channel][at] += self.floats[at] * self.staged[step, channel]
 
     # Results
 
-    def _store_texel(self, texel: int) -> list[tirx.Stmt]:
+    def _store_texel(self, texel: int) -> None:
         """Store four output channels."""
         output, pixel = self.epilogue.body.buffer, self._y * self.row + self._x
         operands = [load.source for load in loads_of(self.epilogue.body.value) if self._is_of_words(load)]
-        reads = [self._load_words(source, self._texel(texel), pixel, 1) for source in operands[:1]]
-        if str(output.dtype) not in BYTE_TYPES:
+        if operands:
+            self._load_words(operands[0], self._texel(texel), pixel, 1)
+        for lane in range(LANES):
+            with self.lanes(PIXELS) as at:
+                value = self._value(texel, lane, at)
+                if str(output.dtype) in BYTE_TYPES:
+                    byte = value.astype("int32").astype("uint32") & tirx.const(255, "uint32")
+                    self.stored[at] = self.stored[at] | byte << tirx.const(8 * lane, "uint32") if lane else byte
+                else:
+                    index = [self._image, self._texel(texel), 0, pixel + at, lane]
+                    self.emit(tirx.BufferStore(output, value, list(map(self.constant, index))))
+        if str(output.dtype) in BYTE_TYPES:
+            self._store_words(output, self._texel(texel), pixel)
 
-            def put_number(at: tirx.Expr, lane: int) -> tirx.Stmt:
-                index = [self._image, self._texel(texel), tirx.const(0, "int32"), pixel + at, tirx.const(lane, "int32")]
-                return tirx.BufferStore(output, self._value(texel, lane, at), index)
-
-            return [*reads, *(self._lanes(functools.partial(put_number, lane=lane)) for lane in range(LANES))]
-
-        def put(at: tirx.Expr, lane: int) -> tirx.Stmt:
-            value = self._value(texel, lane, at).astype("int32").astype("uint32") & tirx.const(255, "uint32")
-            shifted = value << tirx.const(8 * lane, "uint32") if lane else value
-            return self._put(self.stored, at, self._at(self.stored, at) | shifted if lane else shifted)
-
-        lanes = [self._lanes(functools.partial(put, lane=lane)) for lane in range(LANES)]
-        return [*reads, *lanes, self._store_words(output, self._texel(texel), pixel)]
-
-    def _store_words(self, output: tirx.Buffer, texel: tirx.Expr, pixel: tirx.Expr) -> tirx.Stmt:
+    def _store_words(self, output: tirx.Buffer, texel: tirx.Expr, pixel: tirx.Expr) -> None:
         """Store the words of a vector, or of its pixels that no vector before has."""
         first, at = self._first_byte(output), self._word(output, texel, pixel)
-        whole = store_words(tirx.BufferLoad(self.stored, [tirx.Ramp(0, 1, PIXELS)]), first, at)
+        whole = store_words(self.stored[:], first, at)
         rest = self.row % PIXELS
         if not rest:
-            return whole
+            self.emit(whole)
+            return
         own = range(rest) if self.row < PIXELS else range(PIXELS - rest, PIXELS)
-        parts = [store_words(self._at(self.stored, lane), first, at + lane) for lane in own]
-        part = tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
-        is_whole = self._vector_of_row < self.row_vectors - 1
-        return part if self.row < PIXELS else tirx.IfThenElse(is_whole, whole, part)
+        if self.row > PIXELS:
+            with self.when(self._vector_of_row < self.row_vectors - 1):
+                self.emit(whole)
+        with self.otherwise() if self.row > PIXELS else self.when():
+            for lane in own:
+                self.emit(store_words(self.stored[lane], first, at + lane))
 
     def _value(self, texel: int, lane: int, at: tirx.Expr) -> tirx.Expr:
         """Return an element of the output."""
 
         def load(access: TensorLoad, _mutator: Any) -> tirx.Expr:
             if access.source.same_as(self.product):
-                return self._at(self.sums[texel * LANES + lane], at)
+                return self.sums[texel * LANES + lane][at]
             if not self._is_of_words(access):
                 return access
             dtype = str(access.source.dtype)
-            return byte_of(self._at(self.words, at), lane, is_signed=dtype == "int8").astype(dtype)
+            return byte_of(self.words[at], lane, is_signed=dtype == "int8").astype(dtype)
 
         # Nothing but the sums and words differs between pixels.
         none = tirx.const(0, "int32")
@@ -315,14 +311,8 @@ class WordKernel(KernelWriter):
         return (self._image * texels + texel) * (height * width) + pixel
 
     def _first_byte(self, buffer: tirx.Buffer) -> tirx.Expr:
-        return self._at(buffer, *[0] * len(buffer.shape))
+        return self.read(buffer, *[0] * len(buffer.shape))
 
-    # Statements
-
-    def _load_words(self, source: tirx.Buffer, texel: tirx.Expr, pixel: tirx.Expr, stride: int) -> tirx.Stmt:
+    def _load_words(self, source: tirx.Buffer, texel: tirx.Expr, pixel: tirx.Expr, stride: int) -> None:
         count = math.prod(int(extent) for extent in source.shape[:-1])
-        value = load_words(self._first_byte(source), self._word(source, texel, pixel), count, PIXELS, stride)
-        return tirx.BufferStore(self.words, value, [tirx.Ramp(0, 1, PIXELS)])
-
-    def _lanes(self, stmt: Callable[[tirx.Var], tirx.Stmt]) -> tirx.Stmt:
-        return self._in_lanes(stmt, PIXELS)
+        self.words[:] = load_words(self._first_byte(source), self._word(source, texel, pixel), count, PIXELS, stride)
