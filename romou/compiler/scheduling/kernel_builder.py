@@ -22,6 +22,7 @@ from tvm import tirx
 
 from romou.compiler.scheduling import statements
 from romou.compiler.tir.primitives import LANES
+from romou.devices.backends.dialect import call_on_device
 
 Index: TypeAlias = "int | tirx.Expr"
 # Axes of a launch from the outermost one.
@@ -35,7 +36,7 @@ class Array:
     """
 
     def __init__(self, builder: KernelBuilder, buffer: tirx.Buffer, shape: Sequence[int]) -> None:
-        self._builder, self.buffer, self.shape = builder, buffer, tuple(shape)
+        self._builder, self.buffer, self.shape = builder, buffer, tuple(map(int, shape))
 
     def _flat(self, index: Any) -> tirx.Expr:
         indices = index if isinstance(index, tuple) else (index,)
@@ -46,6 +47,10 @@ class Array:
             flat = flat * extent + at
         first = self._builder.constant(flat)
         return tirx.Ramp(first, self._builder.constant(1), lanes) if lanes > 1 else first
+
+    def place(self, *index: Index) -> tuple[tirx.Expr, tirx.Expr]:
+        """Return the offset of an element and the memory, which functions of the device's language take."""
+        return self._flat(index), self.buffer.data
 
     def __getitem__(self, index: Any) -> tirx.Expr:
         return tirx.BufferLoad(self.buffer, [self._flat(index)])
@@ -62,9 +67,9 @@ class Array:
         """Return the same memory with one axis."""
         return self.viewed(math.prod(self.shape))
 
-    def fill(self, value: float) -> None:
-        """Set all elements."""
-        for index in self._builder.lanes_of(self):
+    def fill(self, value: float, kind: str = "vectorized") -> None:
+        """Set all elements, in a loop of this kind along the last axis."""
+        for index in self._builder.lanes_of(self, kind):
             self[index] = value
 
 
@@ -79,6 +84,7 @@ class KernelBuilder:
         self.buffers: list[tirx.Buffer] = []
         self._axes: dict[str, tuple[tirx.Var, int]] = {}
         self._open: list[list[tirx.Stmt]] = [[]]
+        self._received: Array | None = None
 
     # Declarations
 
@@ -119,6 +125,15 @@ class KernelBuilder:
         """Append a statement to the innermost open block."""
         self._open[-1].append(stmt)
 
+    def emit_with(self, stored: tuple[tirx.Stmt, Sequence[tirx.Buffer]]) -> None:
+        """Append a statement that uses registers of its own, such as a store of `Vectors`."""
+        self.buffers += stored[1]
+        self.emit(stored[0])
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function of the device's language."""
+        self.emit(call_on_device(function, *arguments))
+
     @contextlib.contextmanager
     def inside(self, wrap: Callable[[tirx.Stmt], tirx.Stmt]) -> Iterator[None]:
         """Emit `wrap` of the block's statements."""
@@ -140,10 +155,10 @@ class KernelBuilder:
         """Run the block for each lane of a vector."""
         return self.loop("lane", count, kind)
 
-    def lanes_of(self, array: Array) -> Iterator[tuple[Any, ...]]:
+    def lanes_of(self, array: Array, kind: str = "vectorized") -> Iterator[tuple[Any, ...]]:
         """Yield the indices of an array's elements: all but the last axis unrolled, the last one as a vector."""
         for index in itertools.product(*map(range, array.shape[:-1])):
-            with self.lanes(array.shape[-1]) as lane:
+            with self.lanes(array.shape[-1], kind) as lane:
                 yield (*index, lane)
 
     def when(self, *conditions: tirx.Expr | None) -> contextlib.AbstractContextManager[None]:
@@ -197,9 +212,11 @@ class KernelBuilder:
         return self.totals_of(count, part, sharing, total, str(partial.buffer.dtype))
 
     @contextlib.contextmanager
-    def spread(self, count: int, own: tirx.Expr, sharing: int, name: str = "turn") -> Iterator[tirx.Expr]:
+    def spread(
+        self, count: int, own: tirx.Expr, sharing: int, name: str = "turn", kind: str = "serial"
+    ) -> Iterator[tirx.Expr]:
         """Run the block for each of `count` places, in a loop in which `sharing` work-items take neighbouring ones."""
-        with self.loop(name, -(-count // sharing)) as iteration:
+        with self.loop(name, -(-count // sharing), kind) as iteration:
             at = iteration * sharing + own
             with self.when(at < count if count % sharing else None):
                 yield at
@@ -216,7 +233,7 @@ class KernelBuilder:
 
         Every shuffle is its own statement: passes duplicate operands, and all work-items must reach it.
         """
-        received = self.array("received", 1, dtype=str(values.buffer.dtype))
+        received = self._received = self._received or self.array("received", 1, dtype=str(values.buffer.dtype))
         for distance in distances:
             for at in places:
                 received[0] = shuffle(values[at], distance)
