@@ -35,8 +35,8 @@ class Array:
     A last index `:` means all elements of the last axis, as one vector.
     """
 
-    def __init__(self, builder: KernelBuilder, buffer: tirx.Buffer, shape: Sequence[int]) -> None:
-        self._builder, self.buffer, self.shape = builder, buffer, tuple(map(int, shape))
+    def __init__(self, builder: KernelBuilder, buffer: tirx.Buffer, shape: Sequence[int], begin: int = 0) -> None:
+        self._builder, self.buffer, self.shape, self._begin = builder, buffer, tuple(map(int, shape)), begin
 
     def _flat(self, index: Any) -> tirx.Expr:
         indices = index if isinstance(index, tuple) else (index,)
@@ -45,7 +45,7 @@ class Array:
         flat: Index = 0
         for at, extent in zip(indices, self.shape, strict=True):
             flat = flat * extent + at
-        first = self._builder.constant(flat)
+        first = self._builder.constant(flat + self._begin if self._begin else flat)
         return tirx.Ramp(first, self._builder.constant(1), lanes) if lanes > 1 else first
 
     def place(self, *index: Index) -> tuple[tirx.Expr, tirx.Expr]:
@@ -59,9 +59,9 @@ class Array:
         value = tirx.const(value, str(self.buffer.dtype)) if isinstance(value, int | float) else value
         self._builder.emit(tirx.BufferStore(self.buffer, value, [self._flat(index)]))
 
-    def viewed(self, *shape: int) -> Array:
-        """Return the same memory with other axes."""
-        return Array(self._builder, self.buffer, shape)
+    def viewed(self, *shape: int, begin: int = 0) -> Array:
+        """Return the same memory with other axes. begin: its element that is the first one."""
+        return Array(self._builder, self.buffer, shape, begin)
 
     def flat(self) -> Array:
         """Return the same memory with one axis."""

@@ -16,12 +16,12 @@ The key tile and the value tile may share their memory. Then values are loaded w
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
 
@@ -29,8 +29,8 @@ from romou.base.space import Columns, Config
 from romou.compiler.operators.attention.blocks import Attention, with_score
 from romou.compiler.operators.tensor_cores import COLUMNS, DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, UNIT, WARP
 from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
-from romou.compiler.scheduling.kernel_writer import KernelWriter
-from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
+from romou.compiler.scheduling.kernel_builder import Array, KernelBuilder
+from romou.compiler.scheduling.statements import unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
 from romou.devices.backends.dialect import sub_group_shuffle_xor
@@ -108,99 +108,137 @@ def _odd(vectors: Any) -> Any:
     return vectors + 1 - vectors % 2
 
 
-def _together(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """Return statements one after the other. TVM refuses a sequence of one."""
-    return steps[0] if len(steps) == 1 else tirx.SeqStmt(list(steps))
+class AttentionKernel(KernelBuilder):
+    """The kernel of one config."""
 
-
-class AttentionKernel(KernelWriter):
-    """The writer of one config's kernel, step by step."""
+    # Numbers of a vector of columns.
+    of_column = LANES
 
     def __init__(self, func: tirx.PrimFunc, attention: Attention, config: Config) -> None:
         super().__init__(attention.key.ty)
         self.func, self.attention, self.config = func, attention, config
         self.tiles = tiles = Tiles(attention, config)
         self.rows, self.keys = int(config["item_queries"]), int(config["item_keys"])
-        self.columns = tiles.columns
-        self.group, self.y, self.x, self.tile, self.step, self.lane = (
-            tirx.Var(name, self.index_type) for name in ("group", "y", "x", "tile", "step", "lane")
-        )
-        self.sub_group = int(config.get("sub_group", 1))
+        self.columns, self.across, self.threads = int(tiles.columns), int(tiles.across), int(tiles.threads)
+        self.sub_group = self.across if tiles.is_mma else int(config.get("sub_group", 1))
+        self.group = self.axis("blockIdx.x", "group", tiles.groups)
+        self.x, self.y = self.work_items("y", self.across, int(tiles.down), has_sub_groups=self.sub_group > 1)
+        # The tile of keys whose statements are written.
+        self.tile = self.constant(0)
         self.peaks, self.before, self.totals, self.scales = (
-            self._buffer(name, self.rows) for name in ("peaks", "before", "totals", "scales")
+            self.array(name, self.rows) for name in ("peaks", "before", "totals", "scales")
         )
         self._allocate()
 
     def _allocate(self) -> None:
         """Declare local memory and the registers of the tiles."""
-        tiles, queries = self.tiles, self.tiles.queries
-        self.queries = self._buffer("queries", queries * tiles.key_pitch, scope="shared")
-        self.staged = self._buffer("staged", int(tiles.staged_numbers), scope="shared")
-        self.weights = self._buffer("weights", queries * tiles.weight_pitch, scope="shared")
-        self.values = self.staged
+        tiles = self.tiles
+        self.queries = self.array("queries", tiles.queries, tiles.key_pitch, scope="shared")
+        staged = self.array("staged", tiles.staged_numbers, scope="shared")
+        self.staged_keys = staged.viewed(tiles.keys, tiles.key_pitch)
+        self.weights = self.array("weights", tiles.queries, tiles.weight_pitch, scope="shared")
+        self.values = staged.viewed(tiles.keys, tiles.value_pitch)
         if tiles.has_own_values:
-            self.values = self._buffer("values", tiles.keys * tiles.value_pitch, scope="shared")
+            self.values = self.array("values", *self.values.shape, scope="shared")
         if tiles.has_partial:
-            self.partial = self._buffer("partial", queries * tiles.across, scope="shared")
-        else:
-            self.received = self._buffer("received", 1)
-        self.scores = self._buffer("scores", self.rows * self.keys)
-        self.sums = self._buffer("sums", self.rows * self.columns * LANES)
-        self.of_rows = self._buffer("of_rows", self.rows * LANES)
-        self.of_keys = self._buffer("of_keys", self.keys * LANES)
-        self.of_values = self._buffer("of_values", self.columns * LANES)
+            self.partial = self.array("partial", tiles.queries, self.across, scope="shared")
+        self.scores = self.array("scores", self.rows, self.keys)
+        self.sums = self.array("sums", self.rows, self.columns, LANES)
+        self.of_rows = self.array("of_rows", self.rows, LANES)
+        self.of_keys = self.array("of_keys", self.keys, LANES)
+        self.of_values = self.array("of_values", self.columns, LANES)
 
-    def module(self) -> tvm.IRModule:
-        """Return a module whose `main` is the kernel."""
+    def function(self) -> tirx.PrimFunc:
+        """Return the kernel."""
         a, tiles = self.attention, self.tiles
-        body = tirx.SeqStmt(
-            [
-                *self._start(),
-                self._fill(self.totals, self.rows, 0.0),
-                self._fill(self.peaks, self.rows, _LEAST),
-                loop(self.tile, tiles.key_tiles, tirx.SeqStmt(self._tile())),
-                *self._normalize(),
-                self._store(),
-            ]
-        )
-        groups_of_one = -(-tiles.rows // tiles.queries)
-        position = unravel(self.group // groups_of_one, list(a.batch.values()))
-        body = substitute(body, dict(zip(a.batch, position, strict=True)))
-        threads = {
-            "blockIdx.x": (self.group, tiles.groups),
-            "threadIdx.y": (self.y, tiles.down),
-            "threadIdx.x": (self.x, tiles.across),
-        }
-        if self.sub_group > 1:
-            # Sub-groups are formed along x first, and on some drivers along no other axis.
-            item, across = tirx.Var("item", self.index_type), tiles.across
-            body = substitute(body, {self.x: item % across, self.y: item // across})
-            threads = {"blockIdx.x": threads["blockIdx.x"], "threadIdx.x": (item, tiles.threads)}
+        position = unravel(self.group // -(-tiles.rows // tiles.queries), list(a.batch.values()))
+        places = dict(zip(a.batch, position, strict=True))
         # Numbers of a row times vectors of columns.
-        return launch(self.func, threads, broadcast_scalars(body), self.buffers)
+        with self.inside(broadcast_scalars), self.inside(lambda body: substitute(body, places)):
+            self._start()
+            self.totals.fill(0.0, "unrolled")
+            self.peaks.fill(_LEAST, "unrolled")
+            with self.loop("tile", tiles.key_tiles) as self.tile:
+                self._add_tile()
+            self._normalize()
+            self._store()
+        return self.launched(self.func)
 
-    def _start(self) -> list[tirx.Stmt]:
+    def _start(self) -> None:
         """Clear the sums, and load the queries."""
-        a = self.attention
-        zeros = [self._zeros(self.sums, at * LANES) for at in range(self.rows * self.columns)]
-        return [*zeros, self._stage(self.queries, a.query, a.row, a.depth, self._first_row, self.tiles.queries)]
+        self.sums.fill(0.0)
+        self._stage_queries(self.queries)
 
-    def _tile(self) -> list[tirx.Stmt]:
+    def _add_tile(self) -> None:
         """Add what a tile of keys contributes."""
-        keys, values = self._stage_keys(), self._stage_values()
+        self._stage_keys(self.staged_keys)
         # Loads of both tiles are waited for together, if there is memory for both.
-        is_early = bool(self.tiles.has_own_values)
-        early, late = ([keys, values], []) if is_early else ([keys], [values])
-        return [*early, self._multiply_keys(), self._score(), self._rescale(), *late, self._multiply_values()]
+        if self.tiles.has_own_values:
+            self._stage_values(self.values)
+        self._multiply_keys()
+        self._score()
+        self._rescale()
+        if not self.tiles.has_own_values:
+            self._stage_values(self.values)
+        self._multiply_values()
 
-    def _stage_keys(self) -> tirx.Stmt:
-        a, tiles = self.attention, self.tiles
-        return self._stage(self.staged, a.key_value, a.key, a.depth, self.tile * tiles.keys, tiles.keys)
+    # Copies
 
-    def _stage_values(self) -> tirx.Stmt:
+    def _stage_queries(self, target: Array) -> None:
+        a = self.attention
+        self._stage(target, a.query, (a.row, a.depth), self._first_row)
+
+    def _stage_keys(self, target: Array) -> None:
+        a = self.attention
+        self._stage(target, a.key_value, (a.key, a.depth), self.tile * self.tiles.keys)
+
+    def _stage_values(self, target: Array) -> None:
         # Their weights are zero, but zero times infinity is not.
-        a, tiles, first = self.attention, self.tiles, self.tile * self.tiles.keys
-        return self._stage(self.values, a.value, a.key, a.column, first, tiles.keys, is_used_beyond=True)
+        a = self.attention
+        self._stage(target, a.value, (a.key, a.column), self.tile * self.tiles.keys, is_used_beyond=True)
+
+    def _stage(
+        self,
+        target: Array,
+        value: tirx.Expr,
+        axes: tuple[tirx.Var, tirx.Var],
+        first: tirx.Expr,
+        *,
+        is_used_beyond: bool = False,
+    ) -> None:
+        """Copy the rows of an operand that `target` holds into local memory, with zeros beyond the ends of a row.
+
+        axes: the axis that counts rows, and the axis along a row.
+        first: the first row.
+        is_used_beyond: whether rows beyond the last one have to be zeros. Copies of the last row take no branch.
+        """
+        (across, along), dtype, (count, _) = axes, str(target.buffer.dtype), target.shape
+        rows, numbers = self.attention.axes[across], self.attention.axes[along]
+        vectors_of_row = self.tiles.column_vectors if along.same_as(self.attention.column) else self.tiles.depth_vectors
+        loads = [load for load in loads_of(value) if load.indices]
+        is_along = not loads or any(load.indices[-1].same_as(along) for load in loads)
+        width = LANES if is_along and numbers % LANES == 0 else 1
+        length = int(vectors_of_row) * LANES // width
+        vectors = Vectors({**self.attention.axes}, along, width)
+        is_short = count * length <= _MOST_UNROLLED * self.threads
+        kind, own = "unrolled" if is_short else "serial", self.y * self.across + self.x
+        with self.spread(count * length, own, self.threads, "step", kind) as number:
+            # Neighbouring work-items read neighbouring numbers.
+            row, at = (number // length, number % length) if is_along else (number % count, number // count)
+            place, _ = target.place(row, at * width + vectors.lane)
+            store, registers = vectors.store(target.buffer, [place], value.astype(dtype))
+            inside, position = [], first + row
+            if rows % count and is_used_beyond:
+                inside.append(position < rows)
+            elif rows % count:
+                position = tirx.min(position, rows - 1)
+            if numbers % (length * width):
+                inside.append(at < numbers // width)
+            with self.when(*inside):
+                self.emit_with((substitute(store, {across: position, along: at, vectors.vector: at}), registers))
+            if inside:
+                with self.otherwise(), self.lanes(width) as lane:
+                    target[row, at * width + lane] = 0.0
 
     # Places
 
@@ -216,255 +254,141 @@ class AttentionKernel(KernelWriter):
         """Return the row to read masks at. Rows beyond the end read those of the last one."""
         index = self._first_row + self._row(number)
         is_whole = self.tiles.rows % self.tiles.queries == 0
-        return index if is_whole else tirx.min(index, tirx.const(self.tiles.rows - 1, self.index_type))
+        return index if is_whole else tirx.min(index, self.constant(self.tiles.rows - 1))
 
     def _key(self, number: int) -> tirx.Expr:
         """Return the key, within the tile, of a work-item's `number`-th key."""
-        return self.x + number * self.tiles.across
+        return self.x + number * self.across
 
     def _column(self, number: int) -> tirx.Expr:
         """Return the vector of columns that is a work-item's `number`-th one."""
-        return self.x + number * self.tiles.across
+        return self.x + number * self.across
 
-    def _score_at(self, row: int, key: int) -> int:
+    def _score_at(self, row: int, key: int) -> tuple[int, ...]:
         """Return the register of a work-item's score."""
-        return row * self.keys + key
+        return row, key
 
-    # Statements
+    def _sum_at(self, row: int, column: int) -> tuple[int, ...]:
+        """Return the registers of a vector of columns."""
+        return row, column
 
-    def _fill(self, buffer: tirx.Buffer, size: int, value: float) -> tirx.Stmt:
-        return loop(self.lane, size, self._put(buffer, self.lane, tirx.const(value, _KIND)), "unrolled")
+    # A tile
 
-    def _zeros(self, buffer: tirx.Buffer, first: int) -> tirx.Stmt:
-        return self._in_lanes(lambda lane: self._put(buffer, first + lane, tirx.const(0.0, _KIND)))
-
-    def _vector(self, target: tirx.Buffer, at: int, source: tirx.Buffer, first: tirx.Expr) -> tirx.Stmt:
-        """Load a vector of local memory into registers."""
-        return self._in_lanes(lambda lane: self._put(target, at + lane, self._at(source, first + lane)))
-
-    def _each(self, count: int, stmt: Callable[[tirx.Expr], tirx.Stmt], extent: int) -> tirx.Stmt:
-        """Run a statement for each of `extent` numbers, spread over the work group in `count` steps."""
-        step, threads = tirx.Var("step", self.index_type), self.tiles.threads
-        number = step * threads + self.y * self.tiles.across + self.x
-        body = guarded(number < extent if count * threads > extent else None, stmt(number))
-        return loop(step, count, body, "unrolled" if count <= _MOST_UNROLLED else "serial")
-
-    def _stage(
-        self,
-        target: tirx.Buffer,
-        value: tirx.Expr,
-        across: tirx.Var,
-        along: tirx.Var,
-        first: tirx.Expr,
-        count: int,
-        *,
-        is_used_beyond: bool = False,
-        begin: int = 0,
-    ) -> tirx.Stmt:
-        """Copy `count` rows of an operand into local memory, with zeros beyond the ends of a row.
-
-        across, along: the axis that counts rows, and the axis along a row.
-        first: the first row.
-        begin: number of local memory where the first row begins.
-        is_used_beyond: whether rows beyond the last one have to be zeros. Copies of the last row take no branch.
-        """
-        axes, tiles, dtype = self.attention.axes, self.tiles, str(target.dtype)
-        is_value = along.same_as(self.attention.column)
-        pitch, vectors_of_row = (
-            (tiles.value_pitch, tiles.column_vectors) if is_value else (tiles.key_pitch, tiles.depth_vectors)
-        )
-        loads = [load for load in loads_of(value) if load.indices]
-        is_along = not loads or any(load.indices[-1].same_as(along) for load in loads)
-        width = LANES if is_along and axes[along] % LANES == 0 else 1
-        length = vectors_of_row * LANES // width
-        vectors = Vectors({**axes}, along, width)
-
-        def copy(number: tirx.Expr) -> tirx.Stmt:
-            # Neighbouring work-items read neighbouring numbers.
-            row, at = (number // length, number % length) if is_along else (number % count, number // count)
-            place = row * pitch + at * width + vectors.lane + begin
-            store, registers = vectors.store(target, [place], value.astype(dtype))
-            self.buffers += registers
-            inside, position = [], first + row
-            if axes[across] % count and is_used_beyond:
-                inside.append(position < axes[across])
-            elif axes[across] % count:
-                position = tirx.min(position, axes[across] - 1)
-            if axes[along] % (length * width):
-                inside.append(at < axes[along] // width)
-            store = substitute(store, {across: position, along: at, vectors.vector: at})
-            if not inside:
-                return store
-            zero = self._put(target, place, tirx.const(0.0, dtype))
-            zeros = loop(vectors.lane, width, zero, "vectorized")
-            return tirx.IfThenElse(functools.reduce(tirx.And, inside), store, zeros)
-
-        numbers = count * length
-        return self._each(-(-numbers // tiles.threads), copy, numbers)
-
-    def _multiply_keys(self) -> tirx.Stmt:
+    def _multiply_keys(self) -> None:
         """Compute the products of a work-item's rows with its keys."""
-        pitch, step = self.tiles.key_pitch, self.step
-        steps: list[tirx.Stmt] = [
-            self._vector(self.of_rows, row * LANES, self.queries, self._row(row) * pitch + step * LANES)
-            for row in range(self.rows)
-        ]
-        steps += [
-            self._vector(self.of_keys, key * LANES, self.staged, self._key(key) * pitch + step * LANES)
-            for key in range(self.keys)
-        ]
-        for lane in range(LANES):
-            for row in range(self.rows):
-                for key in range(self.keys):
-                    at = row * self.keys + key
-                    product = self._at(self.of_rows, row * LANES + lane) * self._at(self.of_keys, key * LANES + lane)
-                    steps.append(self._put(self.scores, at, self._at(self.scores, at) + product))
-        zeros = self._fill(self.scores, self.rows * self.keys, 0.0)
-        return tirx.SeqStmt([zeros, loop(step, self.tiles.depth_vectors, tirx.SeqStmt(steps))])
+        self.scores.flat().fill(0.0, "unrolled")
+        with self.loop("step", self.tiles.depth_vectors) as step:
+            for row, lane in self.lanes_of(self.of_rows):
+                self.of_rows[row, lane] = self.queries[self._row(row), step * LANES + lane]
+            for key, lane in self.lanes_of(self.of_keys):
+                self.of_keys[key, lane] = self.staged_keys[self._key(key), step * LANES + lane]
+            for lane, row, key in itertools.product(range(LANES), range(self.rows), range(self.keys)):
+                self.scores[row, key] += self.of_rows[row, lane] * self.of_keys[key, lane]
 
-    def _score(self) -> tirx.Stmt:
+    def _score(self) -> None:
         """Scale and mask the products, and store each row's maximum over the work-item's keys."""
-        a, tiles, steps = self.attention, self.tiles, list[tirx.Stmt]()
+        a, tiles = self.attention, self.tiles
         for row in range(self.rows):
-            index = self._row_of_input(row)
-            for key in range(self.keys):
-                at, column = self._score_at(row, key), self.tile * tiles.keys + self._key(key)
-                score = with_score(a, self._at(self.scores, at)).astype(_KIND)
-                score = substitute(score, {a.row: index, a.key: column})
+            places = [self._score_at(row, key) for key in range(self.keys)]
+            for key, at in enumerate(places):
+                column = self.tile * tiles.keys + self._key(key)
+                score = with_score(a, self.scores[at]).astype(_KIND)
+                score = substitute(score, {a.row: self._row_of_input(row), a.key: column})
                 if tiles.keys_of_all % tiles.keys:
-                    beyond = tirx.const(-math.inf, _KIND)
-                    score = tirx.if_then_else(column < tiles.keys_of_all, score, beyond)
-                steps.append(self._put(self.scores, at, score))
-            scores = [self._at(self.scores, self._score_at(row, key)) for key in range(self.keys)]
-            peak = functools.reduce(tirx.max, scores)
+                    score = tirx.if_then_else(column < tiles.keys_of_all, score, tirx.const(-math.inf, _KIND))
+                self.scores[at] = score
             # The exponentials of NaN are NaN, whatever the maximum.
-            steps.append(ignore_nan(self._put_partial(row, peak)))
-        return _together(steps)
+            with self.inside(ignore_nan):
+                self._put_partial(row, functools.reduce(tirx.max, [self.scores[at] for at in places]))
 
-    def _put_partial(self, row: int, value: tirx.Expr) -> tirx.Stmt:
+    def _put_partial(self, row: int, value: tirx.Expr) -> None:
         """Store a work-item's part of a number of a row, for `_over_work_items`."""
-        if not self.tiles.has_partial:
-            return self._put(self.scales, row, value)
-        return self._put(self.partial, self._row(row) * self.tiles.across + self.x, value)
+        if self.tiles.has_partial:
+            self.partial[self._row(row), self.x] = value
+        else:
+            self.scales[row] = value
 
-    def _over_work_items(
-        self, target: tirx.Buffer, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-    ) -> tirx.Stmt:
+    def _over_work_items(self, target: Array, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]) -> None:
         """Combine `target[row]` with the parts of the work-items of the row."""
         if not self.tiles.has_partial:
-            return self._over_sub_group(target, row, combine)
-        across, steps = self.tiles.across, list[tirx.Stmt]()
-        for first in range(0, across, LANES):
-            steps.append(self._vector(self.of_rows, 0, self.partial, self._row(row) * across + first))
-            for lane in range(LANES):
-                steps.append(self._put(target, row, combine(self._at(target, row), self._at(self.of_rows, lane))))
-        return _together(steps)
-
-    def _over_sub_group(
-        self, target: tirx.Buffer, row: int, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-    ) -> tirx.Stmt:
-        """Do so with shuffles, each a statement: passes duplicate operands, and all work-items must reach a shuffle."""
-        part, received, steps = self._at(self.scales, row), self._at(self.received, 0), list[tirx.Stmt]()
-        distance = self.tiles.sharing // 2
-        while distance:
-            steps.append(self._put(self.received, 0, self._shuffled(part, distance)))
-            steps.append(self._put(self.scales, row, combine(part, received)))
-            distance //= 2
-        return _together([*steps, self._put(target, row, combine(self._at(target, row), part))])
+            distances = [1 << power for power in reversed(range(int(self.tiles.sharing).bit_length() - 1))]
+            self.exchange(self.scales, [row], distances, combine, self._shuffled)
+            target[row] = combine(target[row], self.scales[row])
+            return
+        for first in range(0, self.across, LANES):
+            with self.lanes() as lane:
+                self.of_rows[0, lane] = self.partial[self._row(row), first + lane]
+            for number in range(LANES):
+                target[row] = combine(target[row], self.of_rows[0, number])
 
     def _shuffled(self, value: tirx.Expr, distance: int) -> tirx.Expr:
         """Return the value of the work-item at (own number xor `distance`)."""
         return sub_group_shuffle_xor(value, distance, self.sub_group)
 
-    def _rescale(self) -> tirx.Stmt:
+    def _rescale(self) -> None:
         """Move each row to its new maximum: rescale its sums, and store the exponentials of the tile."""
-        steps: list[tirx.Stmt] = []
         for row in range(self.rows):
-            peak, total = self._at(self.peaks, row), self._at(self.totals, row)
-            steps.append(self._put(self.before, row, peak))
-            steps.append(ignore_nan(self._over_work_items(self.peaks, row, tirx.max)))
-            steps.append(self._put(self.scales, row, self._exp(self._at(self.before, row) - peak)))
-            scale = self._at(self.scales, row)
-            steps.append(self._put(self.totals, row, total * scale))
+            self.before[row] = self.peaks[row]
+            with self.inside(ignore_nan):
+                self._over_work_items(self.peaks, row, tirx.max)
+            self.scales[row] = self._exp(self.before[row] - self.peaks[row])
+            self.totals[row] *= self.scales[row]
             for key in range(self.keys):
                 at = self._score_at(row, key)
-                weight = self._at(self.scores, at)
-                steps.append(self._put(self.scores, at, self._exp(weight - peak)))
-                steps += self._keep_weight(row, key, weight)
-                steps.append(self._put(self.totals, row, total + weight))
-            steps += [self._scaled(row, column, scale) for column in range(self.columns)]
-        return _together(steps)
+                self.scores[at] = self._exp(self.scores[at] - self.peaks[row])
+                self._keep_weight(row, key)
+                self.totals[row] += self.scores[at]
+            self._scale_sums(row)
 
     def _exp(self, power: tirx.Expr) -> tirx.Expr:
         return tirx.exp(power)
 
-    def _keep_weight(self, row: int, key: int, weight: tirx.Expr) -> list[tirx.Stmt]:
+    def _keep_weight(self, row: int, key: int) -> None:
         """Store a weight where the product with the values reads it."""
-        return [self._put(self.weights, self._row(row) * self.tiles.weight_pitch + self._key(key), weight)]
+        self.weights[self._row(row), self._key(key)] = self.scores[row, key]
 
-    def _scaled(self, row: int, column: int, factor: tirx.Expr) -> tirx.Stmt:
-        first = (row * self.columns + column) * LANES
-        return self._in_lanes(
-            lambda lane: self._put(self.sums, first + lane, self._at(self.sums, first + lane) * factor)
-        )
+    def _scale_sums(self, row: int) -> None:
+        for column in range(self.columns):
+            with self.lanes() as lane:
+                self.sums[row, column, lane] *= self.scales[row]
 
-    def _multiply_values(self) -> tirx.Stmt:
+    def _multiply_values(self) -> None:
         """Add the products of the tile's weights and values to the sums."""
-        tiles, step = self.tiles, self.step
-        width = LANES if tiles.keys % LANES == 0 else 1
-        steps: list[tirx.Stmt] = []
-        for row in range(self.rows):
-            first = self._row(row) * tiles.weight_pitch + step * width
-            if width == LANES:
-                steps.append(self._vector(self.of_rows, row * LANES, self.weights, first))
-            else:
-                steps.append(self._put(self.of_rows, row * LANES, self._at(self.weights, first)))
-        for lane in range(width):
-            steps += [
-                self._vector(
-                    self.of_values,
-                    column * LANES,
-                    self.values,
-                    (step * width + lane) * tiles.value_pitch + self._staged_column(column) * LANES,
-                )
-                for column in range(self.columns)
-            ]
-            steps += [
-                self._added(row, column, self._at(self.of_rows, row * LANES + lane))
-                for row in range(self.rows)
-                for column in range(self.columns)
-            ]
-        return loop(step, tiles.keys // width, tirx.SeqStmt(steps))
+        width = LANES if self.tiles.keys % LANES == 0 else 1
+        with self.loop("step", self.tiles.keys // width) as step:
+            for row in range(self.rows):
+                with self.lanes(width) as lane:
+                    self.of_rows[row, lane] = self.weights[self._row(row), step * width + lane]
+            for key in range(width):
+                for column, lane in self.lanes_of(self.of_values):
+                    first = self._staged_column(column) * LANES
+                    self.of_values[column, lane] = self.values[step * width + key, first + lane]
+                for row, column, lane in self.lanes_of(self.sums):
+                    self.sums[row, column, lane] += self.of_rows[row, key] * self.of_values[column, lane]
 
     def _staged_column(self, number: int) -> tirx.Expr:
         """Return the vector of columns to read. Work-items beyond the end read the last one."""
-        last = self.tiles.column_vectors - 1
-        is_beyond = (number + 1) * self.tiles.across > last + 1
-        return tirx.min(self._column(number), tirx.const(last, self.index_type)) if is_beyond else self._column(number)
+        last = int(self.tiles.column_vectors) - 1
+        is_beyond = (number + 1) * self.across > last + 1
+        return tirx.min(self._column(number), self.constant(last)) if is_beyond else self._column(number)
 
-    def _added(self, row: int, column: int, weight: tirx.Expr) -> tirx.Stmt:
-        first = (row * self.columns + column) * LANES
+    # Results
 
-        def add(lane: tirx.Var) -> tirx.Stmt:
-            product = weight * self._at(self.of_values, column * LANES + lane)
-            return self._put(self.sums, first + lane, self._at(self.sums, first + lane) + product)
-
-        return self._in_lanes(add)
-
-    def _normalize(self) -> list[tirx.Stmt]:
+    def _normalize(self) -> None:
         """Divide the sums by the total of their row."""
-        steps = [self._put_partial(row, self._at(self.totals, row)) for row in range(self.rows)]
-        zero, one = (tirx.const(value, _KIND) for value in (0.0, 1.0))
         for row in range(self.rows):
-            steps.append(self._put(self.totals, row, zero))
-            steps.append(self._over_work_items(self.totals, row, tirx.Add))
-            steps.append(self._put(self.scales, row, one / self._at(self.totals, row)))
-            divide = [self._scaled(row, column, self._at(self.scales, row)) for column in range(self.columns)]
+            self._put_partial(row, self.totals[row])
+        for row in range(self.rows):
+            self.totals[row] = 0.0
+            self._over_work_items(self.totals, row, tirx.Add)
+            self.scales[row] = tirx.const(1.0, _KIND) / self.totals[row]
             if self.attention.fill is None:
-                steps += divide
-            else:
-                steps.append(tirx.IfThenElse(self._is_filled(row), self._filled(row), _together(divide)))
-        return steps
+                self._scale_sums(row)
+                continue
+            with self.when(self._is_filled(row)):
+                self._fill_row(row, self.attention.fill.astype(_KIND))
+            with self.otherwise():
+                self._scale_sums(row)
 
     def _is_filled(self, row: int) -> tirx.Expr:
         """Return whether a row's weights are replaced."""
@@ -472,57 +396,50 @@ class AttentionKernel(KernelWriter):
         if a.is_filled is not None:
             return substitute(a.is_filled, {a.row: self._row_of_input(row)})
         # The total of a row with NaN is NaN, and that of a row without a valid key is 0.
-        return tirx.Not(self._at(self.totals, row) > tirx.const(0.0, _KIND))
+        return tirx.Not(self.totals[row] > tirx.const(0.0, _KIND))
 
-    def _filled(self, row: int) -> tirx.Stmt:
+    def _fill_row(self, row: int, fill: tirx.Expr) -> None:
         """Give every key of a row the weight `fill`."""
-        a, key = self.attention, tirx.Var("key", self.index_type)
-        assert a.fill is not None, "only then rows are filled"
-        fill, steps = a.fill.astype(_KIND), list[tirx.Stmt]()
-        scalars, last = self._buffer("filled", LANES), tirx.const(a.axes[a.column] - 1, self.index_type)
+        filled = self.array("filled", LANES)
         for column in range(self.columns):
-            added = []
-            for lane in range(LANES):
-                index = tirx.min(self._column(column) * LANES + lane, last)
-                value = substitute(a.value, {a.key: key, a.column: index}).astype(_KIND)
-                added.append(self._put(scalars, lane, self._at(scalars, lane) + fill * value))
-            first = (row * self.columns + column) * LANES
-            steps += [
-                self._fill(scalars, LANES, 0.0),
-                loop(key, self.tiles.keys_of_all, _together(added)),
-                self._vector(self.sums, first, scalars, tirx.const(0, self.index_type)),
-            ]
-        return _together(steps)
+            filled.fill(0.0, "unrolled")
+            with self.loop("key", self.tiles.keys_of_all) as key:
+                for lane in range(LANES):
+                    filled[lane] += fill * self._value_at(key, column, lane)
+            with self.lanes() as lane:
+                self.sums[row, column, lane] = filled[lane]
 
-    def _store(self) -> tirx.Stmt:
+    def _value_at(self, key: tirx.Expr, column: int, lane: int) -> tirx.Expr:
+        """Return a number of the values. Columns beyond the end read the last one."""
+        a = self.attention
+        index = tirx.min(self._column(column) * self.of_column + lane, self.constant(a.axes[a.column] - 1))
+        return substitute(a.value, {a.key: key, a.column: index}).astype(_KIND)
+
+    def _may_be_beyond(self, column: int) -> bool:
+        """Return whether the output may end before a vector of columns does."""
+        is_whole = self.attention.axes[self.attention.column] % LANES == 0
+        return (column + 1) * self.across > self.tiles.column_vectors or not is_whole
+
+    def _store(self) -> None:
         """Store the results of rows and columns that the output has."""
         a, tiles = self.attention, self.tiles
-        width = LANES if a.axes[a.column] % LANES == 0 else 1
-        parts = LANES // width
-        vectors, steps = Vectors(a.axes, a.column, width), list[tirx.Stmt]()
-        for row in range(self.rows):
-            index = self._first_row + self._row(row)
+        width = self.of_column if a.axes[a.column] % self.of_column == 0 else 1
+        parts, vectors, last = self.of_column // width, Vectors(a.axes, a.column, width), a.axes[a.column] // width
+        for row, column, part in itertools.product(range(self.rows), range(self.columns), range(parts)):
+            index, vector = self._first_row + self._row(row), self._column(column) * parts + part
+            total = self.sums[(*self._sum_at(row, column), vectors.lane + part)]
+            store, registers = self._result(vectors, total.astype(str(a.result.dtype)))
+            store = substitute(store, {vectors.vector: vector, a.column: vector, a.row: index})
             is_row = index < tiles.rows if tiles.rows % tiles.queries else None
-            for column in range(self.columns):
-                is_beyond = (column + 1) * tiles.across > tiles.column_vectors or width == 1
-                for part in range(parts):
-                    vector = self._column(column) * parts + part
-                    store = self._result(vectors, (row * self.columns + column) * LANES + part)
-                    store = substitute(store, {vectors.vector: vector, a.column: vector, a.row: index})
-                    is_column = vector < a.axes[a.column] // width if is_beyond else None
-                    steps.append(guarded(is_row, guarded(is_column, store)))
-        return _together(steps)
+            with self.when(is_row), self.when(vector < last if self._may_be_beyond(column) else None):
+                self.emit_with((store, registers))
 
-    def _result(self, vectors: Vectors, at: int) -> tirx.Stmt:
-        """Store a vector of the output, computed from the sums at `at`."""
+    def _result(self, vectors: Vectors, total: tirx.Expr) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Return the store of a vector of the output that is computed from sums, and its registers."""
         a = self.attention
-        total = self._at(self.sums, at + vectors.lane).astype(str(a.result.dtype))
 
         def load(_: TensorLoad) -> tirx.Expr:
             return total
 
         value = replace_loads(a.output.value, a.result, load)
-        indices = [vectors.value_of(index) for index in a.output.indices]
-        store, registers = vectors.store(a.output.buffer, indices, value)
-        self.buffers += registers
-        return store
+        return vectors.store(a.output.buffer, [vectors.value_of(index) for index in a.output.indices], value)

@@ -246,7 +246,7 @@ class AttentionTemplate(Template):
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         is_mma = config.get("tensor_cores", NO_TENSOR_CORES) == MMA
         writer = TensorCoreAttentionKernel if is_mma else AttentionKernel
-        kernel = writer(self._simplified, self.attention, config).module()["main"]
+        kernel = writer(self._simplified, self.attention, config).function()
         return tvm.IRModule({"main": with_functions(kernel, config)})
 
 
