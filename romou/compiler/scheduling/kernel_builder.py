@@ -67,7 +67,7 @@ class Array:
         """Return the same memory with one axis."""
         return self.viewed(math.prod(self.shape))
 
-    def fill(self, value: float, kind: str = "vectorized") -> None:
+    def fill(self, value: float | tirx.Expr, kind: str = "vectorized") -> None:
         """Set all elements, in a loop of this kind along the last axis."""
         for index in self._builder.lanes_of(self, kind):
             self[index] = value
@@ -135,11 +135,19 @@ class KernelBuilder:
         self.emit(call_on_device(function, *arguments))
 
     @contextlib.contextmanager
+    def captured(self) -> Iterator[list[tirx.Stmt]]:
+        """Append the block's statements to a list, as one, instead of emitting them."""
+        self._open.append([])
+        block: list[tirx.Stmt] = []
+        yield block
+        block.append(_sequence(self._open.pop()))
+
+    @contextlib.contextmanager
     def inside(self, wrap: Callable[[tirx.Stmt], tirx.Stmt]) -> Iterator[None]:
         """Emit `wrap` of the block's statements."""
-        self._open.append([])
-        yield
-        self.emit(wrap(_sequence(self._open.pop())))
+        with self.captured() as block:
+            yield
+        self.emit(wrap(*block))
 
     @contextlib.contextmanager
     def loop(self, name: str, extent: int, kind: str = "serial") -> Iterator[tirx.Expr]:

@@ -13,7 +13,7 @@ void main() {
   int blockIdx_x = int(gl_WorkGroupID.x);
   int group_x = blockIdx_x;
   float x0_red_share;
-  float other_share;
+  float received;
   int threadIdx_x = item % 8;
   int local_x = threadIdx_x;
   x0_red_share = -uintBitsToFloat(0x7F800000u);
@@ -29,11 +29,11 @@ void main() {
   }
   x0_red_share = x0_red_share;
   float value = x0_red_share;
-  other_share = sub_group_shuffle_xor_of_8(value, 2);
-  x0_red_share = max_with_nan(value, other_share);
+  received = sub_group_shuffle_xor_of_8(value, 2);
+  x0_red_share = max_with_nan(value, received);
   float value_1 = x0_red_share;
-  other_share = sub_group_shuffle_xor_of_8(value_1, 1);
-  x0_red_share = max_with_nan(value_1, other_share);
+  received = sub_group_shuffle_xor_of_8(value_1, 1);
+  x0_red_share = max_with_nan(value_1, received);
   if (inside) {
     x0_red[group_x * 2 + at] = x0_red_share;
   }

@@ -323,7 +323,7 @@ class RowReduction(StreamingTemplate):
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         has_reductions = limits.sub_groups is None or limits.sub_groups.has_reductions
         kernel = RowKernel(self.simplified, self._rows, config, has_reductions=has_reductions)
-        return tvm.IRModule({"main": with_functions(kernel.module()["main"], config)})
+        return tvm.IRModule({"main": with_functions(kernel.function(), config)})
 
 
 class RowReductionFamily(Family):

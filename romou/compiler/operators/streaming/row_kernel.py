@@ -6,13 +6,13 @@ last pass:      stores an element for each element of the row, or the row's resu
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
@@ -20,8 +20,8 @@ from tvm_ffi.structural import structural_equal, structural_mutate
 from romou.base.space import Config
 from romou.compiler.operators.streaming.rows import Pass, Rows, replaced
 from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads, substitute
-from romou.compiler.scheduling.kernel_writer import KernelWriter
-from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
+from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder
+from romou.compiler.scheduling.statements import register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import LANES, OWN_MEMORY, ignore_nan, is_image
@@ -72,89 +72,85 @@ def sums_of(share: int) -> tuple[int, int]:
     return -(-share // size), size
 
 
-class RowKernel(KernelWriter):
-    """The writer of one config's kernel, pass by pass.
+class RowKernel(KernelBuilder):
+    """The kernel of one config, pass by pass.
 
     has_reductions: whether sub-groups have reduction functions. If not, their work-items exchange values in pairs.
     """
 
     def __init__(self, func: tirx.PrimFunc, rows: Rows, config: Config, *, has_reductions: bool = True) -> None:
+        super().__init__(rows.axis.ty)
         self.func, self.rows, self.config, self.has_reductions = func, rows, config, has_reductions
-        self.width, self.threads = config["vector_width"], config["threads"]
+        self.width, self.threads, self.rows_of_group = (int(config[n]) for n in ("vector_width", "threads", "rows"))
         self.sub_group = int(config.get("sub_group", 1))
         self.parts = int(parts_left(self.threads, self.sub_group))
         self.count, self.elements = rows.count(self.width)
-        self.share = -(-self.elements // self.threads)
+        self.iterations = -(-self.elements // self.threads)
         self.is_across = rows.is_across
         self.vectors = Vectors(rows.axes, rows.axis, self.width)
-        dtype = rows.axis.ty
-        self.group, self.row, self.thread, self.iteration = (
-            tirx.Var(name, dtype) for name in ("group", "row", "thread", "turn")
+        self.group = self.axis("blockIdx.x", "group", -(-self.count // self.rows_of_group))
+        self.thread, self.row = self.work_items(
+            "row", self.threads, self.rows_of_group, has_sub_groups=self.sub_group > 1
         )
-        super().__init__()
+        # The iteration over a work-item's share, in blocks of `_each`.
+        self.iteration = tirx.Var("turn", self.index_type)
         # Lanes of a result: one for each row in a vector across rows.
-        self.lanes = self.width if self.is_across else 1
-        self.results: dict[tirx.Buffer, tirx.Buffer] = {}
+        self.lanes_of_result = self.width if self.is_across else 1
+        self.results: dict[tirx.Buffer, Array] = {}
         # The part of a row that is kept: its elements, or the values that a pass computed from them.
-        self.kept: tirx.Buffer | None = None
+        self.kept: Array | None = None
         self.kept_term: tirx.Expr | None = None
         # Expressions computed once for a row, with their registers, and their statements before they are placed.
-        self.of_row: list[tuple[tirx.Expr, tirx.Buffer]] = []
+        self.of_row: list[tuple[tirx.Expr, Array]] = []
         self.pending: list[tirx.Stmt] = []
 
-    def module(self) -> tvm.IRModule:
-        """Return a module whose `main` is the kernel."""
-        steps = [self._keep()] if self.config["keep"] != "memory" else []
-        sizes = {"partial": self.parts} if self.parts > 1 else {}
-        if self.config.get("combine") == TREE:
-            sizes["second"] = int(second_partials(self.threads))
-        partials = {
-            kind: [
-                self._buffer(name, self.config["rows"] * size * self.lanes, kind, "shared")
-                for name, size in sizes.items()
-            ]
-            for kind in dict.fromkeys(self.rows.kinds)
-        }
-        for row_pass in self.rows.passes:
-            if row_pass.reduction is not None:
-                steps += self._reduced(row_pass, partials[register_type(str(row_pass.reduction.buffer.dtype))])
-            else:
-                steps.append(self._store(row_pass, row_pass.value))
-        last = self.rows.passes[-1]
-        if last.reduction is not None:
-            steps.append(self._store(last, self._result(last.reduction.buffer)))
-        position = self.group * self.config["rows"] + self.row
-        groups = -(-self.count // self.config["rows"])
-        index = (
-            tirx.min(position, tirx.const(self.count - 1, position.ty))
-            if self.count % self.config["rows"]
-            else position
-        )
+    def function(self) -> tirx.PrimFunc:
+        """Return the kernel."""
+        position = self.group * self.rows_of_group + self.row
+        is_whole = self.count % self.rows_of_group == 0
+        index = position if is_whole else tirx.min(position, self.constant(self.count - 1))
         outer = list(self.rows.outer.values())
         if self.is_across:
             outer[-1] //= self.width
         values = dict(zip(self.rows.outer, unravel(index, outer), strict=True))
         if self.is_across:
             values[self.vectors.vector] = values.pop(self.rows.axis)
-        body = substitute(tirx.SeqStmt(steps), values)
-        if self.sub_group > 1:
-            # Sub-groups are formed along x first, and on some drivers along no other axis.
-            item = tirx.Var("item", self.thread.ty)
-            body = substitute(body, {self.thread: item % self.threads, self.row: item // self.threads})
-            in_row = {"blockIdx.x": (self.group, groups), "threadIdx.x": (item, self.threads * self.config["rows"])}
-            return launch(self.func, in_row, body, self.buffers)
-        threads = {
-            "blockIdx.x": (self.group, groups),
-            "threadIdx.y": (self.row, self.config["rows"]),
-            "threadIdx.x": (self.thread, self.threads),
+        with self.inside(lambda body: substitute(body, values)):
+            self._passes(position)
+        return self.launched(self.func)
+
+    def _passes(self, position: tirx.Expr) -> None:
+        """Write all passes. position: the row's number."""
+        if self.config["keep"] != "memory":
+            self._keep()
+        sizes = {"partial": self.parts} if self.parts > 1 else {}
+        if self.config.get("combine") == TREE:
+            sizes["second"] = int(second_partials(self.threads))
+        partials = {
+            kind: [
+                self.array(name, self.rows_of_group, size * self.lanes_of_result, dtype=kind, scope="shared")
+                for name, size in sizes.items()
+            ]
+            for kind in dict.fromkeys(self.rows.kinds)
         }
-        return launch(self.func, threads, body, self.buffers)
+        for row_pass in self.rows.passes:
+            if row_pass.reduction is not None:
+                self._reduce(row_pass, partials[register_type(str(row_pass.reduction.buffer.dtype))])
+            else:
+                self._store(row_pass, row_pass.value, position)
+        last = self.rows.passes[-1]
+        if last.reduction is not None:
+            self._store(last, self._result(last.reduction.buffer), position)
 
-    def _each(self, body: tirx.Stmt, sums: tirx.Buffer | None = None) -> tirx.Stmt:
-        """Run `body` for each vector of the work-item's share of a row.
+    @contextlib.contextmanager
+    def _each(self, sums: Array | None = None) -> Iterator[None]:
+        """Run the block for each vector of the work-item's share of a row.
 
-        sums: the accumulator of `body`. A long share is accumulated in several sums.
+        sums: the accumulator of the block. A long share is accumulated in several sums.
         """
+        with self.captured() as block:
+            yield
+        (body,) = block
         element = self.iteration * self.threads + self.thread
         inner = list(self.rows.inner.values())
         if not self.is_across:
@@ -162,55 +158,65 @@ class RowKernel(KernelWriter):
         values = dict(zip(self.rows.inner, unravel(element, inner), strict=True))
         if not self.is_across:
             values[self.vectors.vector] = values.pop(self.rows.axis)
-        count, size = (1, self.share) if sums is None else sums_of(self.share)
+        body = substitute(body, values)
+        count, size = (1, self.iterations) if sums is None else sums_of(self.iterations)
         is_whole = self.elements == self.threads * count * size
-        whole = substitute(body, values)
-        body = guarded(None if is_whole else element < self.elements, whole)
-        if sums is None or count == 1:
-            is_unrolled = self.share <= MOST_UNROLLED or self.config["keep"] == "registers"
-            if is_whole or is_unrolled:
-                return loop(self.iteration, self.share, body, "unrolled" if is_unrolled else "serial")
+
+        def run(iteration: tirx.Expr, *, is_inside: bool = is_whole) -> None:
+            with self.when(None if is_inside else iteration * self.threads + self.thread < self.elements):
+                self.emit(substitute(body, {self.iteration: iteration}))
+
+        is_unrolled = self.iterations <= MOST_UNROLLED or self.config["keep"] == "registers"
+        if sums is not None and count > 1:
+            total = self.array(f"{sums.buffer.name}_total", self.width, dtype=str(sums.buffer.dtype))
+            total.fill(0)
+            with self.loop("one", count) as chunk:
+                sums.fill(0)
+                with self.loop("inside", size) as inside:
+                    run(chunk * size + inside)
+                for lane in self.lanes_of(total):
+                    total[lane] += sums[lane]
+            for lane in self.lanes_of(sums):
+                sums[lane] = total[lane]
+        elif is_whole or is_unrolled:
+            with self.loop("turn", self.iterations, "unrolled" if is_unrolled else "serial") as iteration:
+                run(iteration)
+        else:
             # Only the last iteration is guarded.
-            iteration = tirx.Var("full", self.iteration.ty)
-            full = loop(iteration, self.share - 1, substitute(whole, {self.iteration: iteration}))
-            return tirx.SeqStmt([full, substitute(body, {self.iteration: tirx.const(self.share - 1, "int32")})])
-        total, lane = self._buffer(f"{sums.name}_total", self.width, str(sums.dtype)), self.vectors.lane
-        so_far, added = (tirx.BufferLoad(buffer, [lane]) for buffer in (total, sums))
-        zero = tirx.const(0, str(sums.dtype))
+            with self.loop("full", self.iterations - 1) as iteration:
+                run(iteration, is_inside=True)
+            run(self.constant(self.iterations - 1))
 
-        def in_lanes(buffer: tirx.Buffer, value: tirx.Expr) -> tirx.Stmt:
-            return loop(lane, self.width, tirx.BufferStore(buffer, value, [lane]), "vectorized")
+    # Values
 
-        chunk, inside = (tirx.Var(name, self.iteration.ty) for name in ("one", "inside"))
-        short = loop(inside, size, substitute(body, {self.iteration: chunk * size + inside}))
-        steps = [in_lanes(sums, zero), short, in_lanes(total, so_far + added)]
-        return tirx.SeqStmt([in_lanes(total, zero), loop(chunk, count, tirx.SeqStmt(steps)), in_lanes(sums, so_far)])
-
-    def _keep(self) -> tirx.Stmt:
+    def _keep(self) -> None:
         """Read the work-item's share of the row."""
         load = self.rows.shared_load
         assert load is not None, "the knob `keep` says so only where there is one"
-        is_local = self.config["keep"] == "local"
-        size = self.config["rows"] * self.elements * self.width if is_local else self.share * self.width
         kind = register_type(str(load.source.dtype))
-        self.kept = self._buffer("kept", size, kind, OWN_MEMORY if is_local else "local")
-        store, tiles = self.vectors.store(self.kept, [self._kept_index()], load.astype(kind))
-        self.buffers += tiles
-        return self._each(store)
-
-    def _kept_index(self) -> tirx.Expr:
-        element = self.iteration
         if self.config["keep"] == "local":
-            element = self.row * self.elements + self.iteration * self.threads + self.thread
-        return element * self.width + self.vectors.lane
+            shape = (self.rows_of_group, self.elements, self.width)
+            self.kept = self.array("kept", *shape, dtype=kind, scope=OWN_MEMORY)
+        else:
+            self.kept = self.array("kept", self.iterations, self.width, dtype=kind)
+        with self._each():
+            self._put_kept(self.kept, load)
+
+    def _put_kept(self, kept: Array, value: tirx.Expr) -> None:
+        place, _ = kept.place(*self._kept_index())
+        self.emit_with(self.vectors.store(kept.buffer, [place], value.astype(str(kept.buffer.dtype))))
+
+    def _kept_index(self) -> tuple[tirx.Expr, ...]:
+        if self.config["keep"] == "local":
+            return self.row, self.iteration * self.threads + self.thread, self.vectors.lane
+        return self.iteration, self.vectors.lane
 
     def _value(self, value: tirx.Expr) -> tirx.Expr:
         """Replace loads of kept values and of reductions in an expression over the axes."""
         kept, load = self.kept, self.rows.shared_load
         if kept is not None and load is not None:
             replaced_term: tirx.Expr = load if self.kept_term is None else self.kept_term
-            element = tirx.BufferLoad(kept, [self._kept_index()])
-            value = replaced(value, replaced_term, element.astype(str(replaced_term.ty)))
+            value = replaced(value, replaced_term, kept[self._kept_index()].astype(str(replaced_term.ty)))
         value = structural_mutate(value, (tirx.Div, self._times_reciprocal))
         for buffer in self.results:
             value = replace_loads(value, buffer, lambda access: self._result(access.source))
@@ -232,7 +238,7 @@ class RowKernel(KernelWriter):
     def _once_a_row(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
         """Hoist an expression of a row's results into a register before the loop over the row."""
         loads = loads_of(expr)
-        is_of_row = all(load.source in self.results.values() or self._is_one_number(load) for load in loads)
+        is_of_row = all(self._is_result(load) or self._is_one_number(load) for load in loads)
         variables = [var for var in nodes_in(expr, tirx.Var) if not isinstance(var, tirx.Buffer)]
         if (
             not loads
@@ -242,172 +248,148 @@ class RowKernel(KernelWriter):
             or (isinstance(expr, TensorLoad) and not self._is_one_number(expr))
         ):
             return mutator.default_mutate(expr)
-        register = next((buffer for other, buffer in self.of_row if structural_equal(other, expr)), None)
+        register = next((array for other, array in self.of_row if structural_equal(other, expr)), None)
         if register is None:
-            register = self._buffer("of_row", 1, register_type(str(expr.ty)))
+            register = self.array("of_row", 1, dtype=register_type(str(expr.ty)))
             self.of_row.append((expr, register))
-            self.pending.append(tirx.BufferStore(register, expr.astype(str(register.dtype)), [0]))
-        return tirx.BufferLoad(register, [tirx.const(0, self.vectors.lane.ty)]).astype(str(expr.ty))
+            with self.captured() as block:
+                register[0] = expr.astype(str(register.buffer.dtype))
+            self.pending += block
+        return register[0].astype(str(expr.ty))
+
+    def _is_result(self, load: TensorLoad) -> bool:
+        return any(load.source.same_as(array.buffer) for array in self.results.values())
 
     def _is_one_number(self, load: TensorLoad) -> bool:
         """Return whether a load reads one fixed element of an input, such as a mask's fill value."""
         is_input = any(load.source.same_as(parameter) for parameter in self.func.params)
         return is_input and not is_image(load.source) and all(isinstance(index, tirx.IntImm) for index in load.indices)
 
-    def _computed(self) -> list[tirx.Stmt]:
-        """Take the pending statements, which must precede the uses of their values."""
+    def _emit_pending(self) -> None:
+        """Emit the pending statements, which must precede the uses of their values."""
         pending, self.pending = self.pending, []
-        return pending
+        for stmt in pending:
+            self.emit(stmt)
 
     def _result(self, buffer: tirx.Buffer) -> tirx.Expr:
-        lane = self.vectors.lane if self.is_across else tirx.const(0, self.vectors.lane.ty)
-        return tirx.BufferLoad(self.results[buffer], [lane]).astype(str(buffer.dtype))
+        result = self.results[buffer]
+        return result[self.vectors.lane if self.is_across else 0].astype(str(buffer.dtype))
 
-    def _reduced(self, row_pass: Pass, partials: Sequence[tirx.Buffer]) -> list[tirx.Stmt]:
-        """Reduce a pass, without NaN handling if a later pass restores NaN.
+    # Reductions
 
-        Softmax's maximum may ignore NaN, because the passes that subtract it read the elements again.
+    def _reduce(self, row_pass: Pass, partials: Sequence[Array]) -> None:
+        """Reduce each work-item's share, then combine the shares of the row.
+
+        NaN is not handled if a later pass restores it: softmax's maximum may ignore NaN, because the passes that
+        subtract it read the elements again.
         """
-        assert row_pass.reduction is not None
-        is_intermediate = row_pass is not self.rows.passes[-1] and row_pass.reduction.operation in (tirx.Max, tirx.Min)
-        may_lose_nan = is_intermediate and self.rows.shared_load is not None
-        keeps_nan = not may_lose_nan and row_pass.reduction.operation is not tirx.Add
-        steps = self._reduce(row_pass, partials, keeps_nan=keeps_nan)
-        return [ignore_nan(tirx.SeqStmt(steps))] if may_lose_nan else steps
-
-    def _reduce(self, row_pass: Pass, partials: Sequence[tirx.Buffer], *, keeps_nan: bool) -> list[tirx.Stmt]:
-        """Reduce each work-item's share, then combine the shares of the row."""
-        reduction, lane, dtype = row_pass.reduction, self.vectors.lane, self.vectors.lane.ty
+        reduction = row_pass.reduction
         assert reduction is not None
-        kind = register_type(str(reduction.buffer.dtype))
-        identity, name = reduction.start.astype(kind), str(reduction.buffer.name)
-        sums = self._buffer(f"{name}_share", self.width, kind)
-        lane_sum = tirx.BufferLoad(sums, [lane])
-        start = loop(lane, self.width, tirx.BufferStore(sums, identity, [lane]), "vectorized")
-        share = self._kept_term(row_pass)
-        term = self._value(row_pass.value).astype(kind)
-        store, tiles = self.vectors.store(sums, [lane], reduction.combine(lane_sum, term))
-        self.buffers += tiles
-        body = tirx.SeqStmt([*share, store]) if share else store
-        steps = [start, *self._computed(), self._each(body, sums if reduction.operation is tirx.Add else None)]
-        result = self._buffer(name, self.lanes, kind)
-        if self.is_across:
-            total: tirx.Expr = lane_sum
-        else:
-            total = functools.reduce(
-                reduction.combine, (tirx.BufferLoad(sums, [tirx.const(at, dtype)]) for at in range(self.width))
-            )
-        if not partials or self.sub_group > 1:
-            steps.append(loop(lane, self.lanes, tirx.BufferStore(result, total, [lane]), "vectorized"))
-            total = tirx.BufferLoad(result, [lane])
-        if self.sub_group > 1:
-            steps += self._in_sub_groups(reduction, result, keeps_nan=keeps_nan)
-        if partials:
-            (partial, *second), count = partials, self.parts
-            index = (self.row * count + self.thread // self.sub_group) * self.lanes + lane
-            is_first = None if self.sub_group == 1 else self.thread % self.sub_group < 1
-            steps.append(
-                guarded(is_first, loop(lane, self.lanes, tirx.BufferStore(partial, total, [index]), "vectorized"))
-            )
-            if second:
-                # Each of a few work-items adds up the same number of neighbours.
-                count = int(second_partials(self.threads))
-                neighbours, index = self.threads // count, self.row * count + self.thread
-                few = self._together(reduction, partial, result, identity, index * neighbours, neighbours)
-                (partial,) = second
-                store = tirx.BufferStore(partial, tirx.BufferLoad(result, [lane]), [index * self.lanes + lane])
-                few.append(loop(lane, self.lanes, store, "vectorized"))
-                steps.append(guarded(self.thread < count, tirx.SeqStmt(few)))
-            # Every work-item adds up the remaining parts: one barrier, and broadcast reads.
-            steps += self._together(reduction, partial, result, identity, self.row * count, count)
+        is_intermediate = row_pass is not self.rows.passes[-1] and reduction.operation in (tirx.Max, tirx.Min)
+        may_lose_nan = is_intermediate and self.rows.shared_load is not None
+        keeps_nan = not may_lose_nan and reduction.operation is not tirx.Add
+        with self.inside(ignore_nan) if may_lose_nan else contextlib.nullcontext():
+            sums = self._reduce_share(row_pass, reduction)
+            result = self.array(str(reduction.buffer.name), self.lanes_of_result, dtype=str(sums.buffer.dtype))
+            totals = sums
+            if not partials or self.sub_group > 1:
+                self._put_total(reduction, sums, result, lambda lane: (lane,))
+                totals = result
+            if self.sub_group > 1:
+                self._reduce_sub_groups(reduction, result, keeps_nan=keeps_nan)
+            if partials:
+                self._reduce_partials(reduction, totals, partials, result)
         self.results[reduction.buffer] = result
-        return steps
 
-    def _in_sub_groups(self, reduction: Reduction, result: tirx.Buffer, *, keeps_nan: bool) -> list[tirx.Stmt]:
-        """Reduce `result` over the work-items of a row in the same sub-group.
+    def _reduce_share(self, row_pass: Pass, reduction: Reduction) -> Array:
+        """Reduce the work-item's share of a row in each lane.
 
-        Every call is its own statement: passes duplicate operands, and all work-items must reach the call.
+        The values that later passes read again are kept instead of the elements that they were computed from
+        (`Rows.kept_pass`). Softmax thus computes each exponential once.
         """
-        lane, size = self.vectors.lane, min(self.threads, self.sub_group)
-        own_value = tirx.BufferLoad(result, [lane])
+        kind, lane = register_type(str(reduction.buffer.dtype)), self.vectors.lane
+        sums = self.array(f"{reduction.buffer.name}_share", self.width, dtype=kind)
+        sums.fill(reduction.start.astype(kind))
+        kept = None
+        if self.kept is not None and row_pass is self.rows.kept_pass:
+            kept, self.kept_term = self._value(row_pass.value), row_pass.value
+        term = self._value(row_pass.value).astype(kind)
+        self._emit_pending()
+        with self._each(sums if reduction.operation is tirx.Add else None):
+            if self.kept is not None and kept is not None:
+                self._put_kept(self.kept, kept)
+            self.emit_with(self.vectors.store(sums.buffer, [lane], reduction.combine(sums[lane], term)))
+        return sums
 
-        def in_lanes(buffer: tirx.Buffer, value: tirx.Expr) -> tirx.Stmt:
-            return loop(lane, self.lanes, tirx.BufferStore(buffer, value, [lane]), "unrolled")
+    def _put_total(
+        self, reduction: Reduction, sums: Array, target: Array, at: Callable[[tirx.Expr], tuple[Index, ...]]
+    ) -> None:
+        """Store the lanes' reduction in each lane of a result. at: lane -> place in the target."""
+        with self.lanes(self.lanes_of_result) as lane:
+            lanes = [lane] if self.is_across else range(sums.shape[0])
+            target[at(lane)] = functools.reduce(reduction.combine, [sums[each] for each in lanes])
 
-        if size == self.sub_group and self.has_reductions:
-            operation = SUB_GROUP_OPERATIONS[reduction.operation] + ("_with_nan" if keeps_nan else "")
-            return [in_lanes(result, sub_group_reduce(operation, own_value, self.sub_group))]
-        received = self._buffer("other_share", self.lanes, str(result.dtype))
-        steps, distance = [], size // 2
-        while distance:
-            steps.append(in_lanes(received, sub_group_shuffle_xor(own_value, distance, self.sub_group)))
-            steps.append(in_lanes(result, reduction.combine(own_value, tirx.BufferLoad(received, [lane]))))
-            distance //= 2
-        return steps
+    def _reduce_sub_groups(self, reduction: Reduction, result: Array, *, keeps_nan: bool) -> None:
+        """Reduce `result` over the work-items of a row in the same sub-group."""
+        size, lanes = min(self.threads, self.sub_group), range(self.lanes_of_result)
+        if size < self.sub_group or not self.has_reductions:
+            distances = [1 << power for power in reversed(range(size.bit_length() - 1))]
+            shuffle = functools.partial(sub_group_shuffle_xor, size=self.sub_group)
+            self.exchange(result, lanes, distances, reduction.combine, shuffle)
+            return
+        operation = SUB_GROUP_OPERATIONS[reduction.operation] + ("_with_nan" if keeps_nan else "")
+        for lane in lanes:
+            result[lane] = sub_group_reduce(operation, result[lane], self.sub_group)
 
-    def _together(
-        self,
-        reduction: Reduction,
-        partial: tirx.Buffer,
-        result: tirx.Buffer,
-        identity: tirx.Expr,
-        start: tirx.Expr,
-        count: int,
-    ) -> list[tirx.Stmt]:
-        """Reduce `count` partial results from `start` on into `result`, in vectors of four if they fit."""
-        dtype = self.vectors.lane.ty
+    def _reduce_partials(self, reduction: Reduction, totals: Array, partials: Sequence[Array], result: Array) -> None:
+        """Reduce the totals of a row's work-items, or sub-groups, in local memory."""
+        (partial, *second), lanes = partials, self.lanes_of_result
+        own = self.thread // self.sub_group
+        with self.when(None if self.sub_group == 1 else self.thread % self.sub_group < 1):
+            self._put_total(reduction, totals, partial, lambda lane: (self.row, own * lanes + lane))
+        if second:
+            # Each of a few work-items adds up the same number of neighbours.
+            count = int(second_partials(self.threads))
+            of_neighbours = partial.viewed(self.rows_of_group * count, self.threads // count * lanes)
+            with self.when(self.thread < count):
+                self._together(reduction, of_neighbours, self.row * count + self.thread, result)
+                (partial,) = second
+                with self.lanes(lanes) as lane:
+                    partial[self.row, self.thread * lanes + lane] = result[lane]
+        # Every work-item adds up the remaining parts: one barrier, and broadcast reads.
+        self._together(reduction, partial, self.row, result)
+
+    def _together(self, reduction: Reduction, parts: Array, row: tirx.Expr, result: Array) -> None:
+        """Reduce a row of `parts` into `result`, in vectors of four if they fit."""
+        lanes, count = self.lanes_of_result, parts.shape[1] // self.lanes_of_result
         width = 1 if self.is_across or count % LANES else LANES
-        # A new lane variable, because the vectors of a row may have fewer lanes.
-        lane = tirx.Var("part", dtype) if width > 1 else self.vectors.lane
-        lanes, steps = self.lanes * width, count // width
-        accumulator = self._buffer("vector", lanes, str(result.dtype)) if width > 1 else result
-        other = tirx.Var("other", dtype)
-        partial_vector = tirx.BufferLoad(partial, [(start + other * width) * self.lanes + lane])
-        total = reduction.combine(tirx.BufferLoad(accumulator, [lane]), partial_vector)
-        accumulate = tirx.BufferStore(accumulator, total, [lane])
-        kind = "unrolled" if steps <= MOST_UNROLLED else "serial"
-        clear = loop(lane, lanes, tirx.BufferStore(accumulator, identity, [lane]), "vectorized")
-        stmts = [clear, loop(other, steps, loop(lane, lanes, accumulate, "vectorized"), kind)]
+        dtype, steps = str(result.buffer.dtype), count // width
+        accumulator = self.array("vector", lanes * width, dtype=dtype) if width > 1 else result
+        accumulator.fill(reduction.start.astype(dtype))
+        others = self.loop("other", steps, "unrolled" if steps <= MOST_UNROLLED else "serial")
+        with others as other, self.lanes(lanes * width) as lane:
+            accumulator[lane] = reduction.combine(accumulator[lane], parts[row, other * (lanes * width) + lane])
         if width > 1:
-            elements = [tirx.BufferLoad(accumulator, [tirx.const(at, dtype)]) for at in range(width)]
-            stmts.append(tirx.BufferStore(result, functools.reduce(reduction.combine, elements), [0]))
-        return stmts
+            result[0] = functools.reduce(reduction.combine, [accumulator[at] for at in range(width)])
 
-    def _kept_term(self, row_pass: Pass) -> list[tirx.Stmt]:
-        """Store the values that a pass reduces over the elements they were computed from (`Rows.kept_pass`).
+    # Results
 
-        Softmax thus computes each exponential once.
-        """
-        if self.kept is None or row_pass is not self.rows.kept_pass:
-            return []
-        term = row_pass.value
-        value = self._value(term).astype(str(self.kept.dtype))
-        store, tiles = self.vectors.store(self.kept, [self._kept_index()], value)
-        self.buffers += tiles
-        self.kept_term = term
-        return [store]
-
-    def _store(self, row_pass: Pass, value: tirx.Expr) -> tirx.Stmt:
+    def _store(self, row_pass: Pass, value: tirx.Expr, position: tirx.Expr) -> None:
         """Store the elements of the work-item's share, or the row's result by its first work-item."""
         indices = [
             self.vectors.index if isinstance(index, tirx.Var) and index.same_as(self.rows.axis) else index
             for index in row_pass.indices
         ]
-        position = self.group * self.config["rows"] + self.row
-        conditions = [position < self.count] if self.count % self.config["rows"] else []
-        output = row_pass.block.body.buffer
+        vectors = self.vectors if self.rows.is_normal or self.is_across else Vectors({}, self.rows.axis, 1)
+        stored = vectors.store(row_pass.block.body.buffer, indices, self._value(value))
+        self._emit_pending()
+        is_row = position < self.count if self.count % self.rows_of_group else None
         if self.rows.is_normal:
-            store, tiles = self.vectors.store(output, indices, self._value(value))
-            store = self._each(store)
+            with self.when(is_row), self._each():
+                self.emit_with(stored)
         else:
-            vectors = self.vectors if self.is_across else Vectors({}, self.rows.axis, 1)
-            store, tiles = vectors.store(output, indices, self._value(value))
-            if self.threads > 1:
-                conditions.append(self.thread < 1)
-        self.buffers += tiles
-        for condition in conditions:
-            store = guarded(condition, store)
-        return tirx.SeqStmt([*before, store]) if (before := self._computed()) else store
+            with self.when(self.thread < 1 if self.threads > 1 else None), self.when(is_row):
+                self.emit_with(stored)
 
 
 def _is_of_exponentials(row_pass: Pass) -> bool:
