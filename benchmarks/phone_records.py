@@ -24,6 +24,7 @@ from rich.console import Console
 
 from phone_drift import drift, supposed_estimates
 from phone_judged import Judged, grouped, start_of
+from phone_launches import launched, on_the_floor
 from phone_plot import draw
 from phone_sizes import sized
 from phone_tasks import load_tasks, recorded_tasks, target_of
@@ -296,6 +297,8 @@ def main(
     if drifts:
         supposed_estimates(tasks, out)
     scaled(tasks, out)
+    launched(tasks, out)
+    on_the_floor(tasks, out)
     if plot is not None:
         draw(points_of(tasks), plot)
     if ablate:

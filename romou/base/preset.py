@@ -337,6 +337,9 @@ class Estimate:
     spill_growth: the same for each multiple of that number of registers.
     max_iteration: multiply-adds of an iteration at full speed. Longer ones are unrolled in the kernel's text.
     iteration_growth: share of the time that a kernel takes longer for each doubling of that number.
+    launch_us: microseconds of each launch, beside the kernel's own time.
+    memory_share: bandwidth of the memory over the second-level cache's, if the device file has none of the memory.
+    slowdown: a kernel's time without launch and memory over its estimate, for configs that the estimate picks.
     """
 
     load_issue: float
@@ -353,6 +356,9 @@ class Estimate:
     spill_growth: float
     max_iteration: float
     iteration_growth: float
+    launch_us: float
+    memory_share: float
+    slowdown: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,8 +38,8 @@ def command(
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. It prints which nodes run on the GPU, which
     do not and why, the estimated time of each layer with its limit, memory against the device's largest allocation,
-    advice on fp16, and faults of the device's drivers. The estimate ranks layers; how far its milliseconds are from
-    recorded ones is printed beside them.
+    advice on fp16, and faults of the device's drivers. The estimate counts launches and bytes; how far its milliseconds
+    are from recorded ones is printed beside them.
 
     \b
     Exit codes: 0 fine, 1 it does not fit or is above --max-ms or --max-memory, 3 more than 20% of the operations run on

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from romou.base.errors import UsageError
 from romou.cli import main
 from romou.compiler.assembly import build
 from romou.compiler.compilation import Compilation, import_model
-from romou.compiler.operators.costs.estimate import estimate_seconds
+from romou.compiler.operators.costs.estimate import call_parts, estimate_seconds
+from romou.compiler.single_operator import conv, task_of
 from romou.devices.hardware import load_device
 from romou.devices.hardware.quirks import known_quirks
 from romou.tools.inspection.check import CheckReport, quirk_lines
@@ -57,23 +57,23 @@ def test_times_are_the_estimate_of_default_kernels(report: CheckReport) -> None:
     assert report.device.startswith("Qualcomm Adreno 740")
     target = romou.Target("opencl -device=adreno740")
     tasks = Compilation.of(import_model(net(), None), target).lowered().tasks
-    seconds = [estimate_seconds(usage_of(t, t.default_config(target), target), target.spec) for t in tasks]
-    estimates = [1e3 * float(s) for s in seconds if s is not None]
-    bounds = [layer.between_ms or (layer.ms, layer.ms) for layer in report.layers]
-    assert [math.sqrt((low or 0) * (high or 0)) for low, high in bounds] == pytest.approx(
-        [layer.ms for layer in report.layers]
-    )
+    for task, layer in zip(tasks, report.layers, strict=True):
+        usage = usage_of(task, task.default_config(target), target)
+        parts = call_parts(usage, target.spec, task.moved_bytes)
+        assert parts is not None
+        assert parts["kernel"] == pytest.approx(1.1 * float(estimate_seconds(usage, target.spec)))
+        assert parts["launch"] == 35e-6
+        # Each operand once, at a third of the second-level cache's 112 GB/s.
+        assert parts["memory"] == pytest.approx(task.moved_bytes / 0.33 / 112e9, rel=0.5)
+        assert layer.ms == pytest.approx(1e3 * float(sum(parts.values())))
+        assert layer.limit == "launch"
     assert report.ms == pytest.approx(sum(layer.ms or 0 for layer in report.layers))
     convolution, depthwise = (
         next(layer for layer in report.layers if layer.name.startswith(kind)) for kind in ("conv2d", "depthwise")
     )
     assert convolution.ms is not None
-    raw_ms = estimates[report.layers.index(convolution)]
-    assert convolution.between_ms == pytest.approx((0.59 * raw_ms, 1.11 * raw_ms))
+    assert convolution.between_ms == pytest.approx((0.81 * convolution.ms, 1.13 * convolution.ms))
     assert depthwise.between_ms is not None
-    assert depthwise.ms is not None
-    raw_ms = estimates[report.layers.index(depthwise)]
-    assert depthwise.between_ms[0] > 2 * raw_ms, "recorded depthwise kernels are far from the estimate"
     assert report.between_ms is not None
     assert report.between_ms[0] < report.ms < report.between_ms[1]
     shown = next(lines for heading, lines in check_lines(report) if heading == "Time")[0]
@@ -191,3 +191,22 @@ def test_node_data_adds_up_to_the_estimate(tmp_path: Path) -> None:
 def _non_zero(proto: onnx.ModelProto) -> str:
     proto.graph.node.append(helper.make_node("NonZero", ["image"], ["places"]))
     return "places"
+
+
+def test_a_call_has_launches_and_each_byte_that_it_reads_once() -> None:
+    target = romou.Target("opencl -device=adreno640")
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
+    launches, kernels = {}, {}
+    for config in task.starts(target):
+        usage = usage_of(task, config, target)
+        parts, much = (call_parts(usage, target.spec, size) for size in (task.moved_bytes, 1 << 40))
+        assert parts is not None
+        assert much is not None
+        launches[config["algorithm"][:4]] = round(float(1e6 * parts["launch"]))
+        assert float(parts["memory"]) == pytest.approx(task.moved_bytes / 28e9)
+        # A kernel does not move more of an operand than it reads.
+        assert float(parts["memory"]) < float(much["memory"]) < 1
+        kernels[config] = float(parts["kernel"]) / float(estimate_seconds(usage, target.spec))
+    assert launches == {"dire": 35, "wino": 105}
+    assert set(kernels.values()) == {2.0}
+    assert call_parts(usage, load_device("host"), 1) is None

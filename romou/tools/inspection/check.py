@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,7 @@ from romou.compiler.frontend.host_groups import Values, node_name
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.precision import TOLERANCE, Layer
 from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
-from romou.compiler.operators.costs.estimate import estimable, estimate_parts, estimate_seconds, missing_facts
-from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.operators.costs.estimate import call_parts, estimable, estimate_parts, missing_facts
 from romou.devices.hardware.quirks import known_quirks, quirks_of
 from romou.tuner.pruning.tasks import usage_of
 
@@ -29,11 +27,8 @@ if TYPE_CHECKING:
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
 
-# Recorded time of AutoTVM's best kernel over the estimate, quartiles of tasks (docs/validation.md): of convolutions on
-# the GPUs with recordings and on any Adreno, and of depthwise convolutions.
-_RECORDED = {"adreno660": (1.57, 1.96), "adreno740": (0.59, 1.11), "adreno": (0.59, 1.96)}
-_RECORDED_DEPTHWISE = (2.81, 8.23)
-_DEPTHWISE = "depthwise"
+# Recorded time of the estimate's ten first picks over the sum of `call_parts`, quartiles (docs/validation.md).
+_RECORDED = (0.81, 1.13)
 # Colours of the fastest and the slowest node, and of nodes on the host, in Model Explorer.
 _GRADIENT, _ON_HOST = ((0, "#ffffff"), (1, "#e07b39")), "#b565a7"
 _LIMITS = {
@@ -43,6 +38,8 @@ _LIMITS = {
     "images": "image reads",
     "l2": "L2 cache",
     "output": "writes",
+    "launch": "launch",
+    "memory": "memory",
 }
 _SHAPE_HINT = (
     "Export with fixed shapes: a mask or a fixed number of results instead of a count that depends on data, or fix the"
@@ -68,8 +65,7 @@ class CheckedLayer:
     """A layer with its default kernel, estimated.
 
     nodes: names of its ONNX nodes.
-    ms: estimated time of all its calls, None without an estimate. It is calibrated by recorded times of such kernels,
-        if there are any: the middle of `between_ms`, as a ratio.
+    ms: estimated time of all its calls (`call_parts`), None without an estimate.
     between_ms: where recorded times of such kernels lie (quartiles), None if none were recorded.
     limit: what takes most of the estimate.
     peak_share: share of the device's fp32 peak, None if unknown.
@@ -204,24 +200,30 @@ def host_nodes(compilation: Compilation) -> tuple[HostNode, ...]:
     return tuple(rows)
 
 
-def checked_layers(compilation: Compilation, nodes_of: Mapping[str, tuple[str, ...]]) -> tuple[CheckedLayer, ...]:
-    """Return the model's layers with estimates of their default kernels. nodes_of: task key -> ONNX nodes."""
-    target = estimable(compilation.target)
-    return tuple(_checked(task, compilation.target, target.spec, nodes_of) for task in compilation.tasks)
+def checked_layers(
+    compilation: Compilation, nodes_of: Mapping[str, tuple[str, ...]], spec: HardwareSpec | None = None
+) -> tuple[CheckedLayer, ...]:
+    """Return the model's layers with estimates of their default kernels.
+
+    nodes_of: task key -> ONNX nodes
+    spec: facts to estimate by, if they are not the target's
+    """
+    spec = spec or estimable(compilation.target).spec
+    return tuple(_checked(task, compilation.target, spec, nodes_of) for task in compilation.tasks)
 
 
 def _checked(
     task: TunableTask, target: Target, spec: HardwareSpec, nodes_of: Mapping[str, tuple[str, ...]]
 ) -> CheckedLayer:
-    usage = usage_of(task, task.default_config(target), target)
-    estimated = estimate_seconds(usage, spec)
-    moved = sum(bytes_of(tuple(int(extent) for extent in p.shape), str(p.dtype)) for p in task.func.params)
-    low, high = _recorded_ratio(task, spec) or (1.0, 1.0)
-    raw_ms = None if estimated is None else 1e3 * float(np.asarray(estimated)) * task.calls
-    ms = None if raw_ms is None else math.sqrt(low * high) * raw_ms
-    seconds = None if ms is None else ms / 1e3
+    config, moved = task.default_config(target), task.moved_bytes
+    parts = call_parts(usage_of(task, config, target), spec, moved)
+    times = {name: task.calls * float(np.asarray(part)) for name, part in (parts or {}).items()}
+    seconds = sum(times.values()) if times else None
+    largest = max(times, key=times.__getitem__, default="")
     peak_gflops, bandwidth = spec.peak_gflops, spec.dram_bandwidth_gbps
     used = moved * task.calls / seconds / (1e9 * bandwidth) if seconds and bandwidth else None
+    ms = None if seconds is None else 1e3 * seconds
+    is_recorded = task.template.sums_products and spec.name.startswith("adreno")
     return CheckedLayer(
         name=task.name,
         nodes=nodes_of.get(task.key, ()),
@@ -229,8 +231,8 @@ def _checked(
         flops=task.flops,
         bytes=moved,
         ms=ms,
-        between_ms=None if raw_ms is None or low == high else (low * raw_ms, high * raw_ms),
-        limit=limit_of(task, task.default_config(target), target, spec),
+        between_ms=(ms * _RECORDED[0], ms * _RECORDED[1]) if ms is not None and is_recorded else None,
+        limit=_LIMITS.get(largest) or limit_of(task, config, target, spec),
         peak_share=task.flops * task.calls / seconds / 1e9 / peak_gflops
         if seconds and peak_gflops and task.flops
         else None,
@@ -242,13 +244,6 @@ def limit_of(task: TunableTask, config: Config, target: Target, spec: HardwareSp
     """Return what takes most of the estimate of a kernel, in words. "" if facts of the device are missing."""
     parts = None if spec is None else estimate_parts(usage_of(task, config, target), spec)
     return _LIMITS[max(parts, key=lambda name: float(np.asarray(parts[name])))] if parts else ""
-
-
-def _recorded_ratio(task: TunableTask, spec: HardwareSpec) -> tuple[float, float] | None:
-    """Return the quartiles of recorded times over the estimate, None if no such kernel was recorded on such a GPU."""
-    if not task.template.sums_products or not spec.name.startswith("adreno"):
-        return None
-    return _RECORDED_DEPTHWISE if task.name.startswith(_DEPTHWISE) else _RECORDED.get(spec.name, _RECORDED["adreno"])
 
 
 def largest_tensor(compilation: Compilation) -> tuple[MemoryUse, PlannedTensor | None]:
@@ -310,11 +305,11 @@ def remarks_on(target: Target, report_layers: Sequence[CheckedLayer]) -> tuple[s
         near = f"{target.spec.nearest}'s are taken" if target.spec.nearest else "nothing is estimated"
         remarks.append(f"Not known of the device: {', '.join(lacking)}; {near}.")
     if any(layer.ms is not None for layer in report_layers):
-        remarks.append("Times are those of default kernels. Launches, copies and nodes on the host are not counted.")
+        remarks.append("Times are those of default kernels, launches counted. Nodes on the host and copies are not.")
         if any(layer.between_ms for layer in report_layers):
             remarks.append(
-                "Estimate and range are calibrated by quartiles of AutoTVM's best kernels over the plain one, recorded"
-                " on Adreno 660 and 740 (docs/validation.md). Romou's kernels have not run there."
+                "The range is that of AutoTVM's kernels, recorded on Adreno 660 and 740 (docs/validation.md). Romou's"
+                " kernels have not run there."
             )
         else:
             remarks.append(

@@ -96,6 +96,10 @@ RUNS: dict[str, tuple[str, str]] = {
         r"1x2048x8192 int4 b32 │ +[\d.]+ │ +[\d.]+ │ +\d+% │",
     ),
     "searched_layers": ("OUT/layers.jsonl.gz OUT/search", r"layers.jsonl.gz: 1 layers, 1 configs"),
+    "published_networks": (
+        'mobilenet_v2 --gpu "Adreno 630"',
+        r"nn-Meter, Adreno 630 │ +1 │ +0\.\d\d │(.|\n)*mobilenet_v2, Adreno 630 │ +10\.2 │ +9\.9 │ +0\.97 │",
+    ),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
 }
 # The same for scripts that need Mesa's compilers.

@@ -1,8 +1,9 @@
 """The analytical estimate of a kernel's time, from its usage and the device's facts: it ranks configs.
 
 A core issues instructions, waits for loads in each iteration, and moves bytes out of its caches. The estimate is the
-Euclidean norm of these times, so the longest one dominates. Only ratios are meaningful: epilogue, launch and compiler
-are left out. What each of these costs is a preset of the device's family (`romou.base.preset.Estimate`).
+Euclidean norm of these times, so the longest one dominates. Only ratios between configs are meaningful: what all
+configs of an operator share is left out. `call_parts` adds it, so that operators and networks compare. What each term
+costs is a preset of the device's family (`romou.base.preset.Estimate`).
 """
 
 from __future__ import annotations
@@ -82,6 +83,29 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
     """
     cycles = estimate_cycles(usage, spec)
     return None if cycles is None or spec.clock_mhz is None else cycles["all"] / (spec.clock_mhz * 1e6)
+
+
+def call_parts(usage: KernelUsage, spec: HardwareSpec, operand_bytes: int) -> Mapping[str, Any] | None:
+    """Return the seconds of one call in a network, which are the sum of these parts. None if facts are missing.
+
+    launch: launches of the kernel, and of those around it
+    memory: each byte of the operands once through memory
+    kernel: the estimate, and what slows it down that the formulas do not know
+
+    operand_bytes: bytes of inputs, weights and output. A kernel that reads less of them moves less.
+    """
+    seconds, l2 = estimate_seconds(usage, spec), spec.l2_bandwidth_gbps
+    if seconds is None or l2 is None:
+        return None
+    costs = _costs(spec)
+    read = (usage.unshared_buffer_bytes + usage.unshared_image_bytes) * usage.iterations * usage.work_groups
+    moved = np.where(read > 0, np.minimum(operand_bytes, read + usage.output_bytes), operand_bytes)
+    launches = np.where(usage.transform_bytes > 0, 3, 1)
+    return {
+        "launch": launches * costs.launch_us / 1e6,
+        "memory": moved / _rate(spec.dram_bandwidth_gbps, costs.memory_share * l2 * 1e9),
+        "kernel": costs.slowdown * seconds,
+    }
 
 
 def estimate_cycles(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
