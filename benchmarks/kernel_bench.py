@@ -37,7 +37,7 @@ from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.single_operator import task_of
-from romou.compiler.task import TunableTask
+from romou.compiler.task import TunableTask, by_keys
 from romou.devices.backends.cuda.graph import CudaGraph
 from romou.devices.hardware import HardwareSpec, known_devices, load_device
 from romou.devices.targets import Target
@@ -111,9 +111,10 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
 
     Pauses between two runs do not count.
     """
-    keys, origin = {task.key for task in tasks}, Origin.here(dict(device))
+    known, origin = by_keys(tasks), Origin.here(dict(device))
+    keys = {task.key for task in tasks}
     with RecordStore(work_dir) as store:
-        records = [record for record in store if record.task_key in keys and origin.refusal(Origin.of(record)) is None]
+        records = [record for record in store if record.task_key in known and origin.refusal(Origin.of(record)) is None]
     best: dict[str, float] = {}
     history: list[tuple[int, float, float]] = []
     seconds, before = 0.0, None
@@ -122,7 +123,8 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
         seconds += min((now - before).total_seconds(), LONGEST_GAP_S) if before else 0.0
         before = now
         if record.time_s is not None:
-            best[record.task_key] = min(record.time_s, best.get(record.task_key, math.inf))
+            key = known[record.task_key].key
+            best[key] = min(record.time_s, best.get(key, math.inf))
         if len(best) == len(keys):
             history.append((trial, seconds, sum(best.values())))
     if not history:

@@ -130,7 +130,7 @@ class SimulatedTask(TunableTask):
         not recorded.
         """
         task = task_of(workload_of(recorded.task["workload"])).with_free_images()
-        if task.key != recorded.task["key"]:
+        if recorded.task["key"] not in (task.key, task.structure):
             raise RecordError(
                 f"{recorded.name}: recorded for kernel {recorded.task['key']}, this version makes {task.key}",
                 hint="Record the space anew.",

@@ -17,6 +17,7 @@ from romou.base.version import __version__
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.graph.extract import count_calls
+from romou.compiler.task import under_keys
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.options import BenchOptions, CompareOptions
@@ -84,6 +85,7 @@ def bench_of(
         seconds, chosen = recorded_configs(options.work_dir, compilation, site.target, site.device)
         compilation = compilation.joined_where_faster(seconds)
     else:
+        configs = under_keys(configs, compilation.candidates)
         compilation = compilation.joined_where(configs.__contains__)
         chosen = valid_configs(compilation.tasks, configs, site.target)
     compilation = compilation.with_configs(chosen)

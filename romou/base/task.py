@@ -11,7 +11,7 @@ from tvm import tirx
 class Task:
     """A fused function that a schedule template covers.
 
-    key: 16 hex digits of the function's structure. Equal kernels have equal keys, in any model.
+    key: 16 hex digits of what the function computes. Equal kernels have equal keys, in any model.
     name: readable, not unique: two tasks may differ only in their epilogue.
     func: unscheduled, with static shapes. The last parameter is the output.
     calls: how often the model calls it.

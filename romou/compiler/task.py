@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,7 @@ from romou.compiler.operators.base import Template
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.scheduling.blocks import has_long_integers, is_scheduled
+from romou.compiler.task_key import task_key
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import FREE_IMAGES, replace_parameter
 from romou.compiler.tir.slices import without_slices
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T", bound="TunableTask")
+_V = TypeVar("_V")
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
 
@@ -49,7 +51,12 @@ class TunableTask(Task):
         plain = plain_form(func)
         template = template_of(plain)
         assert template is not None, "the plain form keeps the block that carries the template's name"
-        return cls(key_of(plain), template.name, template.family, plain, calls, template.flops)
+        return cls(key_of(plain, template), template.name, template.family, plain, calls, template.flops)
+
+    @cached_property
+    def structure(self) -> str:
+        """16 hex digits of the function's TIR, as versions before 0.2.0 wrote it. They had it as their key."""
+        return structure_of(self.func)
 
     @property
     def is_small(self) -> bool:
@@ -204,6 +211,22 @@ def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return narrow["main"]
 
 
-def key_of(func: tirx.PrimFunc) -> str:
+def key_of(plain: tirx.PrimFunc, template: Template) -> str:
+    """Return the key of a function's task. plain: `plain_form` of the function."""
+    return task_key(plain, template.family, template.annotation)
+
+
+def by_keys(tasks: Sequence[TunableTask]) -> dict[str, TunableTask]:
+    """Return key -> task for what is kept of tasks. Versions before 0.2.0 had other keys: drop these in 0.3.0."""
+    return {task.structure: task for task in tasks} | {task.key: task for task in tasks}
+
+
+def under_keys(kept: Mapping[str, _V], tasks: Sequence[TunableTask]) -> dict[str, _V]:
+    """Return what is kept of tasks under the keys of this version."""
+    known = by_keys(tasks)
+    return {known[key].key if key in known else key: value for key, value in kept.items()}
+
+
+def structure_of(func: tirx.PrimFunc) -> str:
     """Return 16 hex digits that depend only on structure, not on names of variables."""
     return f"{structural_hash(func) & (2**64 - 1):016x}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from romou.base import environment
 from romou.base.errors import RecordError
 from romou.base.schema import shown
+from romou.compiler.task import by_keys
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.records.database import (
     TunedSchedule,
@@ -62,7 +63,7 @@ def _schedules_in(folder: Path) -> list[TunedSchedule]:
     with RecordStore(folder) as store:
         records = list(store)
     tasks = other_tasks(folder, Counter(record.task_key for record in records))
-    return best_schedules(records, {task.key: task for task in tasks})
+    return best_schedules(records, by_keys(tasks))
 
 
 def _schedules_of(recording: Recording) -> list[TunedSchedule]:

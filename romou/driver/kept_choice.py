@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from romou.base.foreign import parsed
 from romou.base.schema import made_of
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation
+from romou.compiler.task import under_keys
 from romou.driver.site import TimingSite
 from romou.runtime.module import TunedModel
 
@@ -45,9 +46,13 @@ def keep_choice(folder: Path, compilation: Compilation, site: TimingSite, model:
 def kept_choice(folder: Path, compilation: Compilation, site: TimingSite) -> Choice | None:
     """Return the configs that an earlier run chose for the same tasks, target and device. None if there are none."""
     path = _path(folder, compilation, site)
+    if not path.exists():
+        # Of a version before 0.2.0, which had other keys. Drop it in 0.3.0.
+        path = _path(folder, compilation, site, [task.structure for task in compilation.candidates])
     try:
         kept = made_of(dict[str, dict[str, int | str | bool] | None], parsed(read_file(path)))
-        return {key: None if choices is None else Config(choices) for key, choices in kept.items()}
+        configs = {key: None if choices is None else Config(choices) for key, choices in kept.items()}
+        return under_keys(configs, compilation.candidates)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -55,8 +60,9 @@ def kept_choice(folder: Path, compilation: Compilation, site: TimingSite) -> Cho
         return None
 
 
-def _path(folder: Path, compilation: Compilation, site: TimingSite) -> Path:
+def _path(folder: Path, compilation: Compilation, site: TimingSite, keys: Sequence[str] | None = None) -> Path:
     assert site.device is not None, "candidates were measured"
-    identity = [sorted(task.key for task in compilation.candidates), str(site.named), site.device.to_dict()]
+    keys = [task.key for task in compilation.candidates] if keys is None else keys
+    identity = [sorted(keys), str(site.named), site.device.to_dict()]
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER_NAME / f"{name}.json"

@@ -208,7 +208,9 @@ class PhoneRecorder:
         task, target = pruned_task(recordable_task(work.to_dict()), self._target), self._target
         known = {_identity(trial.record.task_key, trial.record.config) for trial in self._recording.trials}
         chosen = [
-            each for each in choose(task, target, configs, seed) if _identity(task.key, dict(each.config)) not in known
+            each
+            for each in choose(task, target, configs, seed)
+            if known.isdisjoint(_identity(key, dict(each.config)) for key in (task.key, task.structure))
         ]
         candidates = [Candidate(task=task, config=each.config, trial=number) for number, each in enumerate(chosen)]
         self._runner.expect([task] if chosen else [])
@@ -297,7 +299,8 @@ class PhoneRecorder:
 
     def _line(self, prepared: _Prepared, configs: int) -> str:
         """Return one line about an operator."""
-        trials = [trial for trial in self._recording.trials if trial.record.task_key == prepared.task.key]
+        keys = (prepared.task.key, prepared.task.structure)
+        trials = [trial for trial in self._recording.trials if trial.record.task_key in keys]
         drifted = sum(1 for trial in trials if trial.clock_s and not self._recording.is_steady(trial))
         texts = [f"{len(trials)} of {configs} configs"]
         for name, origins in (("best", None), ("default", ("default",)), ("first ten", ("estimate",))):

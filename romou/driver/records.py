@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from romou.base import environment
 from romou.base.arguments import path_of
 from romou.base.errors import RecordError, UsageError
 from romou.base.space import Config
+from romou.compiler.task import by_keys
 from romou.devices.targets import Target
 from romou.tuner.measure import DeviceFingerprint
 from romou.tuner.records import Record, Records, RecordStore, fastest
@@ -55,9 +56,15 @@ def open_records(
 
 
 def _cache_folder(compilation: Compilation, target: Target) -> Path:
-    kernels = hashlib.sha256(" ".join(sorted(task.key for task in compilation.tasks)).encode()).hexdigest()[:16]
     cache = environment.from_environment().cache_dir.expanduser()
-    return cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
+
+    def folder(keys: Iterable[str]) -> Path:
+        kernels = hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:16]
+        return cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
+
+    # Versions before 0.2.0 had other keys. Drop their folder in 0.3.0.
+    former = folder(task.structure for task in compilation.tasks)
+    return former if former.exists() else folder(task.key for task in compilation.tasks)
 
 
 def recorded_configs(
@@ -74,16 +81,18 @@ def recorded_configs(
     if not path_of("work_dir", work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
     records: dict[str, list[Record]] = {}
+    tasks = by_keys(compilation.candidates)
     spaces = {task.key: task.space(target) for task in compilation.candidates}
     left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:
             measured_on = record.device.get("kind"), record.device.get("name")
             is_of_device = device is None or measured_on == (device.kind, device.name)
-            if record.task_key not in spaces or not is_of_device:
+            if record.task_key not in tasks or not is_of_device:
                 continue
-            if spaces[record.task_key].knows(record.config):
-                records.setdefault(record.task_key, []).append(record)
+            key = tasks[record.task_key].key
+            if spaces[key].knows(record.config):
+                records.setdefault(key, []).append(record)
             else:
                 left_out += 1
     if left_out:

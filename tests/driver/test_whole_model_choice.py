@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ import pytest
 import romou
 from romou.api.tune import searching
 from romou.base.space import Config
+from romou.compiler import task as task_module
 from romou.compiler.compilation import Compilation, import_model
 from romou.driver import course as courses
 from romou.driver import finalist, model
@@ -292,6 +294,16 @@ def test_a_later_call_is_not_slower_than_an_earlier_one(calls: Calls) -> None:
     assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
     assert calls.numbers_after([2, 2, 2]) == [1, 1, 1]
     assert calls.numbers_after([0, 0, 0]) == [1, 1, 1]
+
+
+def test_a_choice_of_an_older_version_is_found(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(task_module, "task_key", lambda func, *_: task_module.structure_of(func))
+        assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
+    old = calls.file()
+    calls.search.configs.clear()
+    assert calls.numbers_after([2, 2, 2]) == [1, 1, 1]
+    assert not set(json.loads(old.read_text())) & set(calls.search.configs)
 
 
 @pytest.mark.parametrize("options", [{"target": "null -device=adreno640"}, {"precision": "float16"}])

@@ -20,7 +20,7 @@ from romou.compiler.operators.recurrent import is_time_loop, schedule_time_loop
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.passes.fp16_storage import compute_in_single
 from romou.compiler.scheduling.blocks import is_scheduled
-from romou.compiler.task import TunableTask, key_of
+from romou.compiler.task import TunableTask, structure_of
 from romou.compiler.tir.slices import slices_of, with_slices
 
 if TYPE_CHECKING:
@@ -98,14 +98,15 @@ class ModelKernels:
             self.stored[name] = (params.index(weight.name), weight)
 
     def _by_family(self, task: TunableTask, config: Config) -> tirx.PrimFunc:
-        key = (task.key, config, str(self.target))
+        # Functions with one key may be written otherwise, for example with their parameters in another order.
+        key = (task.structure, config, str(self.target))
         if key not in self.kept.scheduled:
             self.kept.scheduled[key] = task.schedule(config, self.target)["main"]
         return self._unshared(key)
 
     def _by_tvm(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """Schedule a function by TVM's rules, or by the simplest schedule if the function is marked for it."""
-        key = (key_of(func), str(self.target))
+        key = (structure_of(func), str(self.target))
         if key not in self.kept.scheduled:
             is_plain = func.attrs is not None and func.attrs.get(RUNG, 0) >= Rung.PLAIN
             if is_time_loop(func):  # no nest of loops that rules match

@@ -129,7 +129,8 @@ def _task_of(mod: tvm.IRModule, calls: _Calls, most_buffers: int | None) -> Tuna
 
 
 def _keys_of(mod: tvm.IRModule, functions: Sequence[str]) -> tuple[str, ...]:
-    return tuple(key_of(plain_form(mod[name])) for name in functions if template_of(mod[name]) is not None)
+    templates = ((mod[name], template_of(mod[name])) for name in functions)
+    return tuple(key_of(plain_form(func), template) for func, template in templates if template is not None)
 
 
 def tasks_of(chains: Sequence[Chain]) -> list[TunableTask]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 from tvm import tirx
@@ -13,6 +13,7 @@ from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.winograd.convolution import StoredWeight
+from romou.compiler.operators.workload import WORKLOAD
 from romou.compiler.tir.primitives import is_image
 
 # Registers for addresses and loop counters, besides a kernel's tiles.
@@ -35,6 +36,8 @@ class Template(ABC):
     sums_products: bool = True
     # Whether formulas over knobs give the usage of a config's kernel, and an estimate of its time.
     has_formulas: bool = True
+    # Annotation of a block with its workload, from which its definition follows.
+    annotation: ClassVar[str] = WORKLOAD
 
     @property
     @abstractmethod

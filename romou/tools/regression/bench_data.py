@@ -33,7 +33,7 @@ class OperatorBench:
     """A distinct function of a model.
 
     name           operation with its shapes. Operators of two benches are matched by it
-    key            16 hex digits of its unscheduled structure
+    key            `Task.key`, or `structure` if no family tunes the function
     function       its name in the module, numbered among similar functions
     calls          how often the model calls it
     config         config of Romou's template. Empty if TVM's default schedule makes it
@@ -43,6 +43,7 @@ class OperatorBench:
     measures       see `JUDGED`
     times_ms       one entry for each round. Empty if nothing was timed
     nodes          names of its ONNX nodes. Empty in files of versions that did not keep them
+    structure      16 hex digits of its unscheduled TIR, the key in files of versions before 0.2.0. Empty there
     """
 
     name: str
@@ -56,6 +57,7 @@ class OperatorBench:
     measures: Mapping[str, int]
     times_ms: Rounds = ()
     nodes: tuple[str, ...] = ()
+    structure: str = ""
 
     @property
     def time_ms(self) -> float | None:

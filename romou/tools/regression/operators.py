@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from romou.compiler.task import TunableTask, key_of, plain_form
+from romou.compiler.task import TunableTask, plain_form, structure_of
 from romou.runtime.module import Argument
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.regression.bench_data import OperatorBench
@@ -35,7 +35,10 @@ def operators_of(
     """
     operators: dict[str, OperatorBench] = {}
     for function in functions:
-        key = function.task.key if function.task is not None else key_of(plain_form(function.plain))
+        task = function.task
+        plain = plain_form(function.plain) if task is None else task.func
+        structure = structure_of(plain)
+        key = structure if task is None else task.key
         if key in operators:
             same = operators[key]
             operators[key] = replace(
@@ -58,6 +61,7 @@ def operators_of(
             source_bytes=size,
             measures=stable_measures(kernels, function.task, function.config, target),
             nodes=nodes.get(function.hint, ()),
+            structure=structure,
         )
     return _with_unique_names(list(operators.values()))
 
@@ -71,9 +75,12 @@ def _name(hint: str, output: Argument) -> str:
 
 
 def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, ...]:
-    """Append digits of the key to the names of operators that differ only in their epilogue."""
+    """Append digits of the structure to the names of operators that differ only in their epilogue.
+
+    Names in files of versions before 0.2.0 have them. From 0.3.0 on, let them be of the key.
+    """
     counts = Counter(o.name for o in operators)
-    return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.key[:6]}") for o in operators)
+    return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.structure[:6]}") for o in operators)
 
 
 # name -> (meaning, measure that it is divided by before two are compared, or None). A higher value is worse for each of

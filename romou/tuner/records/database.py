@@ -94,7 +94,11 @@ class TunedSchedule:
     def is_of(self, task: TunableTask) -> bool:
         """Return whether the operator is the task's, perhaps with another epilogue."""
         is_same_name = bool(self.family) and (self.family, self.record.task_name) == (task.family, task.name)
-        return self.record.task_key == task.key or (is_same_name and self.workload == workload_of(task))
+        return self.has_key_of(task) or (is_same_name and self.workload == workload_of(task))
+
+    def has_key_of(self, task: TunableTask) -> bool:
+        """Return whether the kernel is the task's, by a key of this version or of one before 0.2.0."""
+        return self.record.task_key in (task.key, task.structure)
 
 
 class ScheduleDatabase:
@@ -118,9 +122,7 @@ class ScheduleDatabase:
         gpu: name of the device file of the target, if it names one
         """
         of_device = [s for s in self._of_file(file_of(self._folder, device)) if _is_on(s, device)]
-        by_time = sorted(
-            (s for s in of_device if s.is_of(task)), key=lambda s: (s.record.task_key != task.key, s.time_s)
-        )
+        by_time = sorted((s for s in of_device if s.is_of(task)), key=lambda s: (not s.has_key_of(task), s.time_s))
         chosen = (by_time or _most_similar(of_device, task))[:_MOST_STARTS]
         foreign = [s for s in self._near(gpu) if s.is_foreign] if gpu else []
         chosen += [s for s in foreign if s.is_of(task)][:1] or _most_similar(foreign, task)
@@ -191,6 +193,8 @@ def best_schedules(
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
+        if record.task_key in tasks:
+            record = dataclasses.replace(record, task_key=tasks[record.task_key].key)
         identity = json.dumps([record.task_key, record.device], sort_keys=True)
         groups.setdefault(identity, []).append(record)
     schedules = []

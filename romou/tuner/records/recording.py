@@ -201,7 +201,7 @@ class Recording:
             except Exception as error:  # TVM refuses the numbers of a wrong operator by many types of exceptions
                 logger.warning("%s: operator %s is not in this version: %s", self.path, key, first_line(error))
                 continue
-            if task.key == key:
+            if key in (task.key, task.structure):
                 tasks[key] = task
             else:
                 logger.warning("%s: operator %s is not in this version", self.path, key)

@@ -62,7 +62,7 @@ def kept_task(folder: Path, key: str) -> TunableTask:
         task = TunableTask.from_json(text)
     except Exception as error:  # TVM reads what another version wrote by many types of exceptions
         raise RecordError(f"{path}: no task of this version: {error}") from error
-    if task.key != key:
+    if key not in (task.key, task.structure):
         raise RecordError(f"{path}: no task of this version: its key is {task.key}")
     return task
 

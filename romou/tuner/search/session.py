@@ -129,7 +129,9 @@ class TuningSession:
         self._states = [self._search_of(task, index) for index, task in enumerate(tasks)]
         # Tasks of other models, used for their records.
         self._others: list[TaskSearch] = []
-        self._by_key = {state.task.key: state for state in self._states}
+        self._by_key: dict[str, TaskSearch] = {}
+        for state in self._states:
+            self._add_keys_of(state)
         # Number of records read, and the keys passed to `learn_from`.
         self._seen = 0
         self._asked: set[str] = set()
@@ -178,7 +180,12 @@ class TuningSession:
         self._asked.update(unknown)
         for task in self._prior.learn_from(unknown):
             self._others.append(self._search_of(task, len(self._states) + len(self._others)))
-            self._by_key[task.key] = self._others[-1]
+            self._add_keys_of(self._others[-1])
+
+    def _add_keys_of(self, state: TaskSearch) -> None:
+        """Find the records of a task by its key, and by the key that versions before 0.2.0 gave it."""
+        self._by_key[state.task.key] = state
+        self._by_key.setdefault(state.task.structure, state)
 
     def _is_unknown(self, record: Record) -> bool:
         return record.task_key not in self._by_key and record.task_key not in self._asked
