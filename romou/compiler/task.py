@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", bound="TunableTask")
 _V = TypeVar("_V")
+# Structure and family -> key. A compilation makes a task several times, and a hash takes a fifth of a key's time.
+_KEYS: dict[tuple[str, str], str] = {}
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
 
@@ -213,7 +215,10 @@ def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def key_of(plain: tirx.PrimFunc, template: Template) -> str:
     """Return the key of a function's task. plain: `plain_form` of the function."""
-    return task_key(plain, template.family, template.annotation)
+    same = (structure_of(plain), template.family)
+    if same not in _KEYS:
+        _KEYS[same] = task_key(plain, template.family, template.annotation)
+    return _KEYS[same]
 
 
 def by_keys(tasks: Sequence[TunableTask]) -> dict[str, TunableTask]:

@@ -147,7 +147,7 @@ def test_the_best_old_record_is_found(tmp_path: Path) -> None:
 def test_a_kept_task_is_found_by_its_old_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(CONV)
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("romou.compiler.task"), "task_key", lambda func, *_: structure_of(func))
+        patch.setattr(importlib.import_module("romou.compiler.task"), "key_of", lambda plain, _: structure_of(plain))
         old_task = task_of(CONV)
         keep_tasks(tmp_path, [old_task])
     assert old_task.key == task.structure != task.key

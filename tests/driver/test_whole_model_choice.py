@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import random
@@ -298,7 +299,9 @@ def test_a_later_call_is_not_slower_than_an_earlier_one(calls: Calls) -> None:
 
 def test_a_choice_of_an_older_version_is_found(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(task_module, "task_key", lambda func, *_: task_module.structure_of(func))
+        for user in ("task", "graph.join_chains"):
+            module = importlib.import_module(f"romou.compiler.{user}")
+            patched.setattr(module, "key_of", lambda plain, _: task_module.structure_of(plain))
         assert calls.numbers_after([1, 1, 1]) == [1, 1, 1]
     old = calls.file()
     calls.search.configs.clear()
