@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 
 from romou.compiler.scheduling.blocks import axes_of, replace_loads, substitute
-from romou.compiler.scheduling.statements import guarded
 
 
 def stored(
@@ -31,9 +29,3 @@ def stored(
 def checks(place: Sequence[tirx.Expr], extents: Sequence[int], tiles: Sequence[int]) -> list[tirx.Expr]:
     """Return the conditions for a place inside of the output, for each axis that a group's tile does not divide."""
     return [at < extent for at, extent, tile in zip(place, extents, tiles, strict=True) if extent % tile]
-
-
-def if_inside(place: Sequence[tirx.Expr], extents: Sequence[int], tiles: Sequence[int], body: tirx.Stmt) -> tirx.Stmt:
-    """Return `body`, guarded along each axis whose extent is no multiple of a group's tile."""
-    inside = checks(place, extents, tiles)
-    return guarded(functools.reduce(tirx.And, inside) if inside else None, body)
