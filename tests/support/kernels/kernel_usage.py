@@ -46,12 +46,14 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
             number_bytes |= {data: template.data_bytes, names["weight"]: template.weight_bytes}
         outputs = math.prod(algorithm.contraction(flat=True).extents) * LANES
         transform_bytes, transform_registers = algorithm.transform_bytes, algorithm.transform_registers
+        # A channel of a depthwise window is read for its own outputs only.
+        is_data_shared = algorithm.contraction(flat=True).lhs_varies != "by lane"
         has_window = math.prod(list(algorithm.contraction(flat=True).reduce.values())[1:-1]) > 1
         reread = {**dict.fromkeys(number_bytes, 0), data: number_bytes[data] * has_window}
     else:
         assert isinstance(template, StreamingTemplate)
         number_bytes, outputs, transform_bytes, transform_registers = template.inputs, template.elements, 0, 0
-        reread = dict.fromkeys(number_bytes, 0)
+        reread, is_data_shared = dict.fromkeys(number_bytes, 0), True
     # If there are several kernels, one may only pack the weight.
     (func,) = (f for f in kernels if len(kernels) == 1 or {names["weight"], data} <= set(map(parameter_name, f.params)))
     kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
@@ -104,6 +106,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         transform_bytes=transform_bytes,
         transform_registers=transform_registers,
         is_prefetched=group.is_prefetched,
+        is_data_shared=is_data_shared,
         reread_buffer_bytes=group.distinct_bytes(reread, is_image=False),
         reread_image_bytes=group.distinct_bytes(reread, is_image=True),
     )

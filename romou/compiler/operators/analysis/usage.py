@@ -43,6 +43,7 @@ class KernelUsage:
     is_prefetched: whether the next iteration's data is loaded during this one
     reread_buffer_bytes, reread_image_bytes: bytes that a later iteration reads again: data under a window of several
         taps. No cache has to hold the others.
+    is_data_shared: whether other work groups read the same data, as those of other output channels do
     padding: computed numbers divided by the operator's numbers, minus 1: at 0.25 a fifth of the work is padding
     """
 
@@ -74,4 +75,5 @@ class KernelUsage:
     reread_buffer_bytes: Any = 0
     reread_image_bytes: Any = 0
     is_prefetched: Any = False
+    is_data_shared: Any = True
     registers_as_written: Any = 0

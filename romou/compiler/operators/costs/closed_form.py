@@ -242,6 +242,7 @@ class ClosedForm(Form):
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
             is_prefetched=is_prefetched,
+            is_data_shared=self._varies != "by lane",
             **self._traffic(columns, loads, size),
         )
 

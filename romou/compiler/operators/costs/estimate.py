@@ -103,7 +103,7 @@ def call_parts(usage: KernelUsage, spec: HardwareSpec, operand_bytes: int) -> Ma
     launches = np.where(usage.transform_bytes > 0, 3, 1)
     return {
         "launch": launches * costs.launch_us / 1e6,
-        "memory": moved / _rate(spec.dram_bandwidth_gbps, costs.memory_share * l2 * 1e9),
+        "memory": moved / _memory_rate(spec, l2 * 1e9),
         "kernel": costs.slowdown * seconds,
     }
 
@@ -150,7 +150,8 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     """Return the cycles of each part of a launch, as if it ran without the others. None without enough facts.
 
     issuing, waiting: a core's cycles for instructions and for loads
-    buffers, images, l2: cycles for bytes out of the first-level caches, and out of the second-level cache
+    buffers, images, l2: cycles for bytes out of the first-level caches, and out of the second-level cache, or of the
+        memory if no other group reads them
     output: cycles for the written bytes
     """
     needed, occupied = _needed(spec), occupancy(usage, spec)
@@ -206,7 +207,7 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
         "images": cycles_of(
             first_level * costs.moved_image_fraction * from_images, _rate(spec.l1_texture_bandwidth_gbps, of_buffers)
         ),
-        "l2": cycles_of(costs.moved_shared_fraction * shared_bytes, l2),
+        "l2": cycles_of(costs.moved_shared_fraction * shared_bytes, _shared_rate(usage, spec, shared_bytes, l2)),
         "output": cycles_of(
             usage.output_bytes,
             np.where(usage.images["output"], _rate(spec.image_write_bandwidth_gbps, into_buffers), into_buffers),
@@ -216,6 +217,19 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
 
 def _costs(spec: HardwareSpec) -> Estimate:
     return preset_for(spec).estimate
+
+
+def _shared_rate(usage: KernelUsage, spec: HardwareSpec, shared_bytes: Any, l2: float) -> Any:
+    """Return the bandwidth of a work group's distinct bytes: the second-level cache's, or the memory's.
+
+    Data that only neighbours share, at the edges of windows, is gone from a small cache before they read it.
+    """
+    is_cached = usage.is_data_shared | (shared_bytes <= (spec.l2_cache_bytes or 0))
+    return np.where(is_cached, l2, _memory_rate(spec, l2))
+
+
+def _memory_rate(spec: HardwareSpec, l2: float) -> float:
+    return _rate(spec.dram_bandwidth_gbps, _costs(spec).memory_share * l2)
 
 
 def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
