@@ -21,10 +21,10 @@ import click
 from rich.console import Console
 
 from pretrain_cost_model import train
+from romou.compiler.operators.costs.pretrained import PretrainedModel
 from romou.runtime.module.timed import ratio
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
-from romou.tuner.search.pretrained import PretrainedModel
 from romou.tuner.search.progress import NoProgress, Status
 from simulated_searches import DEVICE, SPACES, best_of, target_of, task_of
 from simulation import SimulatedDevice, SimulatedTask

@@ -35,6 +35,7 @@ from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.operators.analysis.executed import Executed, executed_instructions, trip_loops
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
@@ -44,7 +45,6 @@ from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning.tasks import PrunedTask, pruned_task
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.options import TuningOptions
 from tvm_patches.quiet import quiet_stderr
 

@@ -32,6 +32,7 @@ from romou.base.deadline import Deadline
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter, training_passes
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
@@ -46,7 +47,6 @@ from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolc
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, RecordStore
 from romou.tuner.search import PriorKnowledge, SessionHooks, TaskResult, TuningOptions, TuningSession, progress_of
-from romou.tuner.search.pretrained import pretrained_for
 from torch_peer import Torch, gpu_clocks, repeats_of
 from tvm_peer import Tvm
 

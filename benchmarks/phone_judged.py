@@ -110,7 +110,8 @@ def start_of(task: PhoneTask) -> Config:
     """Return Romou's first config with the recorded algorithm."""
     # A recording of Romou begins with the default config.
     wanted = task.kernels[0].knobs.get("algorithm", DIRECT)
-    starts = task.template.starts(task.target.limits)
+    assert task.recorded.task is not None, "tasks without a template are left out"
+    starts = task.recorded.task.starts(task.target)
     return next(config for config in starts if config.get("algorithm", DIRECT) == wanted)
 
 

@@ -27,13 +27,13 @@ from phone_judged import NEAR, Judged
 from phone_tasks import load_tasks
 from pretrain_on_phones import Layer, by_network, train
 from romou.base.errors import UsageError
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.records.autotvm import AutotvmTask
 from romou.tuner.records.autotvm_spaces import recorded_space
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import TuningOptions
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.features import TaskFeatures
 from simulated_searches import kernel_tuner_order
 from simulation import SimulatedSpace
 

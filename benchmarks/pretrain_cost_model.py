@@ -4,23 +4,26 @@
     python benchmarks/pretrain_cost_model.py
 
 reads spaces that were recorded on an NVIDIA H200 through OpenCL, and what searches measured on an H100 through CUDA
-(benchmarks/data), and writes romou/tuner/search/pretrained_models. Run it after a change of features, usage or
-estimate.
+(benchmarks/data), and writes romou/compiler/operators/costs/pretrained_models. Run it after a change of features,
+usage or estimate.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from romou.base.errors import RecordError
+from romou.base.space import Config
+from romou.compiler.operators.costs.features import TaskFeatures
+from romou.compiler.operators.costs.pretrained import PretrainedModel, Winners, model_path
 from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search.cost_model import train_on
-from romou.tuner.search.features import TaskFeatures
-from romou.tuner.search.pretrained import PretrainedModel, model_path
 from romou.tuner.search.transfer import TransferData
 from searched_layers import SearchedLayer, load_layers
 from simulation import SimulatedTask
@@ -28,6 +31,16 @@ from simulation import SimulatedTask
 DATA = Path(__file__).parent / "data"
 SPACES = [DATA / name for name in ("spaces_h200", "spaces_h200_more")]
 LAYERS = DATA / "searches_h100.jsonl.gz"
+# A config is nearly as fast as another one that takes this much less time.
+_NEARLY = 1.05
+# Fewest layers that a winner serves which no earlier one does.
+_LEAST_SERVED = 2
+# Fewest layers of a family if the model's picks are default configs of others. With 35 dense layers, picks for others
+# took longer than the configs of hand rules on an NVIDIA H200.
+_LEAST_LAYERS = 50
+# Kinds of targets on which those networks gain by the picks. Through OpenCL, which has no split floats on tensor cores,
+# they gain nothing.
+_KINDS = frozenset({"cuda", "vulkan"})
 
 
 def train(tasks: Sequence[SimulatedTask], target: Target, layers: Sequence[SearchedLayer] = ()) -> PretrainedModel:
@@ -53,7 +66,30 @@ def train(tasks: Sequence[SimulatedTask], target: Target, layers: Sequence[Searc
             f"{len(tasks)} recordings and {len(layers)} layers hold too few configs to train a cost model on",
             hint="benchmarks/record_spaces.py records spaces.",
         )
-    return PretrainedModel(trees.booster, trees.columns)
+    return PretrainedModel(trees.booster, trees.columns).with_winners(winners_of(layers))
+
+
+def winners_of(layers: Sequence[SearchedLayer]) -> Winners:
+    """Return few configs, one of which is nearly the fastest measured one of most layers of families with many."""
+    families = Counter(f"{layer.task.family} {layer.workload['dtype']}" for layer in layers)
+    known = frozenset(family for family, count in families.items() if count >= _LEAST_LAYERS)
+    good: dict[Config, set[int]] = {}
+    for number, layer in enumerate(layers):
+        if f"{layer.task.family} {layer.workload['dtype']}" not in known:
+            continue
+        least = min((time for time in layer.times_s if time is not None), default=0.0)
+        for config, time in zip(layer.configs, layer.times_s, strict=True):
+            if time is not None and time <= _NEARLY * least:
+                good.setdefault(config, set()).add(number)
+    chosen: list[dict[str, Any]] = []
+    while good:
+        best = max(good, key=lambda config: len(good[config]))
+        served = good[best]
+        if len(served) < _LEAST_SERVED:
+            break
+        chosen.append(dict(best))
+        good = {config: numbers - served for config, numbers in good.items()}
+    return Winners(tuple(chosen), _KINDS, known)
 
 
 @click.command()

@@ -3,7 +3,7 @@
 
     python benchmarks/pretrain_on_phones.py adreno_autotvm.jsonl.gz
 
-writes romou/tuner/search/pretrained_models/opencl_adreno.ubj.gz, which every Adreno target starts from.
+writes romou/compiler/operators/costs/pretrained_models/opencl_adreno.ubj.gz, which every Adreno target starts from.
 docs/validation.md describes the data, which is not part of Romou. With --folds or --networks, nothing is written: the
 layers are divided into groups, and a model that was trained on the others judges each group.
 """
@@ -25,10 +25,10 @@ from scipy import stats
 from phone_judged import Judgement
 from phone_tasks import PhoneTask, load_tasks
 from romou.base.errors import RecordError
+from romou.compiler.operators.costs.features import TYPES, TaskFeatures, aligned, kernel_types
+from romou.compiler.operators.costs.pretrained import PretrainedModel, Trees, model_path
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.search.cost_model import Trees, boosted
-from romou.tuner.search.features import TYPES, TaskFeatures, aligned, kernel_types
-from romou.tuner.search.pretrained import PretrainedModel, model_path
+from romou.tuner.search.cost_model import boosted
 from romou.tuner.search.transfer import is_enough, levelled
 
 # Fewest timed configs of a layer that is judged.

@@ -24,12 +24,12 @@ import numpy as np
 
 from pretrain_cost_model import train
 from romou.base.outcome import Outcome
+from romou.compiler.operators.costs.pretrained import PretrainedModel
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
 from romou.tuner.records import Origin, Record
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
-from romou.tuner.search.pretrained import PretrainedModel
 from romou.tuner.search.progress import NoProgress, Status
 from simulation import SimulatedDevice, SimulatedTask
 

@@ -340,6 +340,8 @@ class Estimate:
     launch_us: microseconds of each launch, beside the kernel's own time.
     memory_share: bandwidth of the memory over the second-level cache's, if the device file has none of the memory.
     slowdown: a kernel's time without launch and memory over its estimate, for configs that the estimate picks.
+    moved_number: instruction slots for each number that Winograd's transforms move, beside the memory's time.
+    most_first_sums: most float4 sums of a work-item of a first config. 0 leaves first configs to hand rules.
     """
 
     load_issue: float
@@ -359,6 +361,8 @@ class Estimate:
     launch_us: float
     memory_share: float
     slowdown: float
+    moved_number: float
+    most_first_sums: int
 
 
 @dataclass(frozen=True, kw_only=True)

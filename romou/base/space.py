@@ -335,6 +335,10 @@ class Space:
             or bool(self._spaces[self.completed(config)[self.divided_by]]._admits(config, self.knobs))
         )
 
+    def admits(self, columns: Columns) -> Any:
+        """Return which configs, one element of the columns each, are valid. A knob may be one value for all."""
+        return self._admits(columns, self.knobs)
+
     def __iter__(self) -> Iterator[Config]:
         blocks = (np.arange(start, min(start + _AT_ONCE, self.size)) for start in range(0, self.size, _AT_ONCE))
         return (self.at(int(index)) for indices in blocks for index in indices[self._is_valid_in(self, indices)])

@@ -21,6 +21,7 @@ from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.base.task import Task
 from romou.compiler.operators.base import Template
+from romou.compiler.operators.costs.first_configs import first_configs
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.scheduling.blocks import has_long_integers, is_scheduled
@@ -114,13 +115,11 @@ class TunableTask(Task):
 
     def default_config(self, target: Target) -> Config:
         """Return the config that is tried first, and used if the task is not tuned."""
-        if target not in self._defaults:
-            self._defaults[target] = self.template.default_config(self.limits(target))
-        return self._defaults[target]
+        return self.starts(target)[0]
 
     @cached_property
-    def _defaults(self) -> dict[Target, Config]:
-        """A cache of default configs."""
+    def _starts(self) -> dict[Target, list[Config]]:
+        """A cache of first configs."""
         return {}
 
     def direct_config(self, target: Target) -> Config:
@@ -133,8 +132,10 @@ class TunableTask(Task):
         return changed if space.knows(changed) and space.is_valid(changed) else None
 
     def starts(self, target: Target) -> list[Config]:
-        """Return a decent config of each algorithm, the default config first."""
-        return self.template.starts(self.limits(target))
+        """Return a decent config of each algorithm, the default config first: the estimate's picks, or hand rules'."""
+        if target not in self._starts:
+            self._starts[target] = first_configs(self.template, target)
+        return self._starts[target]
 
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
         """Return scheduled TIR with the entry `main`.

@@ -14,13 +14,13 @@ import numpy as np
 
 from romou.base.space import Config
 from romou.compiler.operators.costs.estimate import can_estimate
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Workload
 from romou.compiler.single_operator import conv
 from romou.tuner.search import TuningOptions
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.features import TaskFeatures
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask

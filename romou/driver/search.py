@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.compiler.compilation import Compilation
+from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.driver.ahead import DefaultKernels, DeferredThread
 from romou.driver.course import Course
 from romou.driver.options import TuneOptions
@@ -28,7 +29,6 @@ from romou.tuner.search import (
     TuningSession,
     progress_of,
 )
-from romou.tuner.search.pretrained import pretrained_for
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask

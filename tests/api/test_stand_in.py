@@ -16,11 +16,11 @@ import romou
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.operators.costs.features import TaskFeatures
+from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.runtime.module import Summary
 from romou.tools.report.table import print_summary
 from romou.tuner.records import RecordStore
-from romou.tuner.search.features import TaskFeatures
-from romou.tuner.search.pretrained import pretrained_for
 from support.models.small_networks import NetworkBuilder
 
 

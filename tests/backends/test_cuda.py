@@ -24,6 +24,7 @@ from romou.compiler.assembly import build
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.operators.costs.estimate import can_estimate, missing_facts, spec_to_rank_by
+from romou.compiler.operators.costs.pretrained import model_path, pretrained_for
 from romou.devices.backends.cuda import BACKEND, nvrtc
 from romou.devices.backends.cuda import backend as cuda_backend
 from romou.devices.backends.cuda.dialect import complete
@@ -31,7 +32,6 @@ from romou.devices.backends.programs import is_keeping
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.measure.fingerprint import device_fingerprint
-from romou.tuner.search.pretrained import model_path, pretrained_for
 from support.kernels.operators import conv, has_device, target_of, task_of
 from support.models.small_networks import random_inputs, residual_net
 from support.suite.exhaustive import few

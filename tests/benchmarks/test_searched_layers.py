@@ -14,12 +14,12 @@ from pretrain_cost_model import LAYERS
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records.record import Record
 from romou.tuner.records.store import RecordStore
-from romou.tuner.search.features import TaskFeatures
 from searched_layers import layers_of, load_layers
 from support.data.recordings import searched
 from support.kernels.operators import relax_tasks

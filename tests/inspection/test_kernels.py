@@ -44,7 +44,7 @@ def test_traffic_is_that_of_the_innermost_loop() -> None:
 
 def kernel_of(**changes: object) -> InspectedKernel:
     task = operators.task_of(operators.conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
-    config = task.default_config(TARGET).replace(**{"tile_o": 1, "tile_w": 1, "split_k": 1, **changes})
+    config = task.direct_config(TARGET).replace(**{"tile_o": 1, "tile_w": 1, "split_k": 1, **changes})
     (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET, task=task.name, config=config)
     return kernel
 

@@ -23,12 +23,12 @@ SAME, HALF = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "stride": (2, 
 # (Device, layer, the texels of channels and the pixels of its tile.)
 LAYERS = [
     # All of a short sum would be loaded ahead. Where that does not fit, the loop stays.
-    ("adreno640", conv(12, (56, 56), 64, (1, 1)), (2, 7)),
-    ("adreno640", conv(16, (112, 112), 96, (1, 1)), (2, 7)),
-    ("adreno640", conv(16, (112, 112), 96, (1, 1), "float16"), (2, 7)),
-    ("adreno640", conv(8, (56, 56), 64, (1, 1)), (2, 7)),
+    ("adreno640", conv(12, (56, 56), 64, (1, 1)), None),
+    ("adreno640", conv(16, (112, 112), 96, (1, 1)), None),
+    ("adreno640", conv(16, (112, 112), 96, (1, 1), "float16"), None),
+    ("adreno640", conv(8, (56, 56), 64, (1, 1)), None),
     # So is a row of seven columns of three channels.
-    ("adreno640", conv(3, (224, 224), 96, (7, 7), stride=(2, 2)), (1, 4)),
+    ("adreno640", conv(3, (224, 224), 96, (7, 7), stride=(2, 2)), None),
     # Tiles of four pixels do not divide a row of 14 with padding; they do one of 28, and one without padding may end
     # within them.
     ("mali_g76", conv(128, (28, 28), 256, (3, 3), **HALF), (2, 2)),
@@ -47,10 +47,10 @@ LAYERS = [
     ("mali_g76", volume((3, 1, 1), "float16", padding=(1, 0, 0, 1, 0, 0)), None),
     ("mali_g76", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
     # Windows that share little, a short loop that a split sum leaves, and groups of channels.
-    ("adreno640", conv(672, (14, 14), 672, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=672), (1, 2)),
-    ("adreno690", conv(128, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2)), (2, 4)),
+    ("adreno640", conv(672, (14, 14), 672, (5, 5), padding=(1, 1, 2, 2), stride=(2, 2), groups=672), None),
+    ("adreno690", conv(128, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2)), None),
     ("adreno690", conv(160, (7, 7), 960, (1, 1)), None),
-    ("adreno690", conv(32, (35, 35), 48, (1, 3), padding=(0, 1, 0, 1)), (1, 7)),
+    ("adreno690", conv(32, (35, 35), 48, (1, 3), padding=(0, 1, 0, 1)), None),
     ("adreno690", conv(64, (56, 56), 64, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=4), None),
     ("mali_g76", conv(64, (56, 56), 64, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2), groups=4), (1, 2)),
     ("adreno640", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
@@ -77,7 +77,7 @@ LAYERS = [
     ),
     ("mali_g76", conv(56, (35, 35), 56, (9, 9), "float16", padding=(4, 4, 4, 4), groups=56), None),
     # Odd rows end inside a tile of four, and are read in vectors.
-    ("adreno640", matmul((3,), 197, 61, 197), (2, 7)),
+    ("adreno640", matmul((3,), 197, 61, 197), None),
     ("mali_g76", matmul((3,), 197, 61, 197), (1, 3)),
     ("mali_g76", matmul((3,), 77, 64, 77, is_transposed=True), (1, 3)),
     ("mali_g76", matmul((3,), 257, 64, 257, is_transposed=True), (1, 3)),

@@ -15,6 +15,7 @@ from romou.base.errors import BuildError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.operators.contraction.tensor_core import COOPMAT, MMA
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.passes.warp_nest import WarpNest
@@ -22,7 +23,6 @@ from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
 from romou.devices.backends.vulkan import glslang
 from romou.devices.targets import Target
-from romou.tuner.search.features import TaskFeatures
 from support.kernels.emulated_matrices import emulated_error, error_on_device
 from support.kernels.operators import conv, task_of
 from support.kernels.shaders import shaders_of, validate

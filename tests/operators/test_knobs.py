@@ -18,11 +18,11 @@ from tvm.relax import op
 from romou.base.knob import Knob
 from romou.base.space import Config, Space
 from romou.cli import main
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.families import declared_knobs, elementwise
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.records import to_t4
-from romou.tuner.search.features import TaskFeatures
 from support.kernels.operators import (
     conv,
     conv_transpose,

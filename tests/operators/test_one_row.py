@@ -40,8 +40,7 @@ def test_tiles_beyond_the_end_of_the_row_are_right(
 def test_places_are_not_divided() -> None:
     """Seven quotients and their remainders, of a tile's pixels, would take registers that a tile of 2x7 needs."""
     task = task_of(conv(80, (1, 300), 256, (1, 3), padding=PAD)).with_free_images()
-    config = task.default_config(ADRENO)
-    assert config["tile_w"] == 7
+    config = task.default_config(ADRENO).replace(tile_o=2, tile_w=7, wg_o=4, wg_w=8)
     (kernel,) = inspect_function(task.schedule(config, ADRENO)["main"], ADRENO, config=config)
     body = kernel.source[kernel.source.index("__kernel") :]
     assert "* 300" not in body

@@ -17,6 +17,7 @@ from romou.base.errors import BuildError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.operators.contraction.tensor_core import MMA, TF32, TF32X3
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.passes.async_copies import copy_asynchronously
@@ -27,7 +28,6 @@ from romou.devices.backends.cuda import dialect
 from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.search.features import TaskFeatures
 from support.kernels import cuda_on_cpu
 from support.kernels.cuda_on_cpu import run_on_cpu
 from support.kernels.operators import (

@@ -20,7 +20,6 @@ from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.operators.families.conv2d import FAMILY
-from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.winograd.convolution import SIDES, TILES
 from romou.compiler.operators.winograd.matrices import transform_matrices
 from romou.compiler.operators.workload import Conv2d
@@ -288,19 +287,8 @@ def test_which_convolutions_have_the_knob() -> None:
 @pytest.mark.parametrize(
     ("channels", "side", "device", "algorithm"),
     [
-        (128, 28, "adreno640", "winograd4"),
-        # The larger tile's weights are four times the direct ones, and images of 14 pixels a side use each number of
-        # them only 16 times.
-        (256, 14, "adreno640", "winograd2"),
         (256, 14, "mali_g76", "winograd4"),
-        (512, 7, "adreno640", "direct"),
-        # Nothing is known of its memory, so the ratio is its family's.
-        (512, 7, "adreno750", "direct"),
-        (256, 28, "adreno750", "winograd4"),
-        # Transforms of few channels take longer than the products that they save, in recordings.
-        (64, 56, "adreno750", "direct"),
         (512, 7, "mali_g78", "winograd2"),
-        (64, 56, "adreno730", "direct"),
     ],
 )
 def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(
@@ -384,13 +372,13 @@ def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target:
     """Return the error of the whole model with the algorithm for all operators that have it."""
     chosen: list[Config] = []
 
-    def config_of(template: ContractionTemplate, limits: Limits) -> Config:
-        default, *others = template.starts(limits)
+    def config_of(task: TunableTask, target: Target) -> Config:
+        default, *others = task.starts(target)
         config = next((c for c in others if c["algorithm"] == algorithm), default)
         chosen.append(config)
         return config
 
-    monkeypatch.setattr(ContractionTemplate, "default_config", config_of)
+    monkeypatch.setattr(TunableTask, "default_config", config_of)
     compiled = romou.compile(model, target=target, device=0)
     assert algorithm in {config.get("algorithm") for config in chosen}
     inputs = random_inputs(model, seed=5)

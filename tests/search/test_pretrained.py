@@ -18,15 +18,16 @@ import pretrain_cost_model
 from pretrain_cost_model import train
 from romou.base.errors import RecordError
 from romou.base.space import Config
+from romou.compiler.operators.costs import pretrained
+from romou.compiler.operators.costs.features import _FIRST, _SHARES, TYPES, Correction, TaskFeatures, kernel_types
 from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.costs.pretrained import PretrainedModel, Trees, model_path, pretrained_for
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
-from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
-from romou.tuner.search.cost_model import Trees, boosted
-from romou.tuner.search.features import _FIRST, _SHARES, TYPES, Correction, TaskFeatures, kernel_types
-from romou.tuner.search.pretrained import PretrainedModel, model_path, pretrained_for
+from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
+from romou.tuner.search.cost_model import boosted
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
 from searched_layers import load_layers

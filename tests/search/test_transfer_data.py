@@ -10,13 +10,13 @@ from tvm.relax import op
 
 from romou.base.outcome import Outcome
 from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records import Origin, Record
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, cost_model
 from romou.tuner.search.cost_model import CostModel
-from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.transfer import TransferData, scores
 from simulation import SimulatedDevice, SimulatedTask
 from support.data.recordings import recorded

@@ -21,6 +21,7 @@ import romou
 from romou.api.report import _with_document
 from romou.base.errors import DeviceError, ModelError, RecordError, RomouError, UsageError
 from romou.base.outcome import Outcome
+from romou.compiler.operators.costs.pretrained import ShippedModel, model_path
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.hardware import load_device
@@ -37,7 +38,6 @@ from romou.tuner.records.database import ScheduleDatabase, TunedSchedule, read_s
 from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.tuner.records.recording import RecordedTrial, Recording, recordable_task
 from romou.tuner.records.task_files import keep_tasks, kept_task
-from romou.tuner.search.pretrained import ShippedModel, model_path
 
 DEVICE = {"kind": "opencl", "name": "made up", "driver": "1", "platform": "p", "is_host_cpu": False}
 ORIGIN = Origin(device=DEVICE, romou="1", tvm="2")

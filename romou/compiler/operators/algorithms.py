@@ -126,10 +126,12 @@ class Algorithm(ABC):
     placement: memory of the operator's tensors.
     transform_bytes: bytes that kernels around the contraction read and write.
     transform_registers: fewest 32-bit registers of a work-item of these kernels.
+    is_exact: whether it loses few enough digits for a default config.
     """
 
     transform_bytes: int = 0
     transform_registers: int = 0
+    is_exact: bool = True
 
     def __init__(self, contracted: Contracted, placement: Placement) -> None:
         self.contracted = contracted
@@ -356,11 +358,12 @@ class WinogradAlgorithm(Algorithm):
         )
         self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * (form.transform_elements + weights)
         self.transform_registers = form.transform_registers
+        # Only a search accepts the digits that larger tiles lose.
+        self.is_exact = form.side < _INEXACT_SIDE[self.work.dtype]
 
     def slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
         form = self.form
-        if form.side >= _INEXACT_SIDE[self.work.dtype]:
-            # Only a search accepts the digits that such tiles lose.
+        if not self.is_exact:
             return math.inf
         products = form.products * form.work.in_channels * form.work.out_channels
         between = LANES * form.side**2 * form.tiles * (form.in_texels + form.work.out_texels)

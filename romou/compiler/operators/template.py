@@ -230,7 +230,7 @@ class ContractionTemplate(Template):
         return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
 
     def space(self, limits: Limits) -> Space:
-        usable, has_choice = self._usable(limits)
+        usable, has_choice = self.usable(limits)
         spaces = {name: algorithm.space(limits) for name, algorithm in usable.items()}
         return Space.one_of(ALGORITHM, spaces) if has_choice else spaces[DIRECT]
 
@@ -247,7 +247,7 @@ class ContractionTemplate(Template):
         The first config has the algorithm with the least work among the algorithms that lose few digits. Long sums that
         may be cut into pieces have the fewest pieces that keep the device busy.
         """
-        usable, has_choice = self._usable(limits)
+        usable, has_choice = self.usable(limits)
         if not has_choice:
             return usable[DIRECT].starts(limits)
         starts = {
@@ -269,7 +269,7 @@ class ContractionTemplate(Template):
         others = [config for name, configs in starts.items() if name != first for config in configs]
         return [*starts[first], *others]
 
-    def _usable(self, limits: Limits) -> tuple[dict[str, Algorithm], bool]:
+    def usable(self, limits: Limits) -> tuple[dict[str, Algorithm], bool]:
         """Return the algorithms that fit the device and the variant, the direct one first.
 
         Also return whether spaces have the knob `algorithm`. A variant leaves it a single choice.

@@ -222,6 +222,7 @@ def prune(
     rules: Rules | None = None,
     least_kept: int = LEAST_KEPT,
     is_later: bool = False,
+    default: Config | None = None,
 ) -> PrunedSpace:
     """Return the configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
 
@@ -232,6 +233,7 @@ def prune(
     space: `template.space(limits)`
     spec: facts of the device. Unknown facts exclude nothing
     is_later: apply the criteria, and raise SpaceEmptyError, only when validity is first needed
+    default: the default config, whose estimate shows the estimate's error. None: the template's by hand rules
 
     Raises
     ------
@@ -242,7 +244,9 @@ def prune(
     """
 
     def now() -> PrunedSpace:
-        (pruned,) = prune_each(template, space, spec, limits, (rules or Rules(),), least_kept=least_kept)
+        (pruned,) = prune_each(
+            template, space, spec, limits, (rules or Rules(),), least_kept=least_kept, default=default
+        )
         return pruned
 
     return PrunedSpace(space, lambda: now().left) if is_later else now()
@@ -256,8 +260,9 @@ def prune_each(
     rules: Sequence[Rules],
     *,
     least_kept: int = LEAST_KEPT,
+    default: Config | None = None,
 ) -> list[PrunedSpace]:
-    """Return the pruned space for each of several rules. The usage of the kernels is computed once."""
+    """Return the pruned space for each of several rules. The usage of the kernels is computed once. See `prune`."""
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
     form, blocks = form_of(template, limits), list(space.blocks())
@@ -271,7 +276,7 @@ def prune_each(
             f"{template.name}: none of {space.size} configs is valid with {room}", hint=hint, task=template.name
         )
     usages = [form.usage_of_valid(block) for block in blocks]
-    choices = form.choices(space, spec, usages, template.default_config(limits))
+    choices = form.choices(space, spec, usages, default or template.default_config(limits))
     pruned = []
     for each in rules:
         parts = [

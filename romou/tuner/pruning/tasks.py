@@ -39,7 +39,7 @@ def pruned_task(task: TunableTask, target: Target, rules: Rules = L1_RULES["rere
     """
     made = task.as_kind(PrunedTask, rules=rules)
     # Copied, so that they are not computed again.
-    vars(made)["template"], vars(made)["_defaults"] = task.template, task._defaults
+    vars(made)["template"], vars(made)["_starts"] = task.template, task._starts
     made.spaces[target] = pruned_space(task, target, rules, is_later=True)
     return made
 
@@ -61,6 +61,7 @@ def pruned_space(
         rules=rules,
         least_kept=least_kept,
         is_later=is_later,
+        default=task.default_config(target),
     )
 
 

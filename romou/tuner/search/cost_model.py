@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from romou.base.space import Config
-from romou.tuner.search.features import TaskFeatures, aligned
+from romou.compiler.operators.costs.features import TaskFeatures
+from romou.compiler.operators.costs.pretrained import Trees
 from romou.tuner.search.knob_process import KnobProcess
 from romou.tuner.search.ordinal import KnobFeatures
 from romou.tuner.search.transfer import FEWEST, TransferData, is_enough, levelled, scores
@@ -87,21 +87,6 @@ _OF_OTHERS = (
     30,
 )
 _OF_ITSELF = {"max_depth": 6, "eta": 0.2, "min_child_weight": 1}, 60
-
-
-@dataclass(frozen=True)
-class Trees:
-    """Gradient-boosted trees (XGBoost) over named features, which correct an expected score."""
-
-    booster: Any
-    columns: tuple[str, ...]
-
-    def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
-        """Return corrected scores, -log(seconds) up to a constant, of configs with these features."""
-        import xgboost
-
-        data = xgboost.DMatrix(aligned(rows, columns, self.columns), base_margin=expected, nthread=1)
-        return np.asarray(self.booster.predict(data))
 
 
 class CostModel:

@@ -11,8 +11,8 @@ import numpy as np
 
 from romou.base.knob import Choice
 from romou.base.space import Config, Space
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.tuner.search.cost_model import CostModel
-from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.ordinal import KnobFeatures, spread
 from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces

@@ -29,10 +29,10 @@ from romou.tuner.search.transfer import TransferData
 from romou.tuner.search.trial import Trial, TrialCallback
 
 if TYPE_CHECKING:
+    from romou.compiler.operators.costs.features import Correction
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
-    from romou.tuner.search.features import Correction
 
 logger = logging.getLogger("romou")
 

@@ -12,8 +12,8 @@ import numpy as np
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.operators.contraction import tensor_core
+from romou.compiler.operators.costs.features import Correction, TaskFeatures
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.features import Correction, TaskFeatures
 from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.scheduler import Progression
 from romou.tuner.search.transfer import TransferData

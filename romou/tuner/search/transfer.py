@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from romou.base.space import Config
-from romou.tuner.search.features import TaskFeatures, aligned
+from romou.compiler.operators.costs.features import TaskFeatures, aligned
 from romou.tuner.search.ordinal import KnobFeatures
 
 # A tree needs at least this many points.

@@ -25,7 +25,7 @@ from romou.compiler.operators.contraction.occupancy import (
 )
 from romou.compiler.operators.contraction.pixel_defaults import fill_warps
 from romou.compiler.operators.contraction.tensor_core_defaults import tensor_core_config
-from romou.compiler.operators.contraction.tiles import fill_device, fit_tile, fits
+from romou.compiler.operators.contraction.tiles import fit_tile, fits
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
@@ -43,7 +43,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     smaller, until the device is busy.
     """
     memory = (MemoryKind.IMAGE if limits.prefers_images else MemoryKind.BUFFER).value
-    sums = _sums(space, flat, limits) if limits.prefers_fp16 else FP32
+    sums = type_of_sums(space, flat, limits)
     is_grouped = flat.lhs_varies == "by texel" and math.prod(list(flat.reduce.values())[1:-1]) > 1
     has_rows = (
         nearest(space.knobs["data"], memory) == MemoryKind.IMAGE
@@ -58,8 +58,6 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         return vector_tile(space, contraction, fit_group(space, contraction, config, 1), tiles)
     config = fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
-    if (filled := fill_device(space, contraction, config, limits)) is not None:
-        return filled
     config = split_sums(space, contraction, config, limits)
     config = fill_warps(space, contraction, config, limits)
     if is_grouped and _is_large(limits):
@@ -91,11 +89,13 @@ def _shrink_until_valid(space: Space, config: Config) -> Config:
     return config
 
 
-def _sums(space: Space, contraction: Contraction, limits: Limits) -> str:
-    """Return the type of sums on a device that computes faster in fp16.
+def type_of_sums(space: Space, contraction: Contraction, limits: Limits) -> str:
+    """Return the type of the sums of a first config: fp32, unless the device computes faster in fp16.
 
     Sums of a few products wait for memory, and would lose digits for nothing.
     """
+    if not limits.prefers_fp16:
+        return FP32
     if MIXED in space.knobs["accumulate"]:
         _, *window, lanes = contraction.reduce.values()
         spills = len(window) > 2 and lanes * math.prod(window) > limits.preset.mixed_sums.max_3d_window

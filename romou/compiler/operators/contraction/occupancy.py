@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction, round_up
@@ -245,7 +247,9 @@ def computed(contraction: Contraction, config: Config, warp_size: int) -> float:
 def candidates(space: Space, config: Config, choices: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
     """Yield `config` with each valid combination of the choices of some knobs."""
     allowed = ([value for value in values if value in space.knobs.get(name, ())] for name, values in choices.items())
-    combinations = itertools.product(*allowed)
-    return filter(
-        space.is_valid, (config.replace(**dict(zip(choices, values, strict=True))) for values in combinations)
-    )
+    combinations = [dict(zip(choices, values, strict=True)) for values in itertools.product(*allowed)]
+    if not combinations:
+        return iter(())
+    columns = {name: np.array([combination[name] for combination in combinations]) for name in choices}
+    kept = np.broadcast_to(space.admits({**config, **columns}), len(combinations))
+    return (config.replace(**combination) for combination, is_kept in zip(combinations, kept, strict=True) if is_kept)

@@ -58,8 +58,9 @@ def _registers(contraction: Contraction, tile: Config, model: Registers, loads: 
     """
     ahead = min(LANES * loads + model.addresses, model.loaded_ahead + model.load_ahead * loads)
     # Each pixel of a depthwise tile has its own input.
-    pixels = 2 * tile["tile_w"] * (contraction.lhs_varies == "by lane")
-    return int(LANES * tile["tile_o"] * tile["tile_w"] + ahead + pixels)
+    pixels = _rows(tile) * tile["tile_w"]
+    own = 2 * pixels * (contraction.lhs_varies == "by lane")
+    return int(LANES * tile["tile_o"] * pixels + ahead + own)
 
 
 def _loads_of_block(contraction: Contraction, tile: Config, limits: Limits) -> int:
@@ -74,7 +75,7 @@ def _loads_of_block(contraction: Contraction, tile: Config, limits: Limits) -> i
         limit = (
             model.max_unrolled_constant_products if _is_whole_row(contraction, tile) else model.max_unrolled_products
         )
-        return window_row(contraction, tile_w) * (texels * taps if products * texels <= limit else 1)
+        return _rows(tile) * window_row(contraction, tile_w) * (texels * taps if products * texels <= limit else 1)
     steps = _Steps.of(contraction, tile)
     if taps > 1 and (texels == 1 or _is_whole_row(contraction, tile)):
         # The only texel of three channels has constant addresses, and so have the columns of a whole row.
@@ -82,7 +83,8 @@ def _loads_of_block(contraction: Contraction, tile: Config, limits: Limits) -> i
             return steps.rows * steps.loads
         # A whole row keeps its pixels, and loads the weights of one texel of channels at a time.
         weights = lanes * tile_o * (LANES if contraction.rhs_vector == "none" else 1)
-        return tile_w + columns * lanes if _is_whole_row(contraction, tile) else columns * (tile_w + weights)
+        pixels = _rows(tile) * tile_w
+        return pixels + columns * lanes if _is_whole_row(contraction, tile) else columns * (pixels + weights)
     kept = kept_loops(contraction, tile, limits)
     if not kept and steps.texels * steps.operations <= model.max_unrolled_operations:
         # Loads of images pass those of a buffer, which keep their order.
@@ -115,6 +117,8 @@ class _Steps:
         inputs = (tile_w - 1) * contraction.stride + columns if columns > 1 else tile_w
         if _is_whole_row(contraction, tile):
             inputs = tile_w
+        # Rows of a tile share no data.
+        inputs *= _rows(tile)
         loads = (inputs if contraction.lhs_vector else lanes * inputs) + columns * weights
         rows = taps // columns
         # Work-items that share a sum have a part of the loop each.
@@ -148,7 +152,7 @@ def _unrolls_windows(contraction: Contraction, tile: Config, model: Registers) -
     """Return whether Mali's compiler may unroll the windows of several texels. Their loads then come first."""
     _, *window, lanes = contraction.reduce.values()
     steps, taps = _Steps.of(contraction, tile), math.prod(window)
-    loads = taps * (tile["tile_w"] + lanes * tile["tile_o"])
+    loads = taps * (_rows(tile) * tile["tile_w"] + lanes * tile["tile_o"])
     vectors = _products(contraction, tile) // LANES + _VECTOR_LOAD_COST * loads
     is_short = 1 < steps.texels <= model.max_unrolled_iterations
     return taps > 1 and is_short and steps.texels * vectors <= model.max_unrolled_vectors
@@ -157,7 +161,11 @@ def _unrolls_windows(contraction: Contraction, tile: Config, model: Registers) -
 def _products(contraction: Contraction, tile: Config) -> int:
     """Return the products of a texel of a work-item's sum, or of a row of a depthwise window."""
     _, *window, lanes = contraction.reduce.values()
-    return int(LANES * tile["tile_o"] * tile["tile_w"] * math.prod(window) * lanes)
+    return int(LANES * tile["tile_o"] * _rows(tile) * tile["tile_w"] * math.prod(window) * lanes)
+
+
+def _rows(tile: Config) -> int:
+    return int(tile.get("tile_h", 1))
 
 
 def _is_whole_row(contraction: Contraction, tile: Config) -> bool:

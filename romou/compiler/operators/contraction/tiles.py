@@ -14,16 +14,13 @@ from romou.compiler.operators.contraction.occupancy import (
     candidates,
     computed,
     fit_group,
-    is_allowed,
     min_work_items,
-    split_choices,
     split_sums,
     warp_of,
     work_items,
 )
 from romou.compiler.operators.contraction.registers import (
     estimated_registers,
-    kept_loops,
     rolled_registers,
     window_row,
 )
@@ -32,14 +29,6 @@ from romou.compiler.tir.primitives import LANES
 # A tile of this many times the sums has fewer addresses and epilogues. It is better unless it takes more instructions
 # than by this factor.
 _LARGER, _TOLERANCE = 1.5, 1.05
-# Instructions of a load with its coordinates, if a compiler unrolls its loop or keeps it, of a work-item without and
-# with a barrier, and of a texel that it sums, for its result and for parts of it in local memory. A multiply-add of a
-# texel and a number is one.
-_UNROLLED_LOAD, _LOAD, _ITEM, _BARRIER, _RESULT, _PART = 2, 3, 15, 15, 3, 4
-# Iterations of a loop that compilers unroll also if its products are many.
-_FEW_ITERATIONS = 3
-# Outputs that a config computes, with padding and idle lanes, over the needed ones, if another tile may be better.
-_MOST_PADDING = 1.15
 
 
 def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
@@ -68,32 +57,6 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
     ]
     best = min(larger, key=lambda tile: costs[tile], default=best)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
-
-
-def fill_device(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config | None:
-    """Return `config` with the tile and the split of its sums that take the shortest time.
-
-    Adreno only, if `config` leaves the device idle or computes much padding. A device that is not full takes longer by
-    the cube root of what is missing: its work-items wait for loads, but issue more of their own instructions.
-    None for other devices, for products of matrices, and for single pixels.
-    """
-    model = limits.preset.registers
-    if model is None or limits.registers is None or limits.registers_of_all is None or contraction.is_batched:
-        return None
-    rules = _TileRules(space, contraction, limits, model)
-    padding = computed(contraction, config, warp_of(limits)) / math.prod(contraction.extents)
-    # Tiles of depthwise windows share so much input that padding does not decide.
-    is_best = padding <= _MOST_PADDING or contraction.lhs_varies == "by lane"
-    if contraction.extents[2] == 1 or (rules.fills(config) and is_best):
-        return None
-    choices = [
-        choice
-        for tile in candidates(space, config, {"tile_o": (1, 2), "tile_w": (1, 2, 4, 7, 8)})
-        for group in [fit_group(space, contraction, tile, warp_of(limits))]
-        for choice in (group, *split_choices(space, contraction, group, limits))
-        if rules.registers(choice) <= rules.most_registers and is_allowed(space, choice, limits)
-    ]
-    return min(choices, key=rules.time, default=None)
 
 
 def fits(space: Space, contraction: Contraction, config: Config, narrower: Config, limits: Limits) -> bool:
@@ -182,26 +145,6 @@ class _TileRules:
             else round_up(o, tile["tile_o"])
         )
         return float((1 + self._loads(tile)) * texels)
-
-    def time(self, config: Config) -> float:
-        """Return the instructions of a config with its group, more if it leaves the device idle."""
-        texels, *window, lanes = self.contraction.reduce.values()
-        steps = texels * math.prod(window) * lanes / config["split_k"]
-        own = sums_of(config)
-        fixed = _ITEM + _RESULT * own + (_BARRIER + _PART * own) * (config["split_k"] > 1)
-        loads = self._load_cost(config) * self._loads(config)
-        items = config["split_k"] * computed(self.contraction, config, warp_of(self.limits)) / own
-        idle = min_work_items(self.limits, self.contraction, config) / work_items(self.contraction, config)
-        return float(items * (steps * own * (1 + loads) + fixed) * max(1.0, idle) ** (1 / 3))
-
-    def _load_cost(self, tile: Config) -> int:
-        """Return the instructions of a load. Where the innermost loop of a long window stays, they are more."""
-        _, *window, lanes = self.contraction.reduce.values()
-        inner = next((extent for extent in reversed(window) if extent > 1), 1)
-        products = LANES * sums_of(tile) * lanes * inner
-        is_kept = inner > _FEW_ITERATIONS and products > self.model.max_unrolled_products
-        is_kept = is_kept or kept_loops(self.contraction, tile, self.limits) > 1
-        return _LOAD if is_kept and self.contraction.lhs_varies != "by lane" else _UNROLLED_LOAD
 
     def _loads(self, tile: Config) -> float:
         """Return the loads for each product of a texel and a number."""

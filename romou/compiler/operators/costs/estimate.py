@@ -117,12 +117,13 @@ def estimate_cycles(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any]
     needed, parts = _needed(spec), estimate_parts(usage, spec)
     if needed is None or parts is None:
         return None
-    _, _, hertz, l2, _ = needed
+    cores, alus, hertz, l2, _ = needed
     costs, norm = _costs(spec), np.sqrt(sum(part * part for part in parts.values()))
-    # The transforms before and after only move data. If it does not fit into the cache, it goes through memory.
+    # The transforms before and after move data. If it does not fit into the cache, it goes through memory.
     is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
     through = np.where(is_cached, l2, _rate(spec.dram_bandwidth_gbps, l2))
     transforms = usage.transform_bytes / (through / hertz) + 2 * costs.group_start * (usage.transform_bytes > 0)
+    transforms = transforms + costs.moved_number * usage.transform_bytes / usage.element_bytes / (cores * alus)
     cycles = norm + transforms
     spill, registers = np.zeros_like(cycles), needed_registers(usage, spec)
     if registers is not None:

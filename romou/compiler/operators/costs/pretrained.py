@@ -13,6 +13,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ import numpy as np
 from romou.base.errors import RecordError
 from romou.base.files import read_file, replacing
 from romou.base.foreign import refused, unzipped
+from romou.compiler.operators.costs.features import aligned, kernel_types, known_columns
+from romou.compiler.operators.template import ContractionTemplate
 from romou.devices.hardware import families_of
 from romou.devices.targets import Target
-from romou.tuner.search.cost_model import Trees
-from romou.tuner.search.features import aligned, kernel_types, known_columns
 
 logger = logging.getLogger("romou")
 
@@ -40,6 +41,59 @@ _STATISTICS = ("base_weights", "loss_changes", "sum_hessian")
 
 # Attribute of a booster: type of kernels -> first iteration of its trees and the one after its last, as JSON.
 _TYPES = "types"
+# Attribute of a booster: the `Winners` that it was trained on, as JSON.
+_WINNERS = "winners"
+
+
+@dataclass(frozen=True)
+class Winners:
+    """The fastest configs of the operators that a model was trained on.
+
+    configs: knobs of each. An operator's space may lack some
+    kinds: of targets on which a model's picks among them were measured, and were faster than hand rules' configs
+    operators: families and types of these operators, such as "conv2d float32". The model saw few of others
+    """
+
+    configs: tuple[Mapping[str, Any], ...] = ()
+    kinds: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
+
+    def are_of(self, template: ContractionTemplate, kind: str) -> bool:
+        """Return whether the model's pick among these configs is good for an operator on targets of a kind."""
+        return kind in self.kinds and f"{template.family} {template.workload.dtype}" in self.operators
+
+    def to_json(self) -> str:
+        """Return a text for `from_json`. Knobs are named once."""
+        knobs = list(dict.fromkeys(name for config in self.configs for name in config))
+        rows = [[config.get(name) for name in knobs] for config in self.configs]
+        names = {"kinds": sorted(self.kinds), "operators": sorted(self.operators)}
+        return json.dumps({**names, "knobs": knobs, "configs": rows})
+
+    @classmethod
+    def from_json(cls, text: str) -> Winners:
+        """Return the winners that `to_json` wrote."""
+        data = json.loads(text)
+        configs = (zip(data["knobs"], row, strict=True) for row in data["configs"])
+        return cls(
+            tuple({name: value for name, value in config if value is not None} for config in configs),
+            frozenset(data["kinds"]),
+            frozenset(data["operators"]),
+        )
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Gradient-boosted trees (XGBoost) over named features, which correct an expected score."""
+
+    booster: Any
+    columns: tuple[str, ...]
+
+    def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
+        """Return corrected scores, -log(seconds) up to a constant, of configs with these features."""
+        import xgboost
+
+        data = xgboost.DMatrix(aligned(rows, columns, self.columns), base_margin=expected, nthread=1)
+        return np.asarray(self.booster.predict(data))
 
 
 class PretrainedModel(Trees):
@@ -72,6 +126,17 @@ class PretrainedModel(Trees):
         joined.load_model(bytearray(json.dumps(model).encode()))
         joined.set_attr(**{_TYPES: json.dumps(types)})
         return cls(joined, shared.columns)
+
+    @functools.cached_property
+    def winners(self) -> Winners:
+        """The fastest configs of its training. Empty if the model does not have them."""
+        text = self.booster.attr(_WINNERS)
+        return Winners() if text is None else Winners.from_json(text)
+
+    def with_winners(self, winners: Winners) -> PretrainedModel:
+        """Return the model with the fastest configs of its training."""
+        self.booster.set_attr(**{_WINNERS: winners.to_json()})
+        return PretrainedModel(self.booster, self.columns)
 
     def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
         """Return the corrected scores. See `Trees`."""
@@ -182,7 +247,12 @@ def pretrained_for(target: Target) -> ShippedModel | None:
     kinds = (target.kind, target.backend.learns_from)
     paths = (model_path(kind, name) for name in names for kind in kinds if kind)
     path = next(filter(Path.is_file, paths), None)
-    return None if path is None else ShippedModel(path)
+    return None if path is None else _shipped(path)
+
+
+@functools.cache
+def _shipped(path: Path) -> ShippedModel:
+    return ShippedModel(path)
 
 
 def model_path(kind: str, name: str) -> Path:

@@ -1,0 +1,86 @@
+"""First configs by the estimate: valid, within the criteria, and the fastest of their lattice."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from romou.base.space import Config
+from romou.compiler.operators.costs.estimate import estimable, estimate_seconds
+from romou.compiler.operators.costs.first_configs import estimated_starts
+from romou.compiler.operators.families.batch_matmul import matmul
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tuner.pruning.tasks import pruned_space, usage_of
+from support.kernels.operators import conv, task_of
+
+SAME = (1, 1, 1, 1)
+WORKS = (
+    conv(64, (56, 56), 64, (3, 3), padding=SAME),
+    conv(256, (14, 14), 256, (1, 1)),
+    conv(64, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2)),
+    conv(96, (112, 112), 96, (3, 3), padding=SAME, stride=(2, 2), groups=96),
+    conv(96, (17, 17), 64, (7, 1), padding=(3, 0, 3, 0)),
+    conv(3, (224, 224), 32, (3, 3), padding=SAME, stride=(2, 2)),
+)
+GROUP = ("wg_o", "wg_h", "wg_w")
+
+
+def seconds_of(task: TunableTask, config: Config, target: Target) -> float:
+    return float(np.max(estimate_seconds(usage_of(task, config, target), estimable(target).spec)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["adreno640", "adreno690", "adreno740"])
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_no_other_group_is_faster(work: Any, device: str) -> None:
+    target = Target(f"opencl -device={device}")
+    task = task_of(work).with_free_images()
+    start, space = task.default_config(target), pruned_space(task, target)
+    assert space.is_valid(start)
+    assert math.prod(start[name] for name in ("tile_o", "tile_h", "tile_w")) <= 4
+    least = seconds_of(task, start, target)
+    for name in GROUP:
+        for side in space.knobs[name]:
+            other = start.replace(**{name: side})
+            is_whole = start["split_k"] == 1
+            assert not (is_whole and space.is_valid(other)) or seconds_of(task, other, target) >= least, other
+
+
+def test_algorithms_are_in_the_order_of_their_seconds_and_exact_ones_first() -> None:
+    target = Target("opencl -device=adreno740")
+    task = task_of(conv(64, (56, 56), 64, (3, 3), padding=SAME)).with_free_images()
+    starts = task.starts(target)
+    assert {start["algorithm"] for start in starts} == {"direct", "winograd2", "winograd4", "winograd6"}
+    exact = [start for start in starts if start["algorithm"] != "winograd6"]
+    assert exact == sorted(exact, key=lambda start: seconds_of(task, start, target))
+    assert starts[-1]["algorithm"] == "winograd6"
+
+
+def test_transforms_of_few_channels_take_longer_than_the_products_that_they_save() -> None:
+    target = Target("opencl -device=adreno740")
+    layers = [conv(channels, (56, 56), channels, (3, 3), padding=SAME) for channels in (16, 256)]
+    chosen = [task_of(work).with_free_images().default_config(target)["algorithm"] for work in layers]
+    assert chosen == ["direct", "winograd4"]
+
+
+@pytest.mark.parametrize("device", ["mali_g76", "nvidia_h200", "host"])
+def test_hand_rules_decide_where_nothing_was_recorded(device: str) -> None:
+    assert estimated_starts(task_of(WORKS[0]).template, Target(f"opencl -device={device}")) == []
+
+
+@pytest.mark.parametrize(
+    "work", [conv(88, (1, 1), 24, (1, 1)), Dense(m=1, k=512, n=64), matmul((), 64, 64, 64)], ids=str
+)
+def test_hand_rules_decide_for_sums_that_were_not_recorded(work: Any) -> None:
+    assert estimated_starts(task_of(work).template, Target("opencl -device=adreno640")) == []
+
+
+def test_a_group_with_a_barrier_has_the_registers_of_all_its_work_items() -> None:
+    """In groups of 128, the compiler would spill what needs more than 128 registers."""
+    target = Target("opencl -device=adreno690")
+    config = task_of(conv(96, (17, 17), 64, (7, 1), padding=(3, 0, 3, 0))).with_free_images().default_config(target)
+    assert config["split_k"] == 1 or config["wg_o"] * config["wg_w"] * config["split_k"] <= 128
