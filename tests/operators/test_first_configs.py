@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from romou.base.space import Config
+from romou.compiler.operators.costs import first_configs
 from romou.compiler.operators.costs.estimate import estimable, estimate_seconds
-from romou.compiler.operators.costs.first_configs import estimated_starts
+from romou.compiler.operators.costs.features import TaskFeatures
+from romou.compiler.operators.costs.first_configs import estimated_starts, trained_starts
+from romou.compiler.operators.costs.form import columns_of
+from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.task import TunableTask
@@ -65,6 +69,63 @@ def test_transforms_of_few_channels_take_longer_than_the_products_that_they_save
     layers = [conv(channels, (56, 56), channels, (3, 3), padding=SAME) for channels in (16, 256)]
     chosen = [task_of(work).with_free_images().default_config(target)["algorithm"] for work in layers]
     assert chosen == ["direct", "winograd4"]
+
+
+LAYERS_1X1 = (conv(528, (14, 14), 128, (1, 1)), conv(64, (27, 27), 256, (1, 1)))
+
+
+@pytest.mark.parametrize("target", ["cuda -device=nvidia_h200", "vulkan -device=nvidia_h200"])
+def test_a_winner_of_other_layers_is_the_default_if_a_gain_is_expected(target: str) -> None:
+    given = Target(target)
+    shipped = pretrained_for(given)
+    model = None if shipped is None else shipped.read()
+    assert model is not None
+    template = task_of(conv(64, (56, 56), 64, (3, 3), padding=SAME)).with_free_images().template
+    space, (picked, *others) = template.space(given.limits), trained_starts(template, given)
+    assert picked in map(space.completed, model.winners.configs)
+    assert space.is_valid(picked)
+    assert others == template.starts(given.limits)
+    first, hand = TaskFeatures(template, given.limits, given.spec, correct=model).expected([picked, others[0]])
+    assert first - hand > math.log(1.05)
+
+
+@pytest.mark.parametrize(
+    ("target", "work"),
+    [
+        ("opencl -device=nvidia_h200", LAYERS_1X1[1]),
+        ("cuda -device=nvidia_h200", conv(64, (27, 27), 256, (1, 1), "float16")),
+        ("cuda -device=nvidia_h200", Dense(m=128, k=512, n=64)),
+        ("cuda -device=nvidia_h200", matmul((), 64, 64, 64)),
+        ("cuda -device=nvidia_h200 -variant=k1conv", LAYERS_1X1[1]),
+        ("vulkan -device=adreno640", LAYERS_1X1[1]),
+        ("opencl -device=host", LAYERS_1X1[1]),
+    ],
+    ids=str,
+)
+def test_a_model_speaks_only_of_what_it_was_measured_on(target: str, work: Any) -> None:
+    assert trained_starts(task_of(work).with_free_images().template, Target(target)) == []
+
+
+def test_a_layer_without_an_expected_gain_keeps_the_config_of_hand_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_configs, "_GAIN", 100.0)
+    target, task = Target("cuda -device=nvidia_h200"), task_of(LAYERS_1X1[0]).with_free_images()
+    assert trained_starts(task.template, target) == []
+    assert task.starts(target) == task.template.starts(target.limits)
+
+
+@pytest.mark.parametrize("target", ["cuda -device=nvidia_h200", "opencl -device=adreno640", "opencl -device=host"])
+@pytest.mark.parametrize("work", WORKS[:4], ids=lambda work: work.name)
+def test_columns_of_configs_are_as_valid_as_each_config(work: Any, target: str) -> None:
+    space, rng = task_of(work).with_free_images().space(Target(target)), np.random.default_rng(0)
+    configs = [
+        Config({name: choices[int(rng.integers(len(choices)))] for name, choices in space.knobs.items()})
+        for _ in range(100)
+    ]
+    # Few random configs are valid.
+    configs += space.sample(rng, 50)
+    found = np.broadcast_to(space.admits(columns_of(configs)), len(configs)).tolist()
+    assert found == [space.is_valid(config) for config in configs]
+    assert 50 <= sum(found) < len(found)
 
 
 @pytest.mark.parametrize("device", ["mali_g76", "nvidia_h200", "host"])

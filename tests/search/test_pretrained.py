@@ -22,7 +22,7 @@ from romou.compiler.operators.costs import pretrained
 from romou.compiler.operators.costs.features import _FIRST, _SHARES, TYPES, Correction, TaskFeatures, kernel_types
 from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.forms import form_of
-from romou.compiler.operators.costs.pretrained import PretrainedModel, Trees, model_path, pretrained_for
+from romou.compiler.operators.costs.pretrained import PretrainedModel, Trees, Winners, model_path, pretrained_for
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
@@ -30,7 +30,7 @@ from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, Tuni
 from romou.tuner.search.cost_model import boosted
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
-from searched_layers import load_layers
+from searched_layers import SearchedLayer, load_layers
 from simulation import SimulatedDevice, SimulatedTask
 from support.data.recordings import TARGET, recorded
 from support.kernels.operators import relax_tasks
@@ -47,6 +47,32 @@ def pretrained_on(slow: int) -> PretrainedModel:
         seconds = 9e-6 if space.at(index)["vector_width"] == slow else 1e-6
         made.configs[index] = dataclasses.replace(found, outcome="ok", times_s=(seconds,))
     return train([SimulatedTask.of_recording(made)], H200)
+
+
+def test_winners_are_saved_with_the_model(tmp_path: Path) -> None:
+    winners = Winners(({"tile_o": 1, "split_k": 8}, {"tile_o": 2, "unroll": "lanes"}), frozenset({"cuda"}), frozenset())
+    pretrained_on(1).with_winners(winners).save(tmp_path / "a.ubj.gz")
+    assert PretrainedModel.load(tmp_path / "a.ubj.gz").winners == winners
+    assert pretrained_on(1).winners.configs == ()
+
+
+def test_few_winners_serve_most_layers() -> None:
+    layers = load_layers(pretrain_cost_model.LAYERS)
+    found = pretrain_cost_model.winners_of(layers)
+    assert found.operators == {"conv2d float32", "depthwise float32"}
+    shipped = PretrainedModel.load(model_path("opencl", "nvidia_h200")).winners
+    assert set(map(Config, shipped.configs)) == set(map(Config, found.configs))
+    known = [layer for layer in layers if f"{layer.task.family} float32" in found.operators]
+
+    def is_served(layer: SearchedLayer) -> bool:
+        least = min(time for time in layer.times_s if time is not None)
+        times = zip(layer.configs, layer.times_s, strict=True)
+        return any(
+            time is not None and time <= 1.05 * least and dict(config) in found.configs for config, time in times
+        )
+
+    assert len(found.configs) < 100
+    assert sum(map(is_served, known)) > 0.8 * len(known)
 
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
