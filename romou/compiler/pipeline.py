@@ -297,6 +297,14 @@ def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
     return run(part(GRAPH, "split_concats", "mark_rungs"), mod, Context(target=target, rungs=rungs))
 
 
+def trusting(finish_host: Pass) -> Pass:
+    """Return passes of host functions, after which these trust their arguments.
+
+    TVM's own pipeline checks the arguments of all functions, whose shapes are those of the largest sizes.
+    """
+    return lambda mod: trust_arguments(finish_host(mod))
+
+
 def romou_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """Return passes for (the whole module, host functions, device functions), as `tvm.tirx.build` reads them."""
     name = ""

@@ -111,15 +111,13 @@ def _lowered(functions: _Functions, kept: Kept) -> dict[str, Lowered]:
 
 def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipeline: str) -> Lowered:
     """Lower a function as `tvm.tirx.build` lowers a module of one function."""
-    lower, _, finish_device = tirx.get_tir_pipeline(tir_pipeline)
-    # TVM's own pipeline checks arguments of all functions, whose shapes are those of the largest sizes.
-    _, finish_host, _ = tirx.get_tir_pipeline(pipeline.NAME)
+    lower, finish_host, finish_device = tirx.get_tir_pipeline(tir_pipeline)
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({var: func}))
     host, devices = split_host_device_mods(lower(bound))
     # TVM marks the only function of a module as the entry of its library. A library of many functions may have only one
     # entry, so the mark is removed.
     plain = {v: f.without_attr(_ENTRY) if f.attrs and _ENTRY in f.attrs else f for v, f in host.functions_items()}
-    host = finish_host()(tvm.IRModule(plain, attrs=host.attrs))
+    host = pipeline.trusting(finish_host())(tvm.IRModule(plain, attrs=host.attrs))
     return Lowered(host=host, device={str(device): (device, finish_device()(mod)) for device, mod in devices.items()})
 
 
