@@ -420,7 +420,7 @@ def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:
     phone = romou.Target("opencl -device=adreno640")
     storage = phone.with_options(half="storage")
     tasks = [task_of(conv(n, (6, 6), 24, (3, 3), "float16", padding=(1, 1, 1, 1))) for n in (24, 32)]
-    kept = tasks[0].default_config(phone)
+    kept = tasks[0].direct_config(phone)
     assert kept["accumulate"] == "mixed"
     config = kept.replace(accumulate="float16")
     configs = with_fp32_sums(

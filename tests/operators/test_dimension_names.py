@@ -46,7 +46,8 @@ def test_text_names_dimensions(target: str, name: str) -> None:
     # Each loop that is left is a dimension of the sum, or a copy into local memory.
     loops = [re.sub(r"_(start|step)?\d*$", "", loop) for loop in _LOOP.findall(text)]
     assert set(loops) <= {"ic", "ky", "kx", "ic_ky_kx", "patch_texel", "kernel_texel", "ilane"}, loops
-    if name == "3x3" and "ic" in loops:
+    # A piece of one texel of channels has no address that advances with it.
+    if name == "3x3" and "ic" in loops and "ic < 1;" not in text:
         assert "at_ic" in text or "ADVANCE" in text or "+=" in text
 
 

@@ -158,7 +158,7 @@ def test_the_texture_roof_counts_every_load() -> None:
     """
     pointwise, spec = task_of(conv(64, (16, 16), 64, (1, 1))).with_free_images(), load_device("adreno640")
     config = dict(pointwise.default_config(ADRENO))
-    config |= {"data": "image", "weight": "image", "tile_o": 1, "tile_h": 1, "tile_w": 4}
+    config |= {"data": "image", "weight": "image", "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_w": 4, "split_k": 1}
     space = pointwise.space(ADRENO)
     assert space.knows(config)
     best = record(pointwise, config, 1.0, 0)
