@@ -20,7 +20,7 @@ import click
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.operators.costs.features import TaskFeatures
-from romou.compiler.operators.costs.pretrained import PretrainedModel, Winners, model_path
+from romou.compiler.operators.costs.pretrained import PretrainedModel, Winners, model_path, operator_of
 from romou.devices.targets import Target
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search.cost_model import train_on
@@ -70,12 +70,12 @@ def train(tasks: Sequence[SimulatedTask], target: Target, layers: Sequence[Searc
 
 
 def winners_of(layers: Sequence[SearchedLayer]) -> Winners:
-    """Return few configs, one of which is nearly the fastest measured one of most layers of families with many."""
-    families = Counter(f"{layer.task.family} {layer.workload['dtype']}" for layer in layers)
-    known = frozenset(family for family, count in families.items() if count >= _LEAST_LAYERS)
+    """Return a small set of configs, one of which is nearly the fastest of a layer, for most layers."""
+    operators = [operator_of(layer.task.family, layer.workload["dtype"]) for layer in layers]
+    known = frozenset(operator for operator, count in Counter(operators).items() if count >= _LEAST_LAYERS)
     good: dict[Config, set[int]] = {}
-    for number, layer in enumerate(layers):
-        if f"{layer.task.family} {layer.workload['dtype']}" not in known:
+    for number, (layer, operator) in enumerate(zip(layers, operators, strict=True)):
+        if operator not in known:
             continue
         least = min((time for time in layer.times_s if time is not None), default=0.0)
         for config, time in zip(layer.configs, layer.times_s, strict=True):

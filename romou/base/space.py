@@ -336,7 +336,7 @@ class Space:
         )
 
     def admits(self, columns: Columns) -> Any:
-        """Return which configs, one element of the columns each, are valid. A knob may be one value for all."""
+        """Return which configs, one element of the columns each, pass all constraints. A knob may have one value."""
         return self._admits(columns, self.knobs)
 
     def __iter__(self) -> Iterator[Config]:
@@ -393,7 +393,7 @@ class Space:
         for name in reversed(box.knobs):
             rest, digits = np.divmod(rest, len(box.knobs[name]))
             columns[name] = np.asarray(box.knobs[name])[digits]
-        return np.broadcast_to(self._admits(columns, self.knobs), len(indices))
+        return np.broadcast_to(self.admits(columns), len(indices))
 
     def _box(self, where: Mapping[str, Choice]) -> Space:
         """Return the product of knobs that configs with these choices are in, without constraints."""
@@ -435,4 +435,4 @@ class Space:
         columns = {
             name: np.asarray(choices)[digits[:, axis]] for axis, (name, choices) in enumerate(self.knobs.items())
         }
-        return np.broadcast_to(self._admits(columns, self.knobs), len(digits))
+        return np.broadcast_to(self.admits(columns), len(digits))

@@ -12,7 +12,7 @@ from romou.base.space import Config
 from romou.compiler.operators.costs import first_configs
 from romou.compiler.operators.costs.estimate import estimable, estimate_seconds
 from romou.compiler.operators.costs.features import TaskFeatures
-from romou.compiler.operators.costs.first_configs import estimated_starts, trained_starts
+from romou.compiler.operators.costs.first_configs import estimated_starts, trained_pick
 from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.compiler.operators.families.batch_matmul import matmul
@@ -81,7 +81,7 @@ def test_a_winner_of_other_layers_is_the_default_if_a_gain_is_expected(target: s
     model = None if shipped is None else shipped.read()
     assert model is not None
     template = task_of(conv(64, (56, 56), 64, (3, 3), padding=SAME)).with_free_images().template
-    space, (picked, *others) = template.space(given.limits), trained_starts(template, given)
+    space, (picked, *others) = template.space(given.limits), first_configs.first_configs(template, given)
     assert picked in map(space.completed, model.winners.configs)
     assert space.is_valid(picked)
     assert others == template.starts(given.limits)
@@ -103,13 +103,14 @@ def test_a_winner_of_other_layers_is_the_default_if_a_gain_is_expected(target: s
     ids=str,
 )
 def test_a_model_speaks_only_of_what_it_was_measured_on(target: str, work: Any) -> None:
-    assert trained_starts(task_of(work).with_free_images().template, Target(target)) == []
+    template, given = task_of(work).with_free_images().template, Target(target)
+    assert trained_pick(template, given, template.starts(given.limits)) is None
 
 
 def test_a_layer_without_an_expected_gain_keeps_the_config_of_hand_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_configs, "_GAIN", 100.0)
     target, task = Target("cuda -device=nvidia_h200"), task_of(LAYERS_1X1[0]).with_free_images()
-    assert trained_starts(task.template, target) == []
+    assert trained_pick(task.template, target, task.template.starts(target.limits)) is None
     assert task.starts(target) == task.template.starts(target.limits)
 
 

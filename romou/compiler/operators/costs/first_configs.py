@@ -56,30 +56,34 @@ _FIRM = frozenset({"registers"})
 
 def first_configs(template: Template, target: Target) -> list[Config]:
     """Return a decent config of each algorithm, the default config first."""
-    return estimated_starts(template, target) or trained_starts(template, target) or template.starts(target.limits)
+    if picks := estimated_starts(template, target):
+        return picks
+    starts = template.starts(target.limits)
+    pick = trained_pick(template, target, starts)
+    return starts if pick is None else [pick, *starts]
 
 
-def trained_starts(template: Template, target: Target) -> list[Config]:
-    """Return the configs of hand rules behind the one that a trained model expects to be faster.
+def trained_pick(template: Template, target: Target, starts: Sequence[Config]) -> Config | None:
+    """Return the config that a trained model expects to be faster than the first of `starts`, which are hand rules'.
 
-    It was the fastest config of another operator. Empty if there is no model of the device and of such operators, or if
-    it expects none to be `_GAIN` times as fast as the hand rules' first one.
+    It was the fastest config of another operator. None if there is no model of the device and of such operators, or if
+    the model expects no config to be `_GAIN` times as fast.
     """
     limits = target.limits
     if not _is_single(template) or limits.variant is not None:
-        return []
+        return None
     spec, shipped = spec_to_rank_by(target), pretrained_for(target)
     model = None if shipped is None or not can_estimate(spec) else shipped.read()
     if model is None or not model.winners.are_of(template, target.kind):
-        return []
-    starts, space, (usable, _) = template.starts(limits), template.space(limits), template.usable(limits)
+        return None
+    space, (usable, _) = template.space(limits), template.usable(limits)
     winners = filter(space.knows, dict.fromkeys(map(space.completed, model.winners.configs)))
     exact = [each for each in winners if usable[str(each.get("algorithm", DIRECT))].is_exact]
     valid = np.broadcast_to(space.admits(columns_of(exact)), len(exact)) if exact else ()
     tried = [*starts, *(each for each, is_valid in zip(exact, valid, strict=True) if is_valid and each not in starts)]
     scores = TaskFeatures(template, limits, spec, correct=model).expected(tried)
     best = int(np.argmax(scores))
-    return [tried[best], *starts] if scores[best] - scores[0] > math.log(_GAIN) else []
+    return tried[best] if scores[best] - scores[0] > math.log(_GAIN) else None
 
 
 def estimated_starts(template: Template, target: Target) -> list[Config]:
@@ -92,8 +96,7 @@ def estimated_starts(template: Template, target: Target) -> list[Config]:
     decides = limits.preset.estimate.most_first_sums > 0 and limits.variant is None
     if not decides or not _is_single(template) or not _is_recorded(template):
         return []
-    has_option = any(option.name == "images" for option in target.backend.options)
-    if has_option and (with_images := target.with_options(images=None)) != target:
+    if target.backend.has_images and (with_images := target.with_options(images=None)) != target:
         return _in_buffers(template, estimated_starts(template, with_images), limits)
     usable, has_choice = template.usable(limits)
     if any(name in PIECES for name in usable):

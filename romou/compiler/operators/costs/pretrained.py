@@ -51,7 +51,7 @@ class Winners:
 
     configs: knobs of each. An operator's space may lack some
     kinds: of targets on which a model's picks among them were measured, and were faster than hand rules' configs
-    operators: families and types of these operators, such as "conv2d float32". The model saw few of others
+    operators: `operator_of` these operators. The model saw few of others
     """
 
     configs: tuple[Mapping[str, Any], ...] = ()
@@ -60,7 +60,7 @@ class Winners:
 
     def are_of(self, template: ContractionTemplate, kind: str) -> bool:
         """Return whether the model's pick among these configs is good for an operator on targets of a kind."""
-        return kind in self.kinds and f"{template.family} {template.workload.dtype}" in self.operators
+        return kind in self.kinds and operator_of(template.family, template.workload.dtype) in self.operators
 
     def to_json(self) -> str:
         """Return a text for `from_json`. Knobs are named once."""
@@ -79,6 +79,11 @@ class Winners:
             frozenset(data["kinds"]),
             frozenset(data["operators"]),
         )
+
+
+def operator_of(family: str, dtype: str) -> str:
+    """Return the name of all operators of a family and a type, such as "conv2d float32"."""
+    return f"{family} {dtype}"
 
 
 @dataclass(frozen=True)
