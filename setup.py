@@ -66,7 +66,7 @@ setup(
         "schedules": ["*.jsonl", "README.md"],
         # Sources of the phone's runtime.
         "tvm_patches": ["README.md", "*.sh", *(f"*_runtime/**/*.{suffix}" for suffix in ("cc", "c", "h", "hpp"))],
-        "archprobe": ["**/*.json", "README.md"],
+        "archprobe": ["**/*.json", "templates/*.html", "README.md"],
     },
     packages=find_packages(include=["romou*", "tvm_patches*", "archprobe*", "schedules"]),
     ext_modules=[patches["runtime"](kind) for kind in patches["KINDS"]],

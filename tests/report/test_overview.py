@@ -6,11 +6,12 @@ import dataclasses
 
 import numpy as np
 
+from archprobe.pages import render
 from romou.base.outcome import Outcome
 from romou.compiler.frontend.reference import time_onnxruntime
 from romou.runtime.module import LayerRow, Summary
 from romou.tools.report.evidence import Evidence
-from romou.tools.report.overview import models_table, next_steps, overview, slowest_table
+from romou.tools.report.overview import models_table, next_steps, slowest_table, tables
 from romou.tuner.records import Origin, Record
 from support.models.small_networks import short_net
 
@@ -97,10 +98,12 @@ def test_a_search_that_still_gains_is_told_from_one_that_does_not() -> None:
 
 
 def test_names_are_only_text() -> None:
-    page = overview(Evidence(title="<b>", summary=summary(layer("<i>", 1.0), tuned_ms=1.0)))
+    evidence = Evidence(title="<b>", summary=summary(layer("<i>", 1.0), tuned_ms=1.0))
+    parts = {"title": "<b>", "about": "", "steps": [], "library": "", "data": {}, "version": ""}
+    page = render("report.html", package="romou.tools.report", tables=list(tables(evidence)), **parts)
     assert "&lt;i&gt;" in page
     assert "<i>" not in page
-    assert overview(Evidence(title="nothing")) == ""
+    assert list(tables(Evidence(title="nothing"))) == []
 
 
 def test_onnxruntime_is_timed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from romou.base.errors import UsageError
-from romou.base.version import __version__
 from romou.runtime.module.profile import nodes_text
+from romou.tools.report.html_page import write_html
 from romou.tools.report.table import float_lines, memory_text, mib, number, table_of_numbers
 
 if TYPE_CHECKING:
@@ -21,11 +19,6 @@ if TYPE_CHECKING:
 _COLUMNS = ("calls", "ms", "share")
 _TEXTS = ("limit", "ONNX nodes")
 _NODE_CHARACTERS = 22
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
-    "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.2em .6em;border-bottom:1px solid #ddd}"
-    "td:nth-child(n+2):nth-child(-n+4){text-align:right}"
-)
 
 
 def check_table(report: CheckReport) -> Table:
@@ -80,18 +73,14 @@ def write_check_page(report: CheckReport, path: Path, title: str) -> Path:
     UsageError
         The page cannot be written.
     """
-    parts = [f"<h1>{html.escape(title)} on {html.escape(report.device)}</h1>"]
-    for heading, lines in check_lines(report):
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-        parts.append(f"<h2>{heading}</h2><ul>{items}</ul>" if lines else "")
-    head = "".join(f"<th scope=col>{name}</th>" for name in ("layer", *_COLUMNS, *_TEXTS))
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in _rows(report))
-    parts.append(f"<h2>Estimated time per layer (ms of all calls)</h2><table><tr>{head}</tr>{rows}</table>")
-    page = (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"
+    return write_html(
+        "check.html",
+        path,
+        title=f"{title} on {report.device}",
+        about="",
+        target=report.target,
+        lists=list(check_lines(report)),
+        columns=("layer", *_COLUMNS, *_TEXTS),
+        rows=list(_rows(report)),
+        numbers=_COLUMNS,
     )
-    try:
-        path.write_text(f"{page}{''.join(parts)}<p>romou {__version__}, target {html.escape(report.target)}", "utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}", path=str(path)) from error
-    return path

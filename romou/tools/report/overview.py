@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from romou.runtime.module.profile import nodes_text
 from romou.runtime.module.summary import Summary
@@ -134,30 +133,13 @@ def _late_gain(evidence: Evidence) -> float | None:
     return 1 - after / before if before and after else None
 
 
-def overview(evidence: Evidence) -> str:
-    """Return the first screen as HTML. "" if the sources have no tuned model."""
+def tables(evidence: Evidence) -> Iterator[tuple[str, Table, list[str]]]:
+    """Yield (caption, table, notes below it) of the first screen. Nothing if the sources have no tuned model."""
     if not evidence.models:
-        return ""
-    parts = [_html_table("Models", *models_table(evidence))]
+        return
+    yield "Models", models_table(evidence), []
     for name, summary in evidence.models:
+        notes = [_NO_LIMITS] if evidence.spaces and not evidence.limits else []
+        notes += [] if summary.memory is None else [memory_text(summary.memory)]
         of_model = f" of {name}" if len(evidence.models) > 1 else ""
-        parts.append(_html_table(f"Slowest layers{of_model}", *slowest_table(evidence, summary)))
-        if evidence.spaces and not evidence.limits:
-            parts.append(f'<p class="dim">{_NO_LIMITS}</p>')
-        if summary.memory is not None:
-            parts.append(f'<p class="dim">{html.escape(memory_text(summary.memory))}</p>')
-    steps = "".join(f"<li>{html.escape(step)}</li>" for step in next_steps(evidence))
-    parts.append(f"<h2>What next</h2><ul>{steps}</ul>" if steps and len(evidence.models) == 1 else "")
-    return f'<section id="overview">{"".join(parts)}</section>'
-
-
-def _html_table(caption: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in columns)
-    body = ""
-    for first, *cells in rows:
-        rest = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        body += f'<tr><th scope="row">{html.escape(first)}</th>{rest}</tr>'
-    return (
-        f'<div class="scroll"><table><caption>{html.escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+        yield f"Slowest layers{of_model}", slowest_table(evidence, summary), notes

@@ -6,22 +6,18 @@ It contains the figures, their data, and the JavaScript that draws them (Vega, f
 from __future__ import annotations
 
 import functools
-import html
-import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from romou.base.errors import UsageError
-from romou.base.version import __version__
 from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import FIGURES
 from romou.tools.report.figures.figure import ALL
-from romou.tools.report.overview import overview
+from romou.tools.report.html_page import write_html
+from romou.tools.report.overview import next_steps, tables
 from romou.tools.report.table import device_lines, shapes_lines
 
-_TEMPLATE = Path(__file__).with_name("page.html")
 _HINT = "pip install 'romou[report]'"
 
 
@@ -37,27 +33,16 @@ def write_page(evidence: Evidence, path: Path) -> Path:
             str(row["layer"]) for figure in figures for row in figure["rows"] if row.get("layer", ALL) != ALL
         ),
     ]
-    # No "<": the letters "</script" would end the element that holds the data.
-    data = json.dumps({"figures": figures, "layers": layers}, allow_nan=False, separators=(",", ":")).replace(
-        "<", "\\u003c"
+    return write_html(
+        "report.html",
+        path,
+        title=evidence.title,
+        about=_about(evidence),
+        tables=list(tables(evidence)),
+        steps=next_steps(evidence) if len(evidence.models) == 1 else [],
+        library=_library(),
+        data={"figures": figures, "layers": layers},
     )
-    title, about = html.escape(evidence.title), html.escape(_about(evidence))
-    parts = {
-        "TITLE": title,
-        "ABOUT": about,
-        "VERSION": __version__,
-        "OVERVIEW": overview(evidence),
-        "LIBRARY": _library(),
-        "DATA": data,
-    }
-    # All parts are replaced in one pass, because a name in one part may look like another part.
-    text = re.sub("@([A-Z]+)@", lambda match: parts[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}", path=str(path)) from error
-    return path
 
 
 def check_library() -> None:
