@@ -396,7 +396,7 @@ def test_json_on_stdout_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_compiled_for_a_phone_without_any_device(tmp_path: Path) -> None:
-    """Every kernel is written as a separate file, with images if the phone prefers them."""
+    """Every kernel is written as a separate file, with images if the phone prefers them. Exit code 4: not checked."""
     onnx.save(residual_net(), tmp_path / "small.onnx")
     folder, output = tmp_path / "kernels", tmp_path / "small.romou"
     arguments = [
@@ -411,7 +411,8 @@ def test_compiled_for_a_phone_without_any_device(tmp_path: Path) -> None:
         "--json",
     ]
     result = run_cli(*arguments, ROMOU_OPENCL_LIBRARY="/nonexistent")
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 4, result.stderr
+    assert "not checked: no device that runs kernels for opencl -device=adreno640 is attached" in result.stderr
     data = json.loads(result.stdout)
     assert sorted(data["sources"]) == sorted(str(p) for p in folder.iterdir())
     texts = {p.stem: p.read_text() for p in folder.iterdir()}
@@ -421,8 +422,10 @@ def test_compiled_for_a_phone_without_any_device(tmp_path: Path) -> None:
         assert f"void {name}(" in text
     # All except the convolution with an epilogue that spreads one pixel over many, which no template covers.
     convolutions = {name for name in texts if ("conv2d" in name or "depthwise" in name) and "sigmoid" not in name}
-    assert len(convolutions) == 7
-    assert {name for name in convolutions if "image2d_array_t" in texts[name]} == convolutions
+    assert len({name.partition("_kernel")[0] for name in convolutions}) == 7
+    # Winograd's second kernel multiplies what its first one wrote into a buffer.
+    products = {name for name in convolutions if name.endswith("_kernel_1")}
+    assert {name for name in convolutions if "image2d_array_t" not in texts[name]} == products
 
 
 def test_sources_of_a_loaded_model(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
