@@ -5,11 +5,12 @@ python scripts/report_picture.py docs/report.png report.html
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from browser import Page, browser
+from browser import draw, evaluate
 
 DRAWN = "document.body?.dataset.drawn !== undefined"
 # Figures without a mark: neither a reason nor anything drawn.
@@ -17,7 +18,8 @@ EMPTY = (
     "[...document.querySelectorAll('main section')]"
     ".filter(s => !s.querySelector('.unknown, svg .role-mark path')).map(s => s.id)"
 )
-OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
+REQUESTS = "performance.getEntriesByType('resource').map(entry => entry.name)"
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Select each layer in turn. The page draws its figures again, and errors are recorded.
 EVERY_LAYER = """(async () => {
   const menu = document.getElementById("layers");
@@ -30,27 +32,16 @@ EVERY_LAYER = """(async () => {
 WIDTH, HEIGHT = 1280, 1060
 
 
-async def check(page: Page, path: Path, width: int) -> list[str]:
-    """Open a report in a window of this width and return its problems.
+def check(path: Path, width: int, expressions: Sequence[str] = ()) -> tuple[list[str], list[Any]]:
+    """Open a report in a window of this width. Return its problems, and the values of expressions in the page.
 
     Problems are errors, empty figures, figures wider than the window, and requests.
     """
-    await page.open(path, width=width, until=DRAWN)
-    await page.value(EVERY_LAYER)
-    wrong = list(page.errors)
-    wrong += [f"{name} is empty" for name in await page.value(EMPTY)]
-    too_wide = await page.value(OVERFLOW)
-    wrong += [f"{too_wide} pixels wider than a window of {width}"] if too_wide > 0 else []
-    requests = await page.value("performance.getEntriesByType('resource').map(r => r.name)")
-    return wrong + [f"asks for {name}" for name in requests]
-
-
-async def draw(report: Path, picture: Path) -> list[str]:
-    """Write the picture and return the report's problems."""
-    async with browser() as page:
-        wrong = await check(page, report, 400) + await check(page, report, WIDTH)
-        await page.picture(picture, width=WIDTH, height=HEIGHT)
-    return wrong
+    values, errors = evaluate(path, width, DRAWN, [EVERY_LAYER, EMPTY, OVERFLOW, REQUESTS, *expressions])
+    _, empty, too_wide, requests, *found = values
+    problems = [*errors, *(f"{name} is empty" for name in empty), *(f"asks for {name}" for name in requests)]
+    problems += [f"{too_wide} pixels wider than a window of {width}"] if too_wide > 0 else []
+    return problems, found
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +49,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print("usage: report_picture.py FILE.png REPORT.html", file=sys.stderr)
         return 2
-    wrong = asyncio.run(draw(Path(arguments[1]), Path(arguments[0])))
+    picture, report = map(Path, arguments)
+    wrong = check(report, 400)[0] + check(report, WIDTH)[0]
+    draw(report, picture, WIDTH, HEIGHT)
     print("\n".join(wrong) or f"wrote {arguments[0]}")
     return 1 if wrong else 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -64,7 +63,7 @@ def test_a_bundled_model_tuned_and_its_report(
     # Two kernels test the page as well as twelve, but faster.
     monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 2)
     page = romou.write_report(tmp_path, output=tmp_path / "report.html", model=model, target=TARGET)
-    assert asyncio.run(report_picture.draw(page, tmp_path / "report.png")) == []
+    assert report_picture.check(page, 1280)[0] == []
     # Only the device's curves are not known.
     assert page.read_text(encoding="utf-8").count('"unknown":""') == len(FIGURES) - 1
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 import romou
-from browser import browser
 from report_picture import EMPTY, check
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
@@ -64,70 +62,70 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(Evidence(title="a <test>", summary=summary, memory=memory, curves=CURVES), path)
 
 
-def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
-    async def look() -> None:
-        async with browser() as opened:
-            assert await check(opened, page, 400) == []
-            # Names that differ only in their middle, or at their end, stay distinct on a phone.
-            labels = "[...document.querySelectorAll('#layers-figure .role-axis-label text')].map(t => t.textContent)"
-            names = [label for label in await opened.value(labels) if "conv" in label]
-            assert len(set(names)) == len(names) == 5
-            assert max(map(len, names)) <= 21
-            assert await check(opened, page, 1280) == []
-            assert await opened.value("document.title") == "a <test>"
-            unknown = await opened.value(
-                "[...document.querySelectorAll('.unknown')].map(p => p.parentElement.id.replace('-figure', ''))"
-            )
-            assert unknown == ["roofline", "convergence", "funnel", "histogram", "knobs", "registers", "passes"]
-            bars = "document.querySelectorAll('#layers-figure .mark-rect.role-mark path').length"
-            assert await opened.value(bars) == 10
-            # A knee is a dashed line with its name. A mark beyond the curve is no knee.
-            named = "[...document.querySelectorAll('#device-figure .mark-text text')].map(t => t.textContent)"
-            assert "Knee = 1.5" in await opened.value(named)
-            assert "Peak = 4" not in await opened.value(named)
-            assert (
-                await opened.value("document.querySelectorAll('#device-figure .mark-rule.role-mark line').length") == 1
-            )
-            # Every figure that is drawn has a name for screen readers, names on its axes, and a table.
-            drawn = "[...document.querySelectorAll('main section')].filter(s => s.querySelector('svg'))"
-            described = await opened.value(
-                f"{drawn}.map(s => ['role', 'aria-label'].map(name => s.querySelector('.plot').getAttribute(name)))"
-            )
-            assert len(described) == 3
-            assert {role for role, _ in described} == {"graphics-document"}
-            assert described[1][1].startswith("Memory. Activations and workspaces that are live during each call")
-            titles = f"{drawn}.map(s => [...s.querySelectorAll('.role-axis-title text')].map(t => t.textContent))"
-            assert await opened.value(titles) == [["ms of a run", "layer"], ["call", "MiB"], ["work", "GFLOPS"]]
-            table = "document.querySelector('#layers-figure details')"
-            await opened.value(f"{table}.open = true, new Promise(r => setTimeout(r, 200))")
-            cells = f"[...{table}.querySelectorAll('tr')].map(r => [...r.children].map(c => c.textContent))"
-            head, *lines = await opened.value(cells)
-            assert head == ["layer", "ONNX nodes", "version", "calls", "ms_of_call", "ms"]
-            assert len(lines) == 10
-            assert lines[0] == [f"{NAME} {LONG} 4", "/stage/Conv_4", "default schedule", "1", "6", "6"]
-            # The first screen, above the figures.
-            first = "[...document.querySelectorAll('#overview tbody tr')].map(r => r.children[1].textContent)"
-            assert (await opened.value(first))[1] == "/stage/Conv_0"
-            # Titles of the two parts of the page, in order.
-            order = "[...document.querySelectorAll('main h2')].map(h => h.textContent)"
-            headings = await opened.value(order)
-            assert headings.index("Memory") < headings.index("The search and its space") < headings.index("Search")
-            # The menu of layers leaves one; the two themes differ in their paper.
-            menu = "document.getElementById('layers')"
-            await opened.value(
-                f"{menu}.selectedIndex = 1, {menu}.dispatchEvent(new Event('change')), new Promise(r => setTimeout(r,"
-                " 300))"
-            )
-            assert await opened.value(bars) == 2
-            paper = "getComputedStyle(document.body).backgroundColor"
-            before = await opened.value(paper)
-            await opened.value("document.getElementById('theme').click()")
-            assert await opened.value(paper) != before
-            # The checks must find an emptied figure.
-            await opened.value("document.querySelector('#memory-figure svg').remove()")
-            assert await opened.value(EMPTY) == ["memory-figure"]
+def texts(of: str) -> str:
+    return f"[...document.querySelectorAll('{of}')].map(element => element.textContent)"
 
-    asyncio.run(look())
+
+def test_a_page_is_right_on_a_phone(page: Path) -> None:
+    """Names that differ only in their middle, or at their end, stay distinct."""
+    problems, (labels,) = check(page, 400, [texts("#layers-figure .role-axis-label text")])
+    assert problems == []
+    names = [label for label in labels if "conv" in label]
+    assert len(set(names)) == len(names) == 5
+    assert max(map(len, names)) <= 21
+
+
+def test_a_page_is_right_on_a_desk(page: Path) -> None:
+    bars = "document.querySelectorAll('#layers-figure .mark-rect.role-mark path').length"
+    drawn = "[...document.querySelectorAll('main section')].filter(s => s.querySelector('svg'))"
+    table, menu = "document.querySelector('#layers-figure details')", "document.getElementById('layers')"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    expressions = {
+        "title": "document.title",
+        "unknown": "[...document.querySelectorAll('.unknown')].map(p => p.parentElement.id.replace('-figure', ''))",
+        "bars": bars,
+        "knees": texts("#device-figure .mark-text text"),
+        "rules": "document.querySelectorAll('#device-figure .mark-rule.role-mark line').length",
+        "described": f"{drawn}.map(s => ['role', 'aria-label'].map(n => s.querySelector('.plot').getAttribute(n)))",
+        "axes": f"{drawn}.map(s => [...s.querySelectorAll('.role-axis-title text')].map(t => t.textContent))",
+        "open": f"{table}.open = true, new Promise(r => setTimeout(r, 200))",
+        "cells": f"[...{table}.querySelectorAll('tr')].map(r => [...r.children].map(c => c.textContent))",
+        "first": "[...document.querySelectorAll('#overview tbody tr')].map(r => r.children[1].textContent)",
+        "headings": texts("main h2"),
+        "choose": f"{menu}.selectedIndex = 1, {menu}.dispatchEvent(new Event('change')), new Promise(r => setTimeout(r,"
+        " 300))",
+        "bars of a layer": bars,
+        "paper": paper,
+        "click": "document.getElementById('theme').click()",
+        "other paper": paper,
+        "remove": "document.querySelector('#memory-figure svg').remove()",
+        "empty": EMPTY,
+    }
+    problems, values = check(page, 1280, list(expressions.values()))
+    assert problems == []
+    found = dict(zip(expressions, values, strict=True))
+    assert found["title"] == "a <test>"
+    assert found["unknown"] == ["roofline", "convergence", "funnel", "histogram", "knobs", "registers", "passes"]
+    # A knee is a dashed line with its name. A mark beyond the curve is no knee.
+    assert "Knee = 1.5" in found["knees"]
+    assert "Peak = 4" not in found["knees"]
+    assert found["rules"] == 1
+    # Every figure that is drawn has a name for screen readers, names on its axes, and a table.
+    assert {role for role, _ in found["described"]} == {"graphics-document"}
+    assert found["described"][1][1].startswith("Memory. Activations and workspaces that are live during each call")
+    assert found["axes"] == [["ms of a run", "layer"], ["call", "MiB"], ["work", "GFLOPS"]]
+    head, *lines = found["cells"]
+    assert head == ["layer", "ONNX nodes", "version", "calls", "ms_of_call", "ms"]
+    assert len(lines) == 10
+    assert lines[0] == [f"{NAME} {LONG} 4", "/stage/Conv_4", "default schedule", "1", "6", "6"]
+    # The first screen, above the figures, then the two parts of the page, in order.
+    assert found["first"][1] == "/stage/Conv_0"
+    order = [found["headings"].index(heading) for heading in ("Memory", "The search and its space", "Search")]
+    assert order == sorted(order)
+    # The menu of layers leaves one. The two themes differ in their paper. The checks must find an emptied figure.
+    assert (found["bars"], found["bars of a layer"]) == (10, 2)
+    assert found["paper"] != found["other paper"]
+    assert found["empty"] == ["memory-figure"]
 
 
 @pytest.mark.parametrize("title", ["{{ library }}", "{% raw %} & {{ about }}", "{# title"])

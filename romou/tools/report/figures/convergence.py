@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from romou.tools.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import ALL, Figure
+from romou.tools.report.figures.figure import ALL, LOG2, Figure, mark, quantity
 from romou.tuner.records import Record
 
 # Longer gaps between records are pauses: a session that was resumed later did not search in between.
@@ -69,17 +69,16 @@ def _seconds(records: Sequence[Record]) -> list[float]:
     return seconds
 
 
-_X = {"field": "x", "type": "quantitative", "title": {"signal": "along"}}
 # All three series share one field, because Vega draws an unbounded axis for a field without values.
-_Y = {"field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "ms"}
+_AXES = {"x": quantity("x", {"signal": "along"}), "y": quantity("value", "ms", scale=LOG2)}
 
 
-def _marks(kind: str, mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
+def _series(kind: str, drawing: dict[str, Any], **encoding: Any) -> dict[str, Any]:
     return {
         "needs": kind,
         "transform": [{"filter": f"datum.kind == '{kind}'"}],
-        "mark": mark,
-        "encoding": {"x": _X, "y": _Y, **encoding},
+        "mark": drawing,
+        "encoding": {**_AXES, **encoding},
     }
 
 
@@ -108,13 +107,9 @@ FIGURE = Figure(
         ],
         "height": 280,
         "layer": [
-            _marks("best_ms", {"type": "line", "interpolate": "step-after"}),
-            _marks("ms", {"type": "point", "filled": True, "tooltip": {"content": "data"}}),
-            _marks(
-                "expected_ms",
-                {"type": "point", "filled": False, "size": 80, "tooltip": {"content": "data"}},
-                color={"datum": "expected", "title": None},
-            ),
+            _series("best_ms", {"type": "line", "interpolate": "step-after"}),
+            _series("ms", mark("point", filled=True)),
+            _series("expected_ms", mark("point", filled=False, size=80), color={"datum": "expected", "title": None}),
         ],
     },
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.hardware.spec import SCHEMA
 from romou.tools.report.evidence import Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import Figure
+from romou.tools.report.figures.figure import Figure, mark, quantity
 
 # Most points of a curve, enough for a page of some hundred pixels.
 _POINTS = 200
@@ -35,13 +35,7 @@ def _rows_of(name: str, curve: Curve) -> Iterator[Row]:
             yield {"curve": name, "x": x, "knee": f"{key} = {x:g}"}
 
 
-_X = {
-    "field": "x",
-    "type": "quantitative",
-    "scale": {"type": "symlog"},
-    "title": {"signal": "x_label[curve]"},
-    "axis": {"format": "~s"},
-}
+_X = quantity("x", {"signal": "x_label[curve]"}, scale={"type": "symlog"}, axis={"format": "~s"})
 _KNEE = {"needs": "knee", "transform": [{"filter": "isValid(datum.knee)"}]}
 
 
@@ -62,16 +56,8 @@ FIGURE = Figure(
         "layer": [
             {
                 "transform": [{"filter": "!isValid(datum.knee)"}],
-                "mark": {"type": "line", "point": {"size": 14}, "tooltip": {"content": "data"}},
-                "encoding": {
-                    "x": _X,
-                    "y": {
-                        "field": "y",
-                        "type": "quantitative",
-                        "title": {"signal": "y_label[curve]"},
-                        "axis": {"format": "~s"},
-                    },
-                },
+                "mark": mark("line", point={"size": 14}),
+                "encoding": {"x": _X, "y": quantity("y", {"signal": "y_label[curve]"}, axis={"format": "~s"})},
             },
             {**_KNEE, "mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": {"x": _X}},
             {

@@ -11,15 +11,31 @@ from romou.tools.report.evidence import Evidence, Row
 # The value of the page's layer menu for all layers.
 ALL = "all layers"
 OF_LAYER = {"filter": f"layer == '{ALL}' || datum.layer == layer"}
-# Layers in the order of their first row.
+LOG2 = {"type": "log", "base": 2}
+
+
+def quantity(field: str, title: Any, **options: Any) -> dict[str, Any]:
+    """Return a Vega-Lite channel of numbers. title: the name of its axis, with the unit, or a signal that gives it."""
+    return {"field": field, "type": "quantitative", "title": title, **options}
+
+
+def category(field: str, title: str | None, **options: Any) -> dict[str, Any]:
+    """Return a Vega-Lite channel of names, in the order of their first rows."""
+    return {"field": field, "type": "nominal", "sort": None, "title": title, **options}
+
+
+def mark(kind: str, **options: Any) -> dict[str, Any]:
+    """Return a Vega-Lite mark that shows its row when it is pointed at."""
+    return {"type": kind, "tooltip": {"content": "data"}, **options}
+
+
+def aggregated(operation: str, field: str, by: list[str]) -> dict[str, Any]:
+    """Return a Vega-Lite transform that leaves one row for each value of the columns `by`."""
+    return {"aggregate": [{"op": operation, "field": field, "as": field}], "groupby": by}
+
+
 # The page shortens names so that they stay distinct.
-LAYER_AXIS: dict[str, Any] = {
-    "field": "layer",
-    "type": "nominal",
-    "sort": None,
-    "title": "layer",
-    "axis": {"labelExpr": "short[datum.value] || datum.value", "labelLimit": 0},
-}
+LAYER_AXIS = category("layer", "layer", axis={"labelExpr": "short[datum.value] || datum.value", "labelLimit": 0})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tools.report.figures.figure import OF_LAYER, Figure, aggregated, category, mark, quantity
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
@@ -49,23 +49,14 @@ FIGURE = Figure(
     ),
     rows=rows,
     spec={
-        "transform": [
-            OF_LAYER,
-            {"aggregate": [{"op": "sum", "field": "configs", "as": "configs"}], "groupby": ["stage"]},
-            # A stage with a single config has a bar too. A stage without configs has none.
-            {"filter": "datum.configs > 0"},
-        ],
+        # A stage with a single config has a bar too. A stage without configs has none.
+        "transform": [OF_LAYER, aggregated("sum", "configs", ["stage"]), {"filter": "datum.configs > 0"}],
         "height": {"step": 18},
         "encoding": {
-            "y": {"field": "stage", "type": "nominal", "sort": None, "title": "criterion"},
-            "x": {
-                "field": "configs",
-                "type": "quantitative",
-                "scale": {"type": "log", "domainMin": 0.7},
-                "title": "configs",
-            },
+            "y": category("stage", "criterion"),
+            "x": quantity("configs", "configs", scale={"type": "log", "domainMin": 0.7}),
             "x2": {"datum": 0.7},
         },
-        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+        "mark": mark("bar"),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from romou.tools.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tools.report.figures.figure import LOG2, OF_LAYER, Figure, aggregated, mark, quantity
 
 # Bins for each factor of two.
 _BINS = 4
@@ -41,21 +41,13 @@ FIGURE = Figure(
     note="How many trials took how many times as long as the best one of their layer.",
     rows=rows,
     spec={
-        "transform": [
-            OF_LAYER,
-            {"aggregate": [{"op": "sum", "field": "trials", "as": "trials"}], "groupby": ["slower_from", "slower_to"]},
-        ],
+        "transform": [OF_LAYER, aggregated("sum", "trials", ["slower_from", "slower_to"])],
         "height": 220,
-        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+        "mark": mark("bar"),
         "encoding": {
-            "x": {
-                "field": "slower_from",
-                "type": "quantitative",
-                "scale": {"type": "log", "base": 2},
-                "title": "times the best time",
-            },
+            "x": quantity("slower_from", "times the best time", scale=LOG2),
             "x2": {"field": "slower_to"},
-            "y": {"field": "trials", "type": "quantitative", "title": "trials"},
+            "y": quantity("trials", "trials"),
             "y2": {"datum": 0},
         },
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from romou.tools.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tools.report.figures.figure import OF_LAYER, Figure, mark, quantity
 
 # Prefix of the columns of knobs, so that no knob is mistaken for another column.
 PREFIX = "knob "
@@ -61,16 +61,11 @@ FIGURE = Figure(
             },
         ],
         "height": 260,
-        "mark": {"type": "rect", "tooltip": {"content": "data"}},
+        "mark": mark("rect"),
         "encoding": {
             "x": {"field": "x", "type": "ordinal", "title": {"signal": "knob_x"}, "axis": {"labelAngle": 0}},
             "y": {"field": "y", "type": "ordinal", "title": {"signal": "knob_y"}},
-            "color": {
-                "field": "share",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1], "scheme": "viridis"},
-                "title": "best / time",
-            },
+            "color": quantity("share", "best / time", scale={"domain": [0, 1], "scheme": "viridis"}),
         },
     },
 )

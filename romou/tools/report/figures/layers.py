@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from romou.tools.report.evidence import Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
+from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure, category, mark, quantity
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
@@ -67,12 +67,12 @@ FIGURE = Figure(
     spec={
         "transform": [OF_LAYER],
         "height": {"step": 9},
-        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+        "mark": mark("bar"),
         "encoding": {
             "y": LAYER_AXIS,
             "yOffset": {"field": "version", "sort": None},
-            "x": {"field": "ms", "type": "quantitative", "title": "ms of a run"},
-            "color": {"field": "version", "type": "nominal", "sort": None, "title": None},
+            "x": quantity("ms", "ms of a run"),
+            "color": category("version", None),
         },
     },
 )

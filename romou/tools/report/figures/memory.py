@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from romou.runtime.module import MemoryPlan, MemoryUse
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import Figure
+from romou.tools.report.figures.figure import Figure, mark, quantity
 from romou.tools.report.table import memory_text
 
 
@@ -41,10 +41,10 @@ FIGURE = Figure(
     rows=rows,
     spec={
         "height": 200,
-        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+        "mark": mark("bar"),
         "encoding": {
             "x": {"field": "call", "type": "ordinal", "title": "call", "axis": {"labelOverlap": True, "labelAngle": 0}},
-            "y": {"field": "mib", "type": "quantitative", "title": "MiB"},
+            "y": quantity("mib", "MiB"),
         },
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
+from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure, category, mark, quantity
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
@@ -35,17 +35,12 @@ FIGURE = Figure(
     spec={
         "transform": [OF_LAYER],
         "height": {"step": 7},
-        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+        "mark": mark("bar"),
         "encoding": {
             "y": LAYER_AXIS,
             "yOffset": {"field": "passes", "sort": None},
-            "x": {
-                "field": "share",
-                "type": "quantitative",
-                "title": "integer operations, share",
-                "axis": {"format": "%"},
-            },
-            "color": {"field": "passes", "type": "nominal", "sort": None, "title": None},
+            "x": quantity("share", "integer operations, share", axis={"format": "%"}),
+            "color": category("passes", None),
         },
     },
 )

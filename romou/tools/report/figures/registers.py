@@ -9,7 +9,7 @@ from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.forms import form_of
 from romou.devices.hardware import HardwareSpec
 from romou.tools.report.evidence import NEEDS_MODEL, NEEDS_RECORDS, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tools.report.figures.figure import LOG2, OF_LAYER, Figure, aggregated, mark, quantity
 from romou.tuner.pruning import judge
 
 
@@ -71,34 +71,21 @@ FIGURE = Figure(
         # Both series share one field, because Vega draws an unbounded axis for a field without values.
         "transform": [{"fold": ["registers", "limit"], "as": ["kind", "value"]}, {"filter": "isValid(datum.value)"}],
         "height": 260,
-        "encoding": {
-            "x": {
-                "field": "work_group",
-                "type": "quantitative",
-                "scale": {"type": "log", "base": 2},
-                "title": "work-items of a group",
-            }
-        },
+        "encoding": {"x": quantity("work_group", "work-items of a group", scale=LOG2)},
         "layer": [
             {
                 "transform": [OF_LAYER, {"filter": "datum.kind == 'registers'"}],
-                "mark": {"type": "point", "filled": True, "size": 45, "tooltip": {"content": "data"}},
+                "mark": mark("point", filled=True, size=45),
                 "encoding": {
-                    "y": {"field": "value", "type": "quantitative", "title": "registers"},
-                    "color": {
-                        "field": "slower",
-                        "type": "quantitative",
-                        "scale": {"type": "log", "scheme": "viridis", "reverse": True},
-                        "title": "times best",
-                    },
+                    "y": quantity("value", "registers"),
+                    "color": quantity(
+                        "slower", "times best", scale={"type": "log", "scheme": "viridis", "reverse": True}
+                    ),
                 },
             },
             {
                 "needs": "limit",
-                "transform": [
-                    {"filter": "datum.kind == 'limit'"},
-                    {"aggregate": [{"op": "min", "field": "value", "as": "value"}], "groupby": ["work_group"]},
-                ],
+                "transform": [{"filter": "datum.kind == 'limit'"}, aggregated("min", "value", ["work_group"])],
                 "mark": {"type": "line", "interpolate": "step-after"},
                 "encoding": {"y": {"field": "value", "type": "quantitative"}},
             },

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from romou.base.space import Config
 from romou.compiler.operators.costs.estimate import texture_bytes
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
-from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tools.report.figures.figure import OF_LAYER, Figure, mark, quantity
 from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
@@ -90,13 +90,10 @@ def _fastest(evidence: Evidence, key: str) -> tuple[float | None, Mapping[str, A
     return (None, {}) if best is None else (best.time_s, best.config)
 
 
-_X = {
-    "field": "intensity",
-    "type": "quantitative",
-    "scale": {"type": "log", "nice": False},
-    "title": "operations per byte",
+_AXES = {
+    "x": quantity("intensity", "operations per byte", scale={"type": "log", "nice": False}),
+    "y": quantity("gflops", "GFLOPS", scale={"type": "log"}),
 }
-_Y = {"field": "gflops", "type": "quantitative", "scale": {"type": "log"}, "title": "GFLOPS"}
 FIGURE = Figure(
     name="roofline",
     title="Roofline",
@@ -112,12 +109,12 @@ FIGURE = Figure(
                 "needs": "roof",
                 "transform": [{"filter": "isValid(datum.roof)"}],
                 "mark": {"type": "line"},
-                "encoding": {"x": _X, "y": _Y, "color": {"field": "roof", "type": "nominal", "title": None}},
+                "encoding": {**_AXES, "color": {"field": "roof", "type": "nominal", "title": None}},
             },
             {
                 "transform": [{"filter": "!isValid(datum.roof)"}, OF_LAYER],
-                "mark": {"type": "point", "filled": True, "size": 60, "tooltip": {"content": "data"}},
-                "encoding": {"x": _X, "y": _Y, "shape": {"field": "bytes", "type": "nominal", "title": "bytes of"}},
+                "mark": mark("point", filled=True, size=60),
+                "encoding": {**_AXES, "shape": {"field": "bytes", "type": "nominal", "title": "bytes of"}},
             },
         ],
         "height": 300,
