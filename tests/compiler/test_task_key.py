@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from tvm_ffi.structural import structural_map
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.families import families
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask, structure_of
 from romou.compiler.typical import typical_tasks
@@ -31,6 +34,7 @@ from support.models.small_networks import attention_net
 
 TARGET = Target("opencl -device=host")
 PHONE = Target("opencl -device=adreno640")
+KEYS = Path(__file__).parent / "task_keys.json"
 CONV = conv(16, (8, 8), 16, (3, 3), padding=(1, 1, 1, 1))
 
 
@@ -110,6 +114,24 @@ def test_other_work_has_another_key() -> None:
         tasks += relax_tasks(scaled(factor, is_max=is_max), shape)
     keys = [task.key for task in tasks]
     assert len(set(keys)) == len(keys) == 7
+
+
+def test_keys_stay(request: pytest.FixtureRequest) -> None:
+    """Records, kept choices and the schedule database name tasks by key: packed ahead, and packed by each call."""
+    contractions = [family for family in families() if isinstance(family, ContractionFamily)]
+    keys = {
+        f"{family.name} {work.name}": [
+            task_of(work, is_weight_computed=is_computed).key
+            for is_computed in (False, family.has_constant_weight and family.name != "dense")
+        ]
+        for family in contractions
+        for work in family.typical
+    }
+    if request.config.getoption("--update-golden"):
+        KEYS.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+    assert keys == json.loads(KEYS.read_text(encoding="utf-8")), (
+        "these operators lose their records; for new operators: pytest tests/compiler --update-golden"
+    )
 
 
 # What versions before 0.2.0 kept.

@@ -91,16 +91,6 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
         """Pack a weight: OIW (out, c, kernel) -> (kernel, c, ceil(out / 4), 4)."""
         return np.ascontiguousarray(weight.transpose(2, 1, 0)).reshape(w.kernel, w.in_channels, -1, 4)
 
-    def define(self, w: Conv1d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        k, c = te.reduce_axis((0, w.kernel), "k"), te.reduce_axis((0, w.in_channels), "c")
-        shape = (w.batch, w.out_width, w.out_channels)
-        return te.compute(
-            shape,
-            lambda n, x, o: te.sum(data[n, x + k, c] * weight[k, c, o // 4, o % 4], axis=[k, c]),
-            name=self.name,
-            attrs=w.block_attrs(self.name),
-        )
-
     def contraction(
         self, w: Conv1d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:

@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 from romou.compiler.operators.family import Case, Family, Graph
 from romou.compiler.operators.operator import Operator, W
 from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.workload import stored_as
 from romou.compiler.tir.expressions import Shape, is_constant, static_shape
 
 # TVM's pattern kinds for operators into which element-wise consumers are fused, and for operators without fusion.
@@ -37,9 +38,18 @@ class ContractionFamily(Operator[W], Family):
     def operands(self, w: W) -> Mapping[str, Shape]:
         """Return names and shapes of the two factors as the kernel reads them."""
 
-    @abstractmethod
     def define(self, w: W, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         """Return the plain definition, which is fused, and the reference of every candidate."""
+        form = self.contraction(w, data, weight, flat=False)
+        r = [te.reduce_axis((0, extent), name) for name, extent in form.reduce.items()]
+
+        def value(*i: tirx.Expr) -> tirx.Expr:
+            o, h, x, lane = form.output(*i)
+            left, right = form.lhs(o, h, x, lane, *r), form.rhs(o, lane, *r, *([h] if form.is_batched else []))
+            return te.sum(left.astype("float32") * right.astype("float32"), axis=r)
+
+        total = te.compute(form.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
+        return stored_as(w.dtype, total)
 
     def kernel_shape(self, w: W, shape: Shape) -> Shape:
         """Return the shape that the family gives a second factor of `shape` in the graph."""

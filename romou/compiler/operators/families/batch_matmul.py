@@ -242,7 +242,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return (w.n,), lambda *i: (i[w.out_axes[-1]],)
 
     def define(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, scale: float = 1.0) -> te.Tensor:
-        """Return the plain definition, which fusion reads and which is the reference of every candidate.
+        """Return the plain definition with k as one axis, by which attention is recognised.
 
         scale: a factor of the sums before they are rounded to the storage type.
         """

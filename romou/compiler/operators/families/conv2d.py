@@ -17,7 +17,7 @@ from tvm import te, tirx
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.convolution import ConvolutionFamily
 from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
-from romou.compiler.operators.workload import Conv2d, Expr, stored_as, window_index
+from romou.compiler.operators.workload import Conv2d, Expr, window_index
 from romou.compiler.tir.primitives import LANES
 
 
@@ -67,18 +67,6 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
     def tap_of(self, w: Conv2d, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
         texel, kh, kw, ilane, o, lane = index
         return o * LANES + lane, texel * LANES + ilane, kh, kw
-
-    def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
-
-        def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            return te.sum(
-                _load(w, data, (n, y, x), o, list(r.values())).astype("float32")
-                * w.weight_number(weight[(*r.values(), o, lane)]).astype("float32"),
-                axis=list(r.values()),
-            )
-
-        return stored_as(w.dtype, te.compute(w.output_shape, value, name="conv2d", attrs=w.block_attrs(self.name)))
 
     def contraction(
         self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False

@@ -33,7 +33,7 @@ from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.pieces import PIECES, TOTAL
 from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.winograd.filter_gradient import WinogradFilter
-from romou.compiler.operators.workload import Conv2d, Expr, stored_as
+from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.calls import op_name
@@ -173,18 +173,6 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
 
     def bias(self, w: Conv2dBackwardFilter) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
         return (w.out_channels,), lambda o, i, kh, kw: (o,)
-
-    def define(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        oh, ow = w.out_hw
-        r = [te.reduce_axis((0, extent), name) for name, extent in (("n", w.batch), ("y", oh), ("x", ow))]
-
-        def value(o: tirx.Expr, i: tirx.Expr, kh: tirx.Expr, kw: tirx.Expr) -> tirx.Expr:
-            group = o // (w.out_channels // w.groups)
-            channel = group * (w.in_channels // w.groups) + i
-            factor = _under_tap(w, data, (channel // LANES, channel % LANES), kh, kw, *r).astype("float32")
-            return te.sum(factor * weight[r[0], o // LANES, r[1], r[2], o % LANES].astype("float32"), axis=r)
-
-        return stored_as(w.dtype, te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name)))
 
     def contraction(
         self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False

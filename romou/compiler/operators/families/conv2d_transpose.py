@@ -37,7 +37,7 @@ from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.winograd.convolution import Winograd
-from romou.compiler.operators.workload import Conv2d, Expr, stored_as
+from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
@@ -264,18 +264,6 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return zero_unless(
             w.dtype, value, o < w.out_channels, i < inputs, y // dh < w.kernel[0], x // dw < w.kernel[1], *between
         )
-
-    def define(self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        form = self.contraction(w, data, weight, flat=False)
-        r = [te.reduce_axis((0, extent), name) for name, extent in form.reduce.items()]
-
-        def value(*i: tirx.Expr) -> tirx.Expr:
-            o, h, x, lane = form.output(*i)
-            return te.sum(
-                form.lhs(o, h, x, lane, *r).astype("float32") * form.rhs(o, lane, *r).astype("float32"), axis=r
-            )
-
-        return stored_as(w.dtype, te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name)))
 
     def contraction(
         self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False

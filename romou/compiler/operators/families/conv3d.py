@@ -31,7 +31,7 @@ from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
 from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2D
 from romou.compiler.operators.family import Case
-from romou.compiler.operators.workload import Conv2d, Expr, Workload, stored_as
+from romou.compiler.operators.workload import Conv2d, Expr, Workload
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.expressions import Shape, static_shape
@@ -178,20 +178,6 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
 
     def pack_at_run_time(self, w: Conv3d, weight: te.Tensor) -> te.Tensor:
         return _of_frames(w).pack_at_run_time(w.taps, weight)
-
-    def define(self, w: Conv3d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        form = self.contraction(w, data, weight, flat=False)
-        r = [te.reduce_axis((0, extent), name) for name, extent in form.reduce.items()]
-
-        def value(*i: tirx.Expr) -> tirx.Expr:
-            o, h, x, lane = form.output(*i)
-            return te.sum(
-                form.lhs(o, h, x, lane, *r).astype("float32") * form.rhs(o, lane, *r).astype("float32"), axis=r
-            )
-
-        return stored_as(
-            w.dtype, te.compute(w.frames.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
-        )
 
     def contraction(
         self, w: Conv3d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False

@@ -20,7 +20,7 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.row_order import RowOrder, order_of, steps_back
-from romou.compiler.operators.workload import Workload, stored_as
+from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
@@ -156,18 +156,6 @@ class DenseFamily(ContractionFamily[Dense]):
         full = np.zeros((w.k, w.out_texels * LANES), weight.dtype)
         full[:, : w.n] = weight
         return full.reshape(w.k, w.out_texels, LANES)
-
-    def define(self, w: Dense, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        k = te.reduce_axis((0, w.k), "k")
-        total = te.compute(
-            (w.m, w.n),
-            lambda m, n: te.sum(
-                data[w.row(m), k].astype("float32") * weight[k, n // LANES, n % LANES].astype("float32"), axis=k
-            ),
-            name="dense",
-            attrs=w.block_attrs(self.name),
-        )
-        return stored_as(w.dtype, total)
 
     def contraction(
         self, w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False

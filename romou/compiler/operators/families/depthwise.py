@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.convolution import ConvolutionFamily
-from romou.compiler.operators.workload import Conv2d, Expr, stored_as, window_index
+from romou.compiler.operators.workload import Conv2d, Expr, window_index
 from romou.compiler.tir.primitives import LANES
 
 
@@ -43,17 +43,6 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
     def tap_of(self, w: Conv2d, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
         kh, kw, o, lane = index
         return o * LANES + lane, 0, kh, kw
-
-    def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        kh, kw = te.reduce_axis((0, w.kernel[0]), "kh"), te.reduce_axis((0, w.kernel[1]), "kw")
-
-        def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            tap = window_index(w, y, x, kh, kw, lambda iy, ix: w.data_number(data[n, c, iy, ix, lane]))
-            return te.sum(
-                tap.astype("float32") * w.weight_number(weight[kh, kw, c, lane]).astype("float32"), axis=[kh, kw]
-            )
-
-        return stored_as(w.dtype, te.compute(w.output_shape, value, name="depthwise", attrs=w.block_attrs(self.name)))
 
     def contraction(
         self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
