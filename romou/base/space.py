@@ -40,6 +40,16 @@ _BLOCK = 1 << 22
 _as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
+# (knob, value) of configs that were recorded before 0.2.0 -> the value's name since. Drop it in 0.3.0.
+_RENAMED = {("unroll", "turn"): "iteration"}
+
+
+def renamed(config: Mapping[str, Choice]) -> Mapping[str, Choice]:
+    """Return the config with today's names of its choices."""
+    changes = {knob: new for (knob, old), new in _RENAMED.items() if config.get(knob) == old}
+    return {**config, **changes} if changes else config
+
+
 class Config(Mapping[str, Choice]):
     """A frozen, hashable config: one choice for every knob of a space.
 
@@ -49,7 +59,7 @@ class Config(Mapping[str, Choice]):
     __slots__ = ("_values", "key")
 
     def __init__(self, values: Mapping[str, Choice]):
-        self._values = dict(values)
+        self._values = dict(renamed(values))
         self.key = _as_json(self._values)
 
     def __getitem__(self, name: str) -> Any:
@@ -109,6 +119,7 @@ class Space:
         name = knob if isinstance(knob, str) else knob.name
         if name in self.knobs:
             raise UsageError(f"knob {name!r} is declared twice; give the second one another name")
+        choices = [renamed({name: choice})[name] for choice in choices]
         if not choices or len(set(choices)) != len(choices):
             raise UsageError(f"knob {name!r}: choices must be distinct and not empty, got {list(choices)!r}")
         self.knobs[name] = tuple(choices)
@@ -290,6 +301,7 @@ class Space:
 
         A missing knob that configs may lack has the value `Knob.absent`.
         """
+        config = renamed(config)
         for name in config:
             if name not in self.knobs:
                 near = difflib.get_close_matches(name, self.knobs, n=1)

@@ -95,7 +95,7 @@ VARIANTS: Mapping[str, Variant] = {
     "tconv": Variant(
         title="a group loads whole tiles of the input, borders of the window included; the window is unrolled",
         windows=Windows.LARGER,
-        choices={**_BUFFERS, **_STAGED, "unroll": ("window", "turn"), **_PLAIN},
+        choices={**_BUFFERS, **_STAGED, "unroll": ("window", "iteration"), **_PLAIN},
         images="never",
     ),
     "k1conv": Variant(

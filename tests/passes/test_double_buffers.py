@@ -57,7 +57,7 @@ def error_of_text(task: TunableTask, config: Config) -> float:
             (Dense(m=21, k=32, n=37, dtype="float32"), {"local": 2, "vector_width": 1, "arrangement": "striped"}),
             (Dense(m=9, k=31, n=19, dtype="float32"), {"local": 1, "tile_w": 1}),
             (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4, "tile_w": 2, "multiply_add": "fma", "steps": 1}),
-            (DENSE, {"local": 4, "unroll": "turn", "vector_width": 1}),
+            (DENSE, {"local": 4, "unroll": "iteration", "vector_width": 1}),
             # Padding is zero on its way too.
             (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)), {"local": 1, "vector_width": 2}),
             (matmul((2,), 7, 24, 18, is_transposed=True), {"local": 2, "arrangement": "striped"}),
@@ -120,7 +120,7 @@ def test_a_turn_is_written_out_by_the_compiler(name: str, loops: int) -> None:
     places = dict.fromkeys(("data", "weight", "output"), "buffer")
     knobs = {**places, "pixels": "flat", "local": 1, "tile_w": 1, "wg_o": 2, "wg_w": 4, "split_k": 1, "vector_width": 4}
     texts = []
-    for unroll in ("lanes", "turn"):
+    for unroll in ("lanes", "iteration"):
         config = direct_config(task, target).replace(**knobs, unroll=unroll)
         assert task.space(target).is_valid(config), config
         (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
@@ -167,7 +167,7 @@ def test_texels_along_memory_are_stored_to_different_banks(texel_bytes: int) -> 
 IN_FP16: tuple[tuple[Conv2d | Dense | BatchMatmul, dict[str, int | str]], ...] = (
     (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4}),
     (Dense(m=21, k=28, n=37, dtype="float16"), {"local": 1, "arrangement": "striped"}),
-    (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1), dtype="float16"), {"local": 1, "unroll": "turn"}),
+    (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1), dtype="float16"), {"local": 1, "unroll": "iteration"}),
     (conv(45, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1), dtype="float16"), {"local": 4, "vector_width": 2}),
     (matmul((2,), 7, 24, 18, dtype="float16", is_transposed=True), {"local": 2}),
 )

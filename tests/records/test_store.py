@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -13,7 +14,9 @@ import pytest
 
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
+from romou.base.space import Config, Space
 from romou.tuner.records import FILE_NAME, SCHEMA, Record, RecordStore
+from romou.tuner.records.database import TunedSchedule
 
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
 
@@ -51,6 +54,19 @@ def test_lines_from_before_a_field_was_added_are_read() -> None:
     assert old.pop("clock_ratio", "missing") is None
     assert Record.from_line(json.dumps(old)) == record(tile=1)
     assert Record.from_line(json.dumps({**old, "clock_ratio": 1.25})).clock_ratio == 1.25
+
+
+def test_choices_have_todays_names() -> None:
+    """Records, databases, given configs: what was `unroll=turn` before 0.2.0 is `unroll=iteration`."""
+    new = dataclasses.replace(record(), config={"unroll": "iteration"})
+    old = new.to_line().replace("iteration", "turn")
+    assert "turn" in old
+    in_database = TunedSchedule(record=new, family="conv2d").to_line().replace("iteration", "turn")
+    assert Record.from_line(old) == TunedSchedule.from_line(in_database).record == new
+    space = Space()
+    space.define_knob("unroll", ("lanes", "turn"))
+    assert Config({"unroll": "turn"}) == Config({"unroll": "iteration"}) == space.completed({"unroll": "turn"})
+    assert space.index_of({"unroll": "turn"}) == 1
 
 
 def test_the_median_of_all_repeats_counts() -> None:

@@ -51,8 +51,8 @@ def share(count: tirx.Expr | int, items: int, item: tirx.Expr, *, most: int = 0)
     most: the largest value of a count that is no constant.
     """
     is_whole = isinstance(count, int) and count % items == 0
-    with loop("turn", -(-(count if isinstance(count, int) else most) // items)) as turn:
-        at = turn * items + item
+    with loop("iteration", -(-(count if isinstance(count, int) else most) // items)) as iteration:
+        at = iteration * items + item
         with when(None if is_whole else at < count):
             yield at
 

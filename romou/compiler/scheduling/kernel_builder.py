@@ -221,7 +221,7 @@ class KernelBuilder:
 
     @contextlib.contextmanager
     def spread(
-        self, count: int, own: tirx.Expr, sharing: int, name: str = "turn", kind: str = "serial"
+        self, count: int, own: tirx.Expr, sharing: int, name: str = "iteration", kind: str = "serial"
     ) -> Iterator[tirx.Expr]:
         """Run the block for each of `count` places, in a loop in which `sharing` work-items take neighbouring ones."""
         with self.loop(name, -(-count // sharing), kind) as iteration:

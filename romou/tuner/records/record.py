@@ -12,7 +12,7 @@ from romou.base.errors import RecordError
 from romou.base.foreign import parsed, refused
 from romou.base.outcome import Outcome
 from romou.base.schema import FileName, Seconds, made_of
-from romou.base.space import Config
+from romou.base.space import Config, renamed
 from romou.base.version import __version__
 
 # Incremented if a field changes its meaning. A new field has a default and keeps the number.
@@ -60,6 +60,9 @@ class Record:
     time: str = ""
     romou: str = ""
     tvm: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", dict(renamed(self.config)))
 
     @property
     def time_s(self) -> float | None:

@@ -21,7 +21,7 @@ MAX_TILE = 32
 _MIN_BUFFERED = 3
 # Choice of the knob `unroll`: the device's compiler unrolls the whole iteration between two barriers. The number limits
 # the products of such an iteration.
-ITERATION, _MAX_UNROLLED = "turn", 2048
+ITERATION, _MAX_UNROLLED = "iteration", 2048
 # Choices of the knob `accumulate`. `MIXED` sums up to `MOST_MIXED` products in fp16, and these sums in fp32. The
 # relative error of n products is fp16's, times the root of n / 2.
 FP32, FP16, MIXED = "float32", "float16", "mixed"
