@@ -19,7 +19,7 @@ it touches, the share of their bytes that it uses, and the share of warps in whi
 padding.
 
 Times (--time): direct sums in Romou's layout and with the batch innermost (`batch_innermost.py`), both by the same
-schedules and searched for the same number of trials. The fastest kernels run alternately on the same numbers.
+schedules and searched for the same number of trials. The fastest kernels run alternately on the same inputs.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the cost of a launch with a chain of tiny kernels. Each kernel reads the output of the one before it.
 
-    python benchmarks/bench_launches.py --target vulkan                 100 kernels: a wait behind each, one wait behind all, recorded once
+    python benchmarks/bench_launches.py --target vulkan                 100 kernels: a wait after each, one wait after all, recorded once
     python benchmarks/bench_launches.py --target vulkan --target opencl --target cuda --length 100 --json launches.json
 
 The wall time of a chain is the median of several, taken alternately. On Vulkan a wait ends a submission, so the first
@@ -43,7 +43,7 @@ class Step:
 def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
     """Return the microseconds of a launch in a chain, measured in three ways.
 
-    RuntimeError if the chain computes wrong numbers.
+    RuntimeError if the chain computes wrong results.
     """
     target = Target(text)
     device = target.backend.device(target.backend.device_index(None))
@@ -57,13 +57,13 @@ def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
             if wait:
                 device.sync()
 
-    ways: dict[str, Callable[[], None]] = {"a wait behind each": lambda: chain(True), "one wait": lambda: chain(False)}
+    ways: dict[str, Callable[[], None]] = {"a wait after each": lambda: chain(True), "one wait": lambda: chain(False)}
     chain(False)
     expected = start
     for _ in range(length):
         expected = expected * np.float32(0.5) + np.float32(1)
     if not np.allclose((b if length % 2 else a).numpy(), expected, rtol=1e-4):
-        raise RuntimeError(f"{text}: a chain of {length} kernels computes wrong numbers")
+        raise RuntimeError(f"{text}: a chain of {length} kernels computes wrong results")
     try:
         if target.backend.can_record(target.backend.facts(device.index)):
             captured = target.backend.record(device, None, lambda: chain(False))
@@ -93,12 +93,12 @@ def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
 def main(targets: tuple[str, ...], length: int, repeat: int, output: Path | None) -> None:
     rows = [measure(text, length, repeat) for text in targets]
     table = Table(title=f"microseconds a launch, chain of {length} kernels", title_justify="left")
-    for name in ("device", "a wait behind each", "one wait", "ratio", "recorded", "ratio"):
+    for name in ("device", "a wait after each", "one wait", "ratio", "recorded", "ratio"):
         table.add_column(name, justify="left" if name == "device" else "right")
     for each in rows:
         us = each["us"]
-        slowest = us["a wait behind each"]
-        cells = [f"{us[name]:.2f}" if name in us else "-" for name in ("a wait behind each", "one wait", "recorded")]
+        slowest = us["a wait after each"]
+        cells = [f"{us[name]:.2f}" if name in us else "-" for name in ("a wait after each", "one wait", "recorded")]
         ratios = [f"{slowest / us[name]:.2f}" if name in us else "-" for name in ("one wait", "recorded")]
         table.add_row(f"{each['target']}: {each['device']}", cells[0], cells[1], ratios[0], cells[2], ratios[1])
     Console().print(table)

@@ -6,7 +6,7 @@
     python benchmarks/bench_listing4.py --gpu g76        another GPU
 
 Each kernel is Romou's for one choice of the knobs `data` and `output` (setImage) and `autobroadcast`. A work-item adds
-one vector of four numbers. n is a number, as in the listing, or an input.
+one vector of four elements. n is a number, as in the listing, or an input.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def timed_of(results: list[tuple[Config, float | str]]) -> list[tuple[float, Con
 def row_of(
     problem: AnyProduct, builder: LocalBuilder, target: Target, timing: Timing, rate: float, configs: int, seed: int
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the cells of a product behind its name, and its numbers as data."""
+    """Return the cells of a product after its name, and its measurements as data."""
     results = measured(problem, builder, target, configs, seed, timing)
     default, times = results[0][1], timed_of(results)
     peers = peer_us(problem, timing) if target.kind == "cuda" else {}

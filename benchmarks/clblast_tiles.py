@@ -64,7 +64,7 @@ _SAMPLE = 64
 class Tile(NamedTuple):
     """The results of a work-item and the work-items of a group, along both sides of a product.
 
-    staged: numbers along the reduction that are staged in local memory at a time. 0: none. None: of one of both
+    staged: elements along the reduction that are staged in local memory at a time. 0: none. None: of one of both
         matrices, so Romou's staging, of both or none, does not count
     """
 

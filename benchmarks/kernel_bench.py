@@ -65,12 +65,12 @@ WITHIN = 1.05
 def memory_bytes(work: Conv2d | Dense) -> int:
     """Count the bytes of inputs and output, each moved once, without padding."""
     if isinstance(work, Dense):
-        numbers = work.m * work.k + work.k * work.n + work.m * work.n
+        elements = work.m * work.k + work.k * work.n + work.m * work.n
     else:
         (ih, iw), (oh, ow), (kh, kw) = work.in_hw, work.out_hw, work.kernel
         weight = work.out_channels * work.in_channels // work.groups * kh * kw
-        numbers = work.batch * (work.in_channels * ih * iw + work.out_channels * oh * ow) + weight
-    return numbers * np.dtype(work.dtype).itemsize
+        elements = work.batch * (work.in_channels * ih * iw + work.out_channels * oh * ow) + weight
+    return elements * np.dtype(work.dtype).itemsize
 
 
 # Tuning

@@ -88,7 +88,7 @@ def _doubt(period: int, misfit: float, rises: np.ndarray, points_past: int, sigm
 
     misfit: mean squared residual over the noise
     rises: heights of the steps
-    points_past: points behind the first step
+    points_past: points after the first step
     """
     if misfit > 3.0:
         return (

@@ -258,7 +258,7 @@ class Quantized:
     table: where the numbers are looked up that codes stand for, a choice of `unpack`, too.
     rows, chunks: rows of the weight of a work-item, and chunks of each that it loads at a time, for one row.
     few_rows, few_data: rows of the weight and of the activations of a work-item, for few rows.
-    pair_rows, few_pair_rows, tile_pair_rows: rows of the weight of a work-item if codes become pairs of fp16 numbers.
+    pair_rows, few_pair_rows, tile_pair_rows: rows of the weight of a work-item if codes become pairs of fp16 values.
         They are for one row of activations, few and more. None: codes become floats.
     has_pair_tiles: whether several rows of activations have the tiles of `pairs_defaults.py`, if there are pairs.
     tile_rows, tile_data: the same for more rows.

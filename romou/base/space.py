@@ -231,7 +231,7 @@ class Space:
     def blocks(self, most: int = _BLOCK) -> Iterator[ConfigBlock]:
         """Yield all valid configs in blocks of at most `most` combinations.
 
-        They come in the order of their indices, except for knobs behind a free one. Each constraint is evaluated over
+        They come in the order of their indices, except for knobs after a free one. Each constraint is evaluated over
         the knobs that it reads, and a config is valid if all constraints hold.
         """
         for key, space in self._spaces.items() or [(None, self)]:

@@ -31,7 +31,7 @@ class DecoderShape:
     """The sizes of a decoder. The defaults are small; `FULL` has those of a model of half a billion weights.
 
     heads, shared: heads of queries, and of keys and values.
-    size: numbers of a head.
+    size: elements of a head.
     inner: width of the gated part of a layer.
     words: rows of the embedding.
     longest: tokens that a cache has room for.

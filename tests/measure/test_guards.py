@@ -50,8 +50,8 @@ def run_on(kind: str, faults: Sequence[str]) -> dict[str, tuple[str, str]]:
 # The place of three written numbers, and its description.
 FAULTS = {
     "before": "wrote 12 bytes before `",
-    "behind": "wrote 12 bytes behind `",
-    "behind_data": "wrote 12 bytes behind `",
+    "behind": "wrote 12 bytes after `",
+    "behind_data": "wrote 12 bytes after `",
 }
 
 
@@ -177,4 +177,4 @@ def test_zones_of_a_connection_are_seen() -> None:
             found = given.whole.numpy()
             found[-3] ^= 1
             given.whole.copyfrom(found)
-            assert given.fault() == "wrote 1 bytes behind `x`"
+            assert given.fault() == "wrote 1 bytes after `x`"

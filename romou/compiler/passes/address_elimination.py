@@ -166,10 +166,10 @@ class _Eliminator:
                 if stmt.attr_key == "thread_extent":
                     self._read_thread(stmt)
                     # Thread ids share the scope around them. An expression of the first of several ids can then be
-                    # computed behind all of them.
+                    # computed after all of them.
                     body = self._sequence(stmt.body)
                 else:
-                    # A mark. If a loop around it is unrolled, a variable declared inside the mark is undefined behind
+                    # A mark. If a loop around it is unrolled, a variable declared inside the mark is undefined after
                     # it.
                     body = self.body(stmt.body) if isinstance(stmt.body, tirx.SeqStmt) else self._statement(stmt.body)
                 return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)

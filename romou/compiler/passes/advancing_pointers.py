@@ -42,7 +42,7 @@ from romou.devices.backends.dialect import Dialect, dialect_of
 # Mesa's compilers unroll loops of up to 32 iterations and load ahead for all of them, which spills if they are many. A
 # loop is kept if it has at least 17 iterations, or more than 64 loads in all of them. A sum of 12 texels of a dense
 # layer, five loads each, is unrolled without spills, and takes 6% fewer instructions on Adreno 630 and 11% on Adreno
-# 660. A product of 77x64 and 64x77 loads 160 texels and single numbers, and spills 318 registers there if it is
+# 660. A product of 77x64 and 64x77 loads 160 texels and single elements, and spills 318 registers there if it is
 # unrolled: 11.4 instructions instead of 5.2.
 _MOST_UNROLLED, _LEAST_KEPT, _MOST_LOADS = 32, 17, 64
 

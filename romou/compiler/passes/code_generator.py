@@ -1,7 +1,7 @@
 """Rewrites of statements that TVM's code generators write wrongly or cannot write.
 
 - Loops that the device's compiler unrolls: CUDA has `#pragma unroll`.
-- Pairs of fp16 numbers (OpenCL): TVM makes one like C++, and reads its bits through a pointer.
+- Pairs of fp16 values (OpenCL): TVM makes one like C++, and reads its bits through a pointer.
 - Separate bytes (OpenCL): TVM packs them into an integer and stores its value in each lane.
 - Constants of more than seven digits (OpenCL): TVM prints seven.
 - Truth values in memory (OpenCL, CUDA): TVM takes a vector of them for a vector of 32-bit or 16-bit integers.
@@ -160,7 +160,7 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def name_pairs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write pairs of fp16 numbers and their bits in the kernel's language.
+    """Write pairs of fp16 values and their bits in the kernel's language.
 
     half2(a, b)             ->      (half2)(a, b)
     *(half2*)(&(bits))      ->      as_half2(bits)

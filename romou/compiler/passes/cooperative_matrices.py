@@ -1,6 +1,6 @@
 """Sums of products on tensor cores that take whole matrices: VK_KHR_cooperative_matrix, GLSL's coopMatMulAdd.
 
-The driver does not reveal which numbers of a matrix a work-item holds, so operands come from local memory and sums
+The driver does not reveal which elements of a matrix a work-item holds, so operands come from local memory and sums
 return through it. A work-item loads the same operands as for PTX's `mma` (`tensor_cores.py`, `warp_nest.py`), and
 stores them for its warp, in matrices of 16 x 16:
 
@@ -83,13 +83,13 @@ def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrSt
         marked = [i for i, child in enumerate(stmt.seq) if _marked_in(child)]
         if not marked:
             return stmt
-        before, inside, behind = stmt.seq[: marked[0]], stmt.seq[marked[0] : marked[-1] + 1], stmt.seq[marked[-1] + 1 :]
+        before, inside, after = stmt.seq[: marked[0]], stmt.seq[marked[0] : marked[-1] + 1], stmt.seq[marked[-1] + 1 :]
         nest = nest_of(_marked_in(inside[0])[0])
         if any(_accesses(child, nest.store.buffer) for child in inside):
             # The loop that begins with zeros is further inside.
             return mutator.default_mutate(stmt)
         steps = int(_marked_in(inside[0])[0].value)
-        return tirx.SeqStmt([*before, *_Product(func, nest_of, nest, steps).around(inside), *behind])
+        return tirx.SeqStmt([*before, *_Product(func, nest_of, nest, steps).around(inside), *after])
 
     return func.with_body(structural_mutate(func.body, (tirx.SeqStmt, sequence)))
 

@@ -1,4 +1,4 @@
-"""Vectors of the single numbers that a sum over an odd extent reads, one in each iteration.
+"""Vectors of the single elements that a sum over an odd extent reads, one in each iteration.
 
     for k in 197:                                   for k in 49:
       … data[at + k]   weight[at_1 + k * 16]          v = data[at + k * 4 : at + k * 4 + 4]
@@ -7,7 +7,7 @@
                                                       … v.s2, v.s3
                                                     … data[at + 196]   weight[at_1 + 196 * 16]
 
-Rows of 197 numbers start anywhere, so a schedule reads them one by one, and an iteration multiplies little. A product
+Rows of 197 elements start anywhere, so a schedule reads them one by one, and an iteration multiplies little. A product
 of 77x77 and 77x64 takes 1.7 times the instructions without this pass under Mesa's compiler for Adreno 660, and 1.35
 times for Mali-G76. The order of a sum stays. The loops are those with pointers that advance (`advancing_pointers.py`).
 fp16 that is converted to fp32 where it is loaded is converted in vectors, too.
@@ -38,7 +38,7 @@ _LEAST_ITERATIONS = 8
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def read_odd_sums(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Sum four iterations at a time in the marked loops of a device function that read single numbers in a row."""
+    """Sum four iterations at a time in the marked loops of a device function that read single elements in a row."""
     dialect = dialect_of(func)
     if not dialect.has_pointers:
         return func
@@ -96,7 +96,7 @@ class _Single:
         return cls(load, source, index, is_converted) if isinstance(step, tirx.IntImm) and int(step) == 1 else None
 
     def vector(self, first: tirx.Expr, lanes: int, dialect: Dialect) -> tirx.Expr:
-        """Return the load of `lanes` numbers from the index `first` on."""
+        """Return the load of `lanes` elements from the index `first` on."""
         if not self.is_converted:
             return tirx.BufferLoad(self.source, [tirx.Ramp(first, tirx.const(1, "int32"), lanes)])
         start = tirx.address_of(tirx.BufferLoad(self.source, [first]))
@@ -104,7 +104,7 @@ class _Single:
 
 
 def _written(func: tirx.PrimFunc) -> set[tirx.Var]:
-    """Return the buffers that a function writes, and all variables in the addresses of fp16 numbers that it writes."""
+    """Return the buffers that a function writes, and all variables in the addresses of fp16 values that it writes."""
     conversions = [call for call in nodes_in(func.body, tvm.ir.Call) if is_fp16_store(call)]
     return {store.buffer for store in nodes_in(func.body, tirx.BufferStore)} | {
         var for call in conversions for var in nodes_in(call.args[-1], tirx.Var)
@@ -112,7 +112,7 @@ def _written(func: tirx.PrimFunc) -> set[tirx.Var]:
 
 
 def _in_vectors(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, most: int, *, keeps: bool) -> list[tirx.Stmt]:
-    """Return the statements in place of a loop: the loop itself if it reads no single numbers, or would be unrolled.
+    """Return the statements in place of a loop: the loop itself if it reads no single elements, or would be unrolled.
 
     most: registers that an iteration may take for sums, pointers and vectors.
     """
@@ -129,7 +129,7 @@ def _in_vectors(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, most: 
             singles.append(single)
     stores = nodes_in(loop.body, tirx.BufferStore)
     if any(str(store.value.ty) == "float16" and _adds(store) for store in stores):
-        # On Mali, sums of single fp16 numbers take a register each, and spill beside vectors.
+        # On Mali, sums of single fp16 values take a register each, and spill beside vectors.
         return [loop]
     least = _LEAST_ITERATIONS if keeps else _MOST_ITERATIONS + 1
     stays = [n for n in (LANES, 2) if extent // n >= least or extent * len(stores) > _MOST_PRODUCTS]

@@ -16,7 +16,7 @@ The order of the 16 depths is free, as long as A and B agree. The meaning of row
     columns 2t and 2t + 1    two pixels of the work-items with x = t
     column g                 pixel w + g % 2 of work-item x = g / 2
 
-Then every work-item ends with the sums of its tile, and the code behind the nest does not change:
+Then every work-item ends with the sums of its tile, and the code after the nest does not change:
 
     for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
       for o, w, lane:                          ->       b = texel of the data at (pixel of column g, group = t)

@@ -96,7 +96,7 @@ class WarpNest:
     def texel_of(self, factor: tirx.Expr) -> tirx.Expr:
         """Return the texel that starts with a factor of the product, zeros if the factor is zero.
 
-        The texel is four fp32 numbers, perhaps made of integers, or the bits of four fp16 numbers.
+        The texel is four fp32 values, perhaps made of integers, or the bits of four fp16 values.
         """
         if is_conditional(factor):
             condition, value, otherwise = factor.args

@@ -21,7 +21,7 @@ VECTOR_WIDTH = Knob(
     name="vector_width",
     choices=(LANES, 2, 1),
     default=LANES,
-    help="numbers that one instruction loads, computes and stores",
+    help="elements that one instruction loads, computes and stores",
 )
 SUB_GROUP = Knob(
     name="sub_group",

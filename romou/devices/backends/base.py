@@ -95,7 +95,7 @@ class CapturedRun(Protocol):
     what: str
 
     def launch(self) -> None:
-        """Start the run behind everything that was enqueued before. Do not wait."""
+        """Start the run after everything that was enqueued before. Do not wait."""
 
     def time_ms(self) -> float:
         """Start the run, wait, and return its time on the device in milliseconds, from its first kernel to its last."""
@@ -507,5 +507,5 @@ class Backend:
         return f"romou.{self.name}.{name}"
 
     def reference_kernel(self, session: Any, index: int, facts: Mapping[str, Any]) -> ReferenceKernel:
-        """Return the reference kernel on a server's device. DeviceError if the device computes wrong numbers."""
+        """Return the reference kernel on a server's device. DeviceError if the device computes wrong results."""
         raise DeviceError(f"{self.name} devices have no reference kernel")

@@ -29,7 +29,7 @@ class Dialect:
     moves_fp16_bits           whether kernels may move the fp16 of a buffer as 16-bit integers, without a conversion
     names_fp16_images         whether a kernel has to declare that an image it writes holds fp16
     has_cooperative_matrices  whether warps load matrices from local memory. Otherwise each work-item holds its fragment
-    fp16_texel                the type of four fp16 numbers in memory
+    fp16_texel                the type of four fp16 values in memory
     rounds_divisions_roughly  whether fp32 divisions may be off by more than one ULP, unless `correctly_rounded`
     widest_vector             most lanes of the vectors that a register tile is made of
     rounding_mark             the external function around correctly rounded divisions
@@ -75,7 +75,7 @@ class Dialect:
         raise NotImplementedError
 
     def load_fp16_bits(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
-        """Read the bits of fp16 numbers from pointer[lanes * offset] on, aligned, if `packs_fp16_as_bits`."""
+        """Read the bits of fp16 values from pointer[lanes * offset] on, aligned, if `packs_fp16_as_bits`."""
         raise NotImplementedError
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
@@ -91,11 +91,11 @@ class Dialect:
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
-        """Return a pointer to fp16 numbers in memory that has another declared type."""
+        """Return a pointer to fp16 values in memory that has another declared type."""
         raise NotImplementedError
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
-        """Read fp16 numbers from pointer[lanes * offset] on as fp32.
+        """Read fp16 values from pointer[lanes * offset] on as fp32.
 
         is_aligned: whether their address is a multiple of their size.
         """
@@ -104,7 +104,7 @@ class Dialect:
     def store_fp16(
         self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool
     ) -> tirx.Stmt:
-        """Write fp32 numbers as fp16 from pointer[lanes * offset] on. is_aligned: as for `load_fp16`."""
+        """Write fp32 values as fp16 from pointer[lanes * offset] on. is_aligned: as for `load_fp16`."""
         raise NotImplementedError
 
     def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
@@ -127,14 +127,14 @@ class Dialect:
         return None
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
-        """Return fp32 numbers from the bits of fp16 numbers in unsigned integers of 16 bits.
+        """Return fp32 values from the bits of fp16 values in unsigned integers of 16 bits.
 
         If `packs_fp16_as_bits`, the integers have 32 bits.
         """
         raise NotImplementedError
 
     def fp16_of_fp32(self, value: tirx.Expr) -> tirx.Expr:
-        """Return the bits of fp32 numbers rounded to fp16, as unsigned integers."""
+        """Return the bits of fp32 values rounded to fp16, as unsigned integers."""
         raise NotImplementedError
 
 
@@ -155,7 +155,7 @@ def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
     return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
-# Functions that a language with tensor cores defines (`backends/ptx.py`). A texel is four adjacent numbers.
+# Functions that a language with tensor cores defines (`backends/ptx.py`). A texel is four adjacent elements.
 
 
 # Rows of activations that a warp group multiplies at a time.
@@ -168,7 +168,7 @@ def call_on_device(name: str, *args: tirx.Expr | int) -> tirx.Stmt:
 
 
 def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str, *, is_staged: bool) -> tirx.Expr:
-    """Return the four numbers from pointer[4 * offset] on: fp16 as their 64 bits in memory, or fp32.
+    """Return the four elements from pointer[4 * offset] on: fp16 as their 64 bits in memory, or fp32.
 
     dtype: the dialect's type of fp16 texels, or "float32x4".
     is_staged: whether they are in local memory.
@@ -178,7 +178,7 @@ def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str, *, is_staged: 
 
 
 def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:
-    """Read the eight fp16 numbers from buffer[8 * offset] on, as their bits in memory, into two 64-bit integers."""
+    """Read the eight fp16 values from buffer[8 * offset] on, as their bits in memory, into two 64-bit integers."""
     return call_on_device("load_texel_pair", offset, buffer.data, into.data)
 
 
@@ -285,7 +285,7 @@ def dot_of_bytes(data: tirx.Expr, weight: tirx.Expr, total: tirx.Expr, *, is_sig
 
 
 def fetch_ahead(load: tirx.Expr, ahead: int) -> tirx.Stmt:
-    """Start to read the cache line `ahead` words behind a loaded word. It may be outside of the tensor.
+    """Start to read the cache line `ahead` words after a loaded word. It may be outside of the tensor.
 
     OpenCL's folder defines it. It does nothing but on CPUs with VNNI.
     """
@@ -306,7 +306,7 @@ def load_words(tensor: tirx.Expr, at: tirx.Expr, count: int, lanes: int, stride:
 
 
 def store_words(words: tirx.Expr, tensor: tirx.Expr, at: tirx.Expr) -> tirx.Stmt:
-    """Store one or several uint32 as word `at` of a tensor, and those behind it. tensor: as in `load_words`."""
+    """Store one or several uint32 as word `at` of a tensor, and those after it. tensor: as in `load_words`."""
     lanes = int(tvm.DataType(str(words.ty)).lanes)
     return call_on_device(f"store_words_{lanes}", words, tirx.address_of(tensor), at)
 

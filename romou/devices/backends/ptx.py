@@ -8,8 +8,8 @@ Offsets into local memory are in units of 16 bytes, unless a name says otherwise
     INLINE              the beginning of a function that is written into its callers
     LOCAL, GLOBAL       the address space of a pointer
     LOCAL_ADDRESS(p)    the 32-bit address of a pointer to local memory, as PTX takes it
-    TEXEL               the type of four fp16 numbers, an integer of 64 bits
-    FLOATS(x, y, z, w)  a vector of four fp32 numbers, of the type float4
+    TEXEL               the type of four fp16 values, an integer of 64 bits
+    FLOATS(x, y, z, w)  a vector of four fp32 values, of the type float4
     BITS_OF, FLOAT_OF   an fp32 number as an unsigned integer of the same bits, and back
 """
 
@@ -23,7 +23,7 @@ PTX_PRODUCTS_FROM = 80
 
 
 def _load_matrices(name: str, comment: str, kind: str = "") -> str:
-    """Return the function that loads four matrices of 8 x 8 fp16 numbers from local memory. kind: of `ldmatrix`."""
+    """Return the function that loads four matrices of 8 x 8 fp16 values from local memory. kind: of `ldmatrix`."""
     return f"""
 // {comment}
 INLINE int {name}(int offset, LOCAL const void* staged, int first, unsigned int* into) {{

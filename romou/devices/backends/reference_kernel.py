@@ -23,7 +23,7 @@ class ReferenceKernel:
     Raises
     ------
     DeviceError
-        The device computes wrong numbers.
+        The device computes wrong results.
     """
 
     def __init__(self, module: Any, device: Any, facts: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class ReferenceKernel:
         sums = self._output.numpy()
         # Each of the four sums converges to 2.
         if not np.allclose(sums, 8.0, rtol=1e-3):
-            raise DeviceError(f"computes wrong numbers: {sums.min():g} to {sums.max():g} where all are 8")
+            raise DeviceError(f"computes wrong results: {sums.min():g} to {sums.max():g} where all are 8")
 
     def time_s(self) -> float:
         """Return the seconds of one launch, the least of a few.

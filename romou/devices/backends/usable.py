@@ -1,4 +1,4 @@
-"""Check of a device: a tiny kernel is built, runs and computes the right numbers in a separate process."""
+"""Check of a device: a tiny kernel is built, runs and computes the right results in a separate process."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FILE = Path(__file__).with_name("socs.json")
-# Makers that people put before a name, and a model number's variant behind it: "SM8550-AB".
+# Makers that people put before a name, and a model number's variant after it: "SM8550-AB".
 _LEFT_OUT = re.compile(r"\b(qualcomm|google|mediatek|samsung|oneplus|xiaomi)\b|-a[a-c]$")
 
 

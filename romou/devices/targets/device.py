@@ -113,7 +113,7 @@ def _unknown(name: str, kind: str, attached: list[dict[str, Any]]) -> UsageError
 def device_text(target: Target, index: int | None = None, *, is_timed: bool = True) -> str:
     """Return the device that a target is for in words: its number, name and platform. "" if none is attached.
 
-    A target for a GPU that is not attached has the GPU's title, and behind it the device that is timed in its place.
+    A target for a GPU that is not attached has the GPU's title, and after it the device that is timed in its place.
     """
     devices = target.backend.list_devices()
     if not devices:

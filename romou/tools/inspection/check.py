@@ -93,7 +93,7 @@ class CheckedLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """A model checked for a device. Nothing was compiled or run but by onnxruntime, for the ranges of its numbers.
+    """A model checked for a device. Nothing was compiled or run but by onnxruntime, for the ranges of its values.
 
     target: the target's text.
     device: the device in words.

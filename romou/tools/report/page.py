@@ -77,7 +77,7 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
 
 
 def _with_nodes(row: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
-    """Return a row of a layer with its ONNX nodes behind the layer's name."""
+    """Return a row of a layer with its ONNX nodes after the layer's name."""
     nodes = evidence.nodes.get(row.get("layer", ""))
     return row if nodes is None else {"layer": row["layer"], "ONNX nodes": nodes, **row}
 

@@ -8,7 +8,7 @@ have image zones, because kernels cannot write other images.
 
 A kernel with a correct output that also writes outside of it would damage other tensors of the model. Timing uses
 tensors without zones. Vulkan's kernels cannot reach memory in front of a buffer. There a negative index is a large one,
-and the device drops the access or moves it to the zone behind.
+and the device drops the access or moves it to the zone after.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Guarded:
         )
         return plain if is_output else plain.copyfrom(self.tensor)
 
-    def _described(self, before: np.ndarray, behind: np.ndarray) -> str | None:
+    def _described(self, before: np.ndarray, after: np.ndarray) -> str | None:
         counts = {
             where: int(np.count_nonzero(zone != _PATTERN[: zone.size]))
-            for where, zone in (("before", before), ("behind", behind))
+            for where, zone in (("before", before), ("after", after))
         }
         return (
             " and ".join(f"wrote {count} bytes {where} `{self.name}`" for where, count in counts.items() if count)

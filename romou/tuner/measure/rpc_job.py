@@ -50,7 +50,7 @@ def clock_check(device: str, hold_clock_ms: float) -> float:
 
     hold_clock_ms: see `MeasureOptions`
 
-    ConnectionLostError if the connection was cut, or the device cannot run the kernel or computes wrong numbers.
+    ConnectionLostError if the connection was cut, or the device cannot run the kernel or computes wrong results.
     """
     connection = _open()
     with connection.calling("running the reference kernel", ConnectionLostError):

@@ -126,7 +126,7 @@ class AutotvmTask:
 
     @property
     def dtype(self) -> str:
-        """Type of numbers in memory."""
+        """Type of elements in memory."""
         return str(self.arguments[0][2])
 
     @property

@@ -126,5 +126,5 @@ __device__ __forceinline__ float tf32_of_float(float value) {
 
 
 def complete(source: str) -> str:
-    """Return CUDA text behind the functions above that it calls, and that these call."""
+    """Return CUDA text after the functions above that it calls, and that these call."""
     return needed(_FUNCTIONS, source) + source

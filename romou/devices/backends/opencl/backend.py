@@ -213,7 +213,7 @@ class OpenCL(ComputeApi):
     def split_kernels(self, source: str) -> dict[str, str]:
         """See `Backend.split_kernels`.
 
-        TVM writes a marker before each kernel, and behind it the declarations of all kernels. The declarations are left
+        TVM writes a marker before each kernel, and after it the declarations of all kernels. The declarations are left
         out.
         """
         kernels = {}

@@ -90,12 +90,12 @@ _DEFINITIONS = {
     "tanh": _TANH,
 }
 _CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_((?:float|half|ushort)\d*)\(")
-# 192 bits of 2 / pi, behind a zero.
+# 192 bits of 2 / pi, after a zero.
 _WORDS = (0x0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041)
 
 
 def function_name(name: str, lanes: int, number: str = "float") -> str:
-    """Return the name of a function for vectors of `lanes` numbers of a type."""
+    """Return the name of a function for vectors of `lanes` elements of a type."""
     return f"{name}_{number}{lanes if lanes > 1 else ''}"
 
 

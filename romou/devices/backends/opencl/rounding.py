@@ -2,7 +2,7 @@
 
     rint(x)      ->      round_even(x)
 
-PoCL's `rint` of a number has branches, and keeps loops around it from becoming vectors. Quantizing 262,144 numbers
+PoCL's `rint` of a number has branches, and keeps loops around it from becoming vectors. Quantizing 262,144 elements
 takes 3.1 ms with it, and 0.2 ms with the function of its compiler (two cores of a Xeon with AVX-512). Results are the
 same.
 """

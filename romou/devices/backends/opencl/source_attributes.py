@@ -191,7 +191,7 @@ def _kernel_of(func: Any) -> _Kernel:
 def _extended_module(source: str, kernels: Mapping[str, _Kernel]) -> str:
     """Return a module's text with the additions.
 
-    Each kernel is behind its own marker, and the runtime compiles it separately.
+    Each kernel follows its own marker, and the runtime compiles it separately.
     """
     return "".join(
         _extended_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE)

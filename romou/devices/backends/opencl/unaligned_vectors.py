@@ -1,7 +1,7 @@
-"""Accesses of vectors that start at any element of a buffer of numbers.
+"""Accesses of vectors that start at any element of a buffer of scalars.
 
 TVM's code generator splits a vector into scalars unless it can prove the vector's alignment, which a pointer to
-vectors requires. In a matrix with rows of 299 numbers, the alignment changes from row to row.
+vectors requires. In a matrix with rows of 299 elements, the alignment changes from row to row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = {"float32": "float", "float16": "half", "uint16": "ushort"}
 
 
 def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Turn vector accesses of buffers of numbers into calls. Only the code generator may follow.
+    """Turn vector accesses of buffers of scalars into calls. Only the code generator may follow.
 
     v = data[at : at + 4]      ->      v = load_unaligned_float4(&data[at])
     out[at : at + 4] = v       ->      store_unaligned_float4(v, &out[at])
@@ -29,7 +29,7 @@ def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def start(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Expr | None:
-        """Return a pointer to the first of adjacent numbers. None for any other access.
+        """Return a pointer to the first of adjacent elements. None for any other access.
 
         Aligned ones of a buffer that is no array of vectors would be vload4 and vstore4, which Mesa's compilers split.
         """

@@ -236,7 +236,7 @@ DEFINITIONS = {
   return !(abs(x) <= 1.0) ? uintBitsToFloat(0x7FC00000u) : abs(x) <= 0.5 ? 1.5707963 - asin_of(x) : x < 0.0 ? 3.1415927 - h : h;
 }"""  # noqa: E501
     ),
-    # fp16 in memory, as words of two numbers.
+    # fp16 in memory, as words of two values.
     "half_of": "float half_of(uint pair, int i) { return unpackHalf2x16(pair >> ((i & 1) * 16)).x; }",
     "half4_of": "vec4 half4_of(uvec2 pairs) { return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y)); }",
     "bits_of_half4": "uvec2 bits_of_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }",

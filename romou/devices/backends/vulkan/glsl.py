@@ -6,7 +6,7 @@
         ->  acc[0] = vec4(x) * data[i] + acc[0];
 
 A parameter is declared once for each type that the kernel accesses it as (a view): floats, vectors of four, words of
-two fp16 numbers. `_STATEMENTS` lists the statements that can be written. The head of the text is written last, because
+two fp16 values. `_STATEMENTS` lists the statements that can be written. The head of the text is written last, because
 it declares everything that the statements use.
 """
 

@@ -35,7 +35,7 @@ _MARKER = "// Function: "
 
 
 def join(kernels: Mapping[str, str]) -> str:
-    """Return the text of a module: each kernel behind a line with its name."""
+    """Return the text of a module: each kernel after a line with its name."""
     return "".join(f"{_MARKER}{name}\n{text}\n" for name, text in kernels.items())
 
 
