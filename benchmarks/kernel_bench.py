@@ -27,8 +27,7 @@ import tvm
 from kernel_references import FOLDER, prepare_references, reference_of
 from kernel_table import print_table
 from operator_lists import alexnet, boda_layers, conv43, paper_operators, square_products
-from romou.base.clock import timestamp
-from romou.base.deadline import Deadline
+from romou.base.clock import Deadline, timestamp
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -25,7 +25,6 @@ from rich.console import Console
 from phone_drift import drift, supposed_estimates
 from phone_judged import Judged, grouped, start_of
 from phone_launches import launched, on_the_floor
-from phone_plot import draw
 from phone_sizes import sized
 from phone_tasks import load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
@@ -254,6 +253,28 @@ def algorithms(recorded: Sequence[AutotvmTask], out: Console) -> None:
             *(f"{geometric_mean(each):.2f}x" for each in ratios),
         )
     out.print(table)
+
+
+# Panels in a row are this wide and high, in inches.
+_INCHES = 4.0
+
+
+def draw(points: Mapping[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
+    """Write a picture of the points of each GPU.
+
+    points: GPU -> estimates and times of all configs, each over the best of its task
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_INCHES * len(points), _INCHES), layout="constrained", dpi=90)
+    panels = np.ravel(figure.subplots(1, len(points), sharey=True, squeeze=False))
+    for panel, (gpu, (estimates, times)) in zip(panels, points.items(), strict=True):
+        panel.hexbin(estimates, times, gridsize=60, xscale="log", yscale="log", bins="log", cmap="Blues", linewidths=0)
+        most = float(max(estimates.max(), times.max()))
+        panel.plot((1, most), (1, most), color="0.6", linewidth=1)
+        panel.set(title=f"{gpu}, {len(times)} configs", xlabel="estimate over the task's lowest")
+    panels[0].set_ylabel("recorded time over the task's best")
+    figure.savefig(path)
 
 
 @click.command()

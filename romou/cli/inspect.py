@@ -168,7 +168,7 @@ def _print_kernels(
     has_source: bool,
     has_gpus: bool,
 ) -> None:
-    from romou.tools.report.kernels import NOT_THE_VENDORS, print_kernel
+    from romou.tools.report.inspected import NOT_THE_VENDORS, print_kernel
 
     out = console(is_json=False)
     if not kernels:
@@ -195,7 +195,7 @@ def _write_stages(
 
 def _show_memory(source: Any, target: Target, options: dict[str, Any], *, is_json: bool) -> None:
     import romou
-    from romou.tools.report.memory import memory_table, tensor_table
+    from romou.tools.report.inspected import memory_table, tensor_table
     from romou.tools.report.table import print_table
 
     plan = romou.memory_plan(source, target=target, **options)
@@ -225,8 +225,8 @@ def _explain_knobs(source: Any, target: Target, options: dict[str, Any], task: s
 
 def _explain_default(source: Any, target: Target, options: dict[str, Any], layer: str, *, is_json: bool) -> None:
     from romou.api.inspect import explain_default
+    from romou.tools.report.inspected import why_lines, why_table
     from romou.tools.report.table import print_table
-    from romou.tools.report.why import why_lines, why_table
 
     reasons = explain_default(source, layer, target=target, **options)
     if is_json:

@@ -69,9 +69,9 @@ from romou.compiler.passes.code_generator import (
     unroll_without_pragmas,
     wrap_short_integers,
 )
+from romou.compiler.passes.division import divide_exactly, divide_positive
 from romou.compiler.passes.double_buffers import double_buffers
 from romou.compiler.passes.early_return import return_early
-from romou.compiler.passes.exact_division import divide_exactly
 from romou.compiler.passes.flat_buffers import flatten_buffers, flatten_without_images
 from romou.compiler.passes.float_differences import keep_differences
 from romou.compiler.passes.fp16_storage import widen_fp16
@@ -82,7 +82,6 @@ from romou.compiler.passes.nan import keep_nan
 from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers
 from romou.compiler.passes.odd_sums import read_odd_sums
 from romou.compiler.passes.own_memory import name_own_memory
-from romou.compiler.passes.positive_division import divide_positive
 from romou.compiler.passes.shared_loads import share_loads
 from romou.compiler.passes.short_functions import shorten_functions
 from romou.compiler.passes.tensor_cores import use_tensor_cores

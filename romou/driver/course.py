@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from romou.base.deadline import Deadline
+from romou.base.clock import Deadline
 from romou.tuner.search.progress import Step
 
 # The share of the search's time that the choice of kernels by times of the whole model may take.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from romou.base.deadline import Deadline
+from romou.base.clock import Deadline
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation
 from romou.driver.model import tuned_model

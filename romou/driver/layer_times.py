@@ -6,7 +6,7 @@ import logging
 import statistics
 from collections.abc import Mapping, Sequence
 
-from romou.base.deadline import Deadline
+from romou.base.clock import Deadline
 from romou.base.errors import RomouError
 from romou.compiler.compilation import Compilation
 from romou.runtime.module import Argument, ScheduledFunction, Timed, TunedModel

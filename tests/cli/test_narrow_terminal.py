@@ -23,7 +23,7 @@ from romou.runtime.module import LayerRow, Summary
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.regression import Bench, compare_recorded
 from romou.tools.report.comparison import bench_table, comparison_table
-from romou.tools.report.kernels import print_kernel
+from romou.tools.report.inspected import print_kernel
 from romou.tools.report.table import print_summary, print_table
 from romou.tuner.search.progress import NoProgress, PlainProgress, Status, TerminalProgress, progress_of
 from support.data.benches import bench, operator

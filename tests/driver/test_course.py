@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import romou
-from romou.base.deadline import Deadline
+from romou.base.clock import Deadline
 from romou.driver.busy import ProcessorUse
 from romou.driver.course import Course
 from romou.driver.finalist import WHOLE_MODEL_ROUNDS, alternate_times

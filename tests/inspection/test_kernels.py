@@ -18,7 +18,7 @@ from romou.compiler.operators.analysis.counts import Traffic, busiest_traffic
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.regression.operators import stable_measures
-from romou.tools.report.kernels import kernel_table
+from romou.tools.report.inspected import kernel_table
 from romou.tuner.pruning import judge
 from romou.tuner.pruning.tasks import pruned_task
 from support.kernels import operators

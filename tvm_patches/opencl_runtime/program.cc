@@ -19,7 +19,7 @@
 namespace romou::opencl {
 namespace {
 
-/// Build options of the user and of the source: romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
+/// Build options of the user and of the source: romou/compiler/passes/division.py marks divisions whose last bit counts.
 std::string build_options(const Device& device, const std::string& source) {
   const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
   std::string options = given == nullptr ? "" : given;

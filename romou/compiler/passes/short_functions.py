@@ -18,7 +18,7 @@ A kernel with the knob `functions` at "native" has single instructions of the GP
 - tanh, erf, sin and cos are written like exp.
 - Powers of whole numbers are products since the import.
 - The division is within 1.5 units in the last place. OpenCL allows 2.5.
-- Divisions that must be rounded correctly (`passes/exact_division.py`) stay.
+- Divisions that must be rounded correctly (`passes/division.py`) stay.
 
 Languages other than OpenCL C keep the functions as they were. A kernel of one function of four lanes, in instructions
 under Mesa's compilers:

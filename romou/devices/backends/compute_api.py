@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
-from romou.devices.backends.recorded_run import RecordedRun
 from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.devices.hardware import HardwareSpec, load_device
 
@@ -23,6 +22,26 @@ FP16 = TargetOption(
 IMAGE_LIMITS = ("texture_depth_limit", "texture_spatial_limit")
 # A size of buffers that no model reaches, and the largest number in a target's text.
 _NO_LIMIT = 2**31 - 1
+
+
+class RecordedRun:
+    """A run in a command buffer or a list of launches, with the memory that it was recorded with.
+
+    recording: the runtime's object, which records already.
+    """
+
+    def __init__(self, recording: Any, run: Callable[[], None]) -> None:
+        # Deleting the object ends the recording, whatever happened.
+        run()
+        launches = recording["finish"]()
+        self.what = f"{recording['what']()} of {launches} launches"
+        self._launch, self._time_ns = recording["launch"], recording["time_ns"]
+
+    def launch(self) -> None:
+        self._launch()
+
+    def time_ms(self) -> float:
+        return float(self._time_ns()) * 1e-6
 
 
 class ComputeApi(Backend):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, VARIANT, Backend, CapturedRun, TargetOption
-from romou.devices.backends.cuda.kernel_heads import KERNEL
+from romou.devices.backends.cuda.overlapped_launches import KERNEL
 from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec
 

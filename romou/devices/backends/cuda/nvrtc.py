@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from romou.base.errors import BuildError, CompatError, DeviceError
-from romou.devices.backends.cuda.kernel_heads import KERNEL
-from romou.devices.backends.cuda.overlapped_launches import with_waits
+from romou.devices.backends.cuda.overlapped_launches import KERNEL, with_waits
 from romou.devices.backends.launch import dimension_comment
 from romou.devices.backends.programs import is_keeping, kept
 

@@ -6,11 +6,13 @@ It waits on the device for the end of the kernel before it, so that only its lau
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from romou.devices.backends.cuda.driver import value
-from romou.devices.backends.cuda.kernel_heads import KERNEL
 
+# The head of a kernel in a module's text: a declaration or a definition, with the comment above.
+KERNEL = re.compile(r'^(?:// .*\n)*extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
 # A module with this variable has only kernels that wait. A graph may have kernels of modules that were saved earlier.
 _MARK = "romou_kernels_wait"
 # The next kernel is launched when all groups of this one have ended, but before their results are visible. An earlier

@@ -1,4 +1,4 @@
-"""Correctly rounded divisions, if a quotient decides a quantization step.
+"""Divisions: correctly rounded if a quotient decides a quantization step, and without signs by sizes at run time.
 
 OpenCL lets a device divide with an error of 2.5 units in the last place, and NVIDIA's do. If the quotient is rounded to
 an integer, one unit may decide between neighbours. The scale, which a kernel computes, is as sensitive. All other
@@ -8,6 +8,10 @@ divisions stay as fast as the device makes them:
 
 The runtime compiles a kernel with this text for correctly rounded division, if the device has it
 (`tvm_patches/opencl_runtime/program.cc`).
+
+A division by a size at run time rounds towards zero, as C does: both sides are positive.
+
+    group // tiles      ->      truncdiv(group, tiles)      instead of a quotient, a remainder and a choice of the lower
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_map, structural_mutate
+from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import tensors_of
@@ -50,3 +54,21 @@ def _is_rounding(expr: tvm.ir.Call | tirx.Cast) -> bool:
 
 def _extent(extent: tirx.Expr) -> int:
     return int(extent) if isinstance(extent, tirx.IntImm) else 0
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def divide_positive(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Divide numbers that are not negative by numbers of tiles without looking at signs."""
+    analyzer = tvm.sym.Analyzer()
+
+    def note_thread(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent":
+            analyzer.bind(stmt.node.var, tvm.ir.Range.from_min_extent(tirx.const(0, str(stmt.value.ty)), stmt.value))
+
+    def divided(expr: Any) -> tirx.Expr:
+        if isinstance(expr.b, tirx.IntImm) or analyzer.const_int_bound(expr.a).min_value < 0:
+            return expr
+        return (tirx.truncdiv if isinstance(expr, tirx.FloorDiv) else tirx.truncmod)(expr.a, expr.b)
+
+    structural_walk(func.body, (tirx.AttrStmt, note_thread))
+    return func.with_body(structural_map(func.body, ((tirx.FloorDiv, tirx.FloorMod), divided)))

@@ -1,4 +1,4 @@
-"""A kernel for a person: its source, Romou's measures, and the output of Mesa's mobile compilers."""
+"""What `romou inspect` prints: a kernel with measures and Mesa's statistics, a model's memory, reasons for a config."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from romou.tools.report.table import print_table, table_of_numbers
+from romou.runtime.module.profile import nodes_text
+from romou.tools.report.table import NODE_CHARACTERS, mib, print_table, table_of_numbers
 
 if TYPE_CHECKING:
+    from romou.base.knob import Choice
     from romou.devices.mobile_compilers import KernelStatistics
+    from romou.runtime.module import MemoryPlan, MemoryUse
     from romou.tools.inspection.kernels import InspectedKernel, PassStep
+    from romou.tools.inspection.why import DefaultReasons, PricedConfig
 
+# Number of tensors in the table, the largest first.
+_SHOWN = 12
 NOT_THE_VENDORS = (
     "Mesa's compilers, not the vendors' that phones run: the numbers compare kernels, they do not predict a phone's."
 )
@@ -102,3 +109,66 @@ def _print_pass(step: PassStep, out: Console) -> None:
         out.print(f"--- {step.name}: changes nothing", markup=False)
         return
     out.file.write(f"--- before {step.name}\n{step.before.strip()}\n--- after {step.name}\n{step.after.strip()}\n")
+
+
+def memory_table(use: MemoryUse) -> Table:
+    """Return a table with a line for each part of a model's memory on its device."""
+    table = table_of_numbers("memory on the device", ("MiB",))
+    table.add_row("weights", mib(use.weights))
+    table.add_row("inputs", mib(use.inputs))
+    table.add_row("activations, workspaces and outputs", mib(use.tensors))
+    table.add_row("  of them live at once, at most", mib(use.least))
+    table.add_row("  largest workspaces of one function", mib(use.workspaces))
+    table.add_row("total", mib(use.total))
+    return table
+
+
+def tensor_table(plan: MemoryPlan) -> Table:
+    """Return a table with the largest tensors and the calls between which they are live."""
+    largest = sorted(plan.tensors, key=lambda tensor: -tensor.bytes)[:_SHOWN]
+    table = table_of_numbers(
+        "written by",
+        ("MiB", "from call", "to call"),
+        "shape",
+        "ONNX nodes",
+        title=f"The largest of {len(plan.tensors)} tensors",
+    )
+    for tensor in largest:
+        shape = "x".join(map(str, tensor.shape)) + f" {tensor.dtype}" + ("" if tensor.scope == "global" else ", image")
+        name = tensor.function + (" (workspace)" if tensor.is_workspace else "")
+        nodes = escape(nodes_text(plan.nodes[tensor.first], NODE_CHARACTERS)) if tensor.first < len(plan.nodes) else ""
+        table.add_row(escape(name), mib(tensor.bytes), str(tensor.first + 1), str(tensor.last + 1), shape, nodes)
+    return table
+
+
+def why_table(reasons: DefaultReasons) -> Table:
+    """Return a table with a line for each term of the estimate, and a pair of columns for each config."""
+    columns = [column for name in _configs(reasons) for column in (name, "us")]
+    table = table_of_numbers("term", columns, title=f"Estimate of {reasons.name}, cycles and us")
+    for term in reasons.default.cycles:
+        cells = ((f"{priced.cycles[term]:.0f}", f"{priced.us[term]:.1f}") for priced in _configs(reasons).values())
+        table.add_row(term, *(cell for pair in cells for cell in pair), end_section=term in ("output", "unrolled"))
+    return table
+
+
+def why_lines(reasons: DefaultReasons) -> list[str]:
+    """Return the default config, what the others change in it, and how long each takes by the estimate."""
+    default, *others = _configs(reasons).items()
+    lines = [f"default: {_spelled(default[1].config)}"]
+    for name, priced in others:
+        ratio = priced.cycles["all"] / reasons.default.cycles["all"]
+        lines.append(f"{name}: {_spelled(priced.changed)}; {ratio:.2f} times the default's estimate")
+    return lines
+
+
+def _configs(reasons: DefaultReasons) -> dict[str, PricedConfig]:
+    named = {
+        "default": reasons.default,
+        "one knob": reasons.neighbour,
+        "algorithm": reasons.other,
+    }
+    return {name: priced for name, priced in named.items() if priced is not None}
+
+
+def _spelled(choices: Mapping[str, Choice]) -> str:
+    return ", ".join(f"{knob} {choice}" for knob, choice in choices.items())
