@@ -45,10 +45,10 @@ def run(
     """
     report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
     warm_up(device)
-    for turn in (1, 2):
+    for run_number in (1, 2):
         for probe in probes:
             earlier = report.aspects.get(probe.aspect)
-            if earlier is not None and not _needs(probe, earlier, turn):
+            if earlier is not None and not _needs(probe, earlier, run_number):
                 continue
             on_progress(probe, 0.0)
             meter = _meter(device, report, is_quick=is_quick, on_progress=functools.partial(on_progress, probe))
@@ -66,12 +66,12 @@ def run(
     return report
 
 
-def _needs(probe: Probe, earlier: Findings, turn: int) -> bool:
+def _needs(probe: Probe, earlier: Findings, run_number: int) -> bool:
     """Return whether a probe's answers still need their second run.
 
     It comes after all first runs, so that one disturbance of the machine does not affect both.
     """
-    return turn > earlier.runs and probe.is_repeated and earlier.state == "done"
+    return run_number > earlier.runs and probe.is_repeated and earlier.state == "done"
 
 
 def claims(findings: Findings) -> set[str]:

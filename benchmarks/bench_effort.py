@@ -165,7 +165,6 @@ def host_lines() -> set[str]:
 
 
 def _sources(folder: Path, *suffixes: str) -> Iterator[Path]:
-    """Yield the files of a folder that are Romou's own."""
     for suffix in suffixes:
         yield from (path for path in folder.rglob(f"*{suffix}") if "shim" not in path.parts)
 

@@ -58,7 +58,6 @@ class _Clock:
         self._last = 0.0
 
     def start(self) -> None:
-        """Start the clock."""
         self._last = time.monotonic()
 
     def note(self, _trial: object = None) -> None:

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import (
-    announce,
-    check_host,
-    check_verified,
-    console,
-    debug_option,
-    host_option,
-    json_option,
-    output_option,
-    print_json,
-)
+from romou.cli import common
 from romou.cli.models import check_dimensions, default_output, read_model
 from romou.cli.options import options_of
 from romou.driver.options import CompileOptions
@@ -35,11 +25,11 @@ if TYPE_CHECKING:
     default=None,
     help="Folder for the kernels, one .cl or .cu file each.",
 )
-@output_option("Where to save the model. [default: MODEL's name with .romou]")
+@common.output_option("Where to save the model. [default: MODEL's name with .romou]")
 @options_of(CompileOptions, "verify", "precision", "io_precision", "calibration", "max_memory", "strict")
-@host_option
-@json_option
-@debug_option
+@common.host_option
+@common.json_option
+@common.debug_option
 def command(
     model: str, emit_source: Path | None, output: Path | None, allow_host: bool, is_json: bool, **options: Any
 ) -> None:
@@ -59,7 +49,7 @@ def command(
     from romou.devices.targets import Target
 
     target = options["target"] = Target(options["target"])
-    announce(target, options["device"], None, is_timed=False)
+    common.announce(target, options["device"], None, is_timed=False)
     source, path = read_model(model), output or default_output(model)
     import romou
     from romou.runtime.module.saved import check_output
@@ -80,11 +70,11 @@ def command(
             "sources": [str(file) for file in files],
             "summary": summary.to_dict(),
         }
-        print_json(document)
+        common.print_json(document)
     else:
         _print(len(kernels), path, emit_source, summary)
-    check_host(summary, allow_host)
-    check_verified(summary, options["verify"])
+    common.check_host(summary, allow_host)
+    common.check_verified(summary, options["verify"])
 
 
 def _write_sources(kernels: dict[str, str], folder: Path, suffix: str) -> list[Path]:
@@ -99,7 +89,7 @@ def _write_sources(kernels: dict[str, str], folder: Path, suffix: str) -> list[P
 def _print(kernels: int, path: Path, emit_source: Path | None, summary: Summary) -> None:
     from romou.tools.report.table import device_lines, print_table, shapes_lines, shapes_table
 
-    out = console(is_json=False)
+    out = common.console(is_json=False)
     checked = f"Its outputs were not checked: {summary.unchecked}."
     if summary.relative_l2_error is not None:
         error = f"relative L2 error {summary.relative_l2_error:.1e}"

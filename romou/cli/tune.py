@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.base.errors import UsageError
-from romou.cli.common import (
-    announce,
-    check_host,
-    check_verified,
-    console,
-    debug_option,
-    host_option,
-    is_quiet,
-    json_option,
-    output_option,
-    print_json,
-)
+from romou.cli import common
 from romou.cli.models import check_dimensions, default_output, read_model
 from romou.cli.options import options_of
 from romou.driver.options import ImportOptions, TuneOptions
@@ -38,7 +27,7 @@ if TYPE_CHECKING:
     help="Keep no records. Without this and --work-dir they go to the user's cache, and a later run resumes from them.",
 )
 @options_of(TuneOptions, "shapes", "dims", "pad", "constants")
-@output_option("Where to save the tuned model. [default: MODEL's name with .romou]")
+@common.output_option("Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -58,9 +47,9 @@ if TYPE_CHECKING:
     help="Limit of one candidate on the device: load, run, check, time. [default: 15]",
 )
 @options_of(TuneOptions, "measure", "seed", "max_memory", "strict")
-@host_option
-@json_option
-@debug_option
+@common.host_option
+@common.json_option
+@common.debug_option
 def command(
     model: str,
     output: Path | None,
@@ -93,12 +82,12 @@ def command(
     limits = {"build_timeout_s": build_timeout, "run_timeout_s": run_timeout}
     options["measure"] = {name: value for name, value in limits.items() if value is not None} | options["measure"]
     options["target"] = Target(options["target"])
-    announce(options["target"], options["device"], options["rpc"])
+    common.announce(options["target"], options["device"], options["rpc"])
     source, path = read_model(model), output or default_output(model)
     _check_outputs(path, report, options["target"].host)
     import romou
 
-    tuned = romou.tune(source, progress=not is_quiet(), **options)
+    tuned = romou.tune(source, progress=not common.is_quiet(), **options)
     tuned.save(path)
     if report is not None:
         imported = {name: options[name] for name in (field.name for field in dataclasses.fields(ImportOptions))}
@@ -106,11 +95,11 @@ def command(
     summary = tuned.summary()
     if is_json:
         target = str(tuned.target)
-        print_json({"model": model, "target": target, "output": str(path), "summary": summary.to_dict()})
+        common.print_json({"model": model, "target": target, "output": str(path), "summary": summary.to_dict()})
     else:
         _print(tuned, path, report, options["rpc"])
-    check_host(summary, allow_host)
-    check_verified(summary, options["verify"])
+    common.check_host(summary, allow_host)
+    common.check_verified(summary, options["verify"])
 
 
 def _check_outputs(path: Path, report: Path | None, host: str | None) -> None:
@@ -127,7 +116,7 @@ def _check_outputs(path: Path, report: Path | None, host: str | None) -> None:
 def _print(tuned: TunedModel, path: Path, report: Path | None, rpc: str | None) -> None:
     from romou.tools.report.table import print_summary
 
-    out, summary = console(is_json=False), tuned.summary()
+    out, summary = common.console(is_json=False), tuned.summary()
     print_summary(summary, out)
     out.print(f"launched: {summary.launching}", markup=False)
     if summary.records is not None:

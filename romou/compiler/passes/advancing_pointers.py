@@ -99,7 +99,6 @@ class _Pointer:
         return cls(source, variable, buffer, start, step)
 
     def reads(self, source: tirx.Buffer, start: tirx.Expr, step: int) -> bool:
-        """Return whether the pointer follows the same elements."""
         return self.source.same_as(source) and self.step == step and structural_equal(self.start, start)
 
 

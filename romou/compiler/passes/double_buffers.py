@@ -231,5 +231,4 @@ def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
 
 
 def _staged_in(stmt: tirx.Stmt) -> list[tirx.Var]:
-    """Return the buffers of local memory that a statement stores to."""
     return [store.buffer for store in nodes_in(stmt, tirx.BufferStore) if str(store.buffer.scope()) == "shared"]

@@ -174,7 +174,6 @@ def _in_vectors(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, most: 
 
 
 def _adds(store: tirx.BufferStore) -> bool:
-    """Return whether a store adds to what its buffer holds."""
     return any(load.source.same_as(store.buffer) for load in nodes_in(store.value, TensorLoad))
 
 

@@ -140,12 +140,10 @@ class WarpNest:
 
 
 def _is_staged(pointer: tirx.Expr) -> bool:
-    """Return whether a pointer to texels is one to local memory."""
     return any(str(getattr(var.ty, "storage_scope", "")) == "shared" for var in nodes_in(pointer, tirx.Var))
 
 
 def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    """Return `expr` with variables replaced in one step."""
     return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
 
 

@@ -15,17 +15,7 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 
-from romou.compiler.scheduling.blocks import (
-    contains,
-    find_blocks,
-    is_of_scalar,
-    loads_of,
-    nests_of,
-    read_buffers,
-    reduced_axes,
-    reductions_of,
-    substitute,
-)
+from romou.compiler.scheduling import blocks
 
 # Indices of an element, and conditions. The tensor has the element if all of them hold.
 GuardedIndex: TypeAlias = tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]
@@ -65,7 +55,7 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
 
     The parameters of `variant` are the buffers that `block` reads, in order of first use, and then the written one.
     """
-    actual = [*read_buffers(block), block.writes[0].source]
+    actual = [*blocks.read_buffers(block), block.writes[0].source]
     formal = list(variant.params)
     if len(actual) != len(formal):
         raise ValueError(
@@ -77,8 +67,8 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
 
     root = structural_map(variant.body, (tirx.Var, rename)).block
     stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    nests = nests_of(func)
-    (at,) = (i for i, nest in enumerate(nests) if contains(nest, block))
+    nests = blocks.nests_of(func)
+    (at,) = (i for i, nest in enumerate(nests) if blocks.contains(nest, block))
     body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
     return with_root(func, body, [*func.body.block.alloc_buffers, *root.alloc_buffers])
 
@@ -106,7 +96,7 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
     ]
     funcs = [tirx.PrimFunc([], body) for body in bodies]
     roots = [func.body.block for func in funcs]
-    body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
+    body = tirx.SeqStmt([nest for func in funcs for nest in blocks.nests_of(func)])
     params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
     joined = tirx.PrimFunc(
         params,
@@ -132,7 +122,7 @@ def renest(
     extents: the part of `source` that is read.
     output_index(*index in source) -> (index in the output, conditions for the output to have that element).
     """
-    (block,) = (b for b in find_blocks(func) if b.name_hint == name)
+    (block,) = (b for b in blocks.find_blocks(func) if b.name_hint == name)
     loops = [tirx.Var(f"i{axis}", "int32") for axis in range(len(extents))]
     position = [tirx.Var(f"v{axis}", "int32") for axis in range(len(extents))]
     outputs, conditions = output_index(*position)
@@ -159,7 +149,7 @@ def renest(
     nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, block_over_source)
     for loop, extent in reversed(list(zip(loops, extents, strict=True))):
         nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
-    stages = [nest if contains(stage, block) else stage for stage in nests_of(func)]
+    stages = [nest if blocks.contains(stage, block) else stage for stage in blocks.nests_of(func)]
     return with_root(func, tirx.SeqStmt(stages), func.body.block.alloc_buffers)
 
 
@@ -169,14 +159,14 @@ def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
     a[i] = exp(x[i])
     out[i] = a[i] + 1      ->      out[i] = exp(x[i]) + 1
     """
-    if len(find_blocks(func)) == 1:
+    if len(blocks.find_blocks(func)) == 1:
         return as_module(func)["main"]
     # TVM's scheduler may change a function in place, so it gets a copy.
     sch = s_tir.Schedule(copy.deepcopy(as_module(func)))
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
     for block in sch.get_child_blocks(root):
-        if not sch.get(block).same_as(sch.get(output)) and not reduced_axes(sch.get(block)):
+        if not sch.get(block).same_as(sch.get(output)) and not blocks.reduced_axes(sch.get(block)):
             sch.compute_inline(block)
     return sch.mod["main"]
 
@@ -193,7 +183,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
-        (block,) = [block for block in find_blocks(func) if contains(nest, block)]
+        (block,) = [block for block in blocks.find_blocks(func) if blocks.contains(nest, block)]
         stores = _independent_stores(block)
         if stores is None:
             return [nest]
@@ -205,9 +195,9 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return nests
 
     func = _without_idle_axes(func)
-    if all(len(block.writes) == 1 for block in find_blocks(func)):
+    if all(len(block.writes) == 1 for block in blocks.find_blocks(func)):
         return func
-    body = tirx.SeqStmt([single for nest in nests_of(func) for single in split(nest)])
+    body = tirx.SeqStmt([single for nest in blocks.nests_of(func) for single in split(nest)])
     return with_root(func, body, func.body.block.alloc_buffers)
 
 
@@ -218,11 +208,11 @@ def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     If nothing is reduced, the output keeps it, because a kernel of elements needs an axis.
     """
-    has_reductions, output = bool(reductions_of(func)), func.params[-1]
+    has_reductions, output = bool(blocks.reductions_of(func)), func.params[-1]
 
     def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         block = realize.block
-        is_dropped = is_of_scalar(block) and (has_reductions or not block.body.buffer.same_as(output))
+        is_dropped = blocks.is_of_scalar(block) and (has_reductions or not block.body.buffer.same_as(output))
         if not is_dropped:
             return realize
         scalar = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
@@ -245,7 +235,7 @@ def _independent_stores(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tir
     ]
     for store, value in zip(stores, values, strict=True):
         others = [other.buffer for other in stores if not other.same_as(store)]
-        if any(load.source.same_as(buffer) for load in loads_of(value) for buffer in others):
+        if any(load.source.same_as(buffer) for load in blocks.loads_of(value) for buffer in others):
             return None
     return [
         (tirx.BufferStore(s.buffer, v, s.indices), start)
@@ -270,7 +260,7 @@ def without_single_terms(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
     block = realize.block
-    reduced = reduced_axes(block)
+    reduced = blocks.reduced_axes(block)
     has_single_term = all(isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1 for axis in reduced)
     if block.init is None or not has_single_term:
         return realize
@@ -283,13 +273,13 @@ def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
         if axis.var not in firsts
     ]
-    reads, writes = (substitute(regions, firsts) for regions in (block.reads, block.writes))
+    reads, writes = (blocks.substitute(regions, firsts) for regions in (block.reads, block.writes))
     elementwise = s_tir.SBlock(
         [axis for axis, _ in spatial],
         [region for region in reads if not any(region.source.same_as(write.source) for write in writes)],
         writes,
         block.name_hint,
-        substitute(body, firsts),
+        blocks.substitute(body, firsts),
         None,
         block.alloc_buffers,
         block.match_buffers,

@@ -128,5 +128,4 @@ _ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
 
 
 def _called(expr: Any) -> str | None:
-    """Return the name of the C function of an external call with side effects."""
     return str(getattr(expr.args[0], "value", "")) if op_name(expr) == "tirx.call_extern" else None

@@ -55,7 +55,6 @@ def _in_image(buffer: Any, x: Any, y: Any) -> Any:
 
 
 def _double_plus_one(source: Any, result: Any, x: Any, y: Any) -> Any:
-    """Compute result = 2 * source + 1, four lanes at a time."""
     two, one = (tirx.Broadcast(tirx.const(c, str(source.dtype)), _LANES) for c in (2, 1))
     return tirx.BufferStore(result, tirx.BufferLoad(source, _texel(x, y)) * two + one, _texel(x, y))
 

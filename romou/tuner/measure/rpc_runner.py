@@ -356,7 +356,6 @@ class RpcRunner(CheckingRunner):
         return any(lane.is_open for lane in self._lanes) or self._servers.silent_s() <= within_s
 
     def _is_new_server(self) -> bool:
-        """Return whether no device has ever answered at an address of one server."""
         return self._facts is None and not self._address.is_tracker
 
     def _pause(self, seconds: float, stop_at: float | None) -> None:

@@ -101,5 +101,4 @@ class CudaGraph:
         return float(value(cuda, cuda.cuEventElapsedTime(self._begin, self._end)))
 
     def _stream(self) -> Any:
-        """The stream that TVM enqueues copies on."""
         return self._cuda.CUstream(tvm_ffi.get_raw_stream(self._device))

@@ -13,28 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError, RomouError
 from romou.base.limits import SubGroups
-from romou.devices.backends.base import (
-    BUFFER_BYTES,
-    COMMON_LIMITS,
-    DEVICE,
-    FACTS,
-    HOST,
-    IMAGES,
-    VARIANT,
-    WITHOUT,
-    Backend,
-)
+from romou.devices.backends import base
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
-from romou.devices.backends.opencl import fp16_accesses
-from romou.devices.backends.opencl.extensions import (
-    ARM_DOT,
-    QUALCOMM_DOT,
-    QUALCOMM_SIZED,
-    QUALCOMM_SIZES,
-    REDUCTIONS,
-    SHUFFLES,
-    has_any,
-)
+from romou.devices.backends.opencl import extensions, fp16_accesses
 from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec, load_device
 from romou.devices.hardware.quirks import rules_for
@@ -73,18 +54,18 @@ class OpenCL(ComputeApi):
     title = "OpenCL"
     language = "OpenCL C"
     source_suffix = "cl"
-    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT, VARIANT)
+    options = (base.DEVICE, base.HOST, FP16, base.IMAGES, base.FACTS, base.WITHOUT, base.VARIANT)
     limit_names = (
         "image_base_address_alignment",
         "max_function_args",
-        *COMMON_LIMITS[:2],
+        *base.COMMON_LIMITS[:2],
         *IMAGE_LIMITS,
-        *COMMON_LIMITS[2:],
-        BUFFER_BYTES,
+        *base.COMMON_LIMITS[2:],
+        base.BUFFER_BYTES,
     )
     # OpenCL guarantees 1024 bytes of arguments, 8 for each, and Mali accepts no more.
     default_limits: Mapping[str, int] = {
-        **Backend.default_limits,
+        **base.Backend.default_limits,
         "texture_spatial_limit": 16384,
         "texture_depth_limit": 2048,
         "max_function_args": 1024 // 8,
@@ -116,19 +97,23 @@ class OpenCL(ComputeApi):
             "sub_group_size": max(
                 (size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None
             ),
-            "has_sub_group_reductions": has_any(facts, *REDUCTIONS),
-            "has_sub_group_shuffles": has_any(facts, *SHUFFLES),
+            "has_sub_group_reductions": extensions.has_any(facts, *extensions.REDUCTIONS),
+            "has_sub_group_shuffles": extensions.has_any(facts, *extensions.SHUFFLES),
         }
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
         """See `ComputeApi.sub_groups_there`."""
         name = self.device_of(facts)
         only = load_device(name).sub_group_size if name else None
-        sizes = facts.get("sub_group_sizes") or (tuple(QUALCOMM_SIZES) if has_any(facts, QUALCOMM_SIZED) else (only,))
+        sizes = facts.get("sub_group_sizes") or (
+            tuple(extensions.QUALCOMM_SIZES) if extensions.has_any(facts, extensions.QUALCOMM_SIZED) else (only,)
+        )
         if wanted.size not in sizes:
             return None
         return SubGroups(
-            size=wanted.size, has_reductions=has_any(facts, *REDUCTIONS), has_shuffles=has_any(facts, *SHUFFLES)
+            size=wanted.size,
+            has_reductions=extensions.has_any(facts, *extensions.REDUCTIONS),
+            has_shuffles=extensions.has_any(facts, *extensions.SHUFFLES),
         )
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,7 +226,7 @@ class OpenCL(ComputeApi):
 
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:
-    return has_any(facts, "cl_khr_fp16")
+    return extensions.has_any(facts, "cl_khr_fp16")
 
 
 def _dot_products(facts: Mapping[str, Any]) -> str | None:
@@ -252,9 +237,9 @@ def _dot_products(facts: Mapping[str, Any]) -> str | None:
     """
     if facts["type"] == "cpu":
         return "mixed" if facts.get("has_vnni") else None
-    if has_any(facts, ARM_DOT):
+    if extensions.has_any(facts, extensions.ARM_DOT):
         return "signed"
-    return "mixed" if has_any(facts, QUALCOMM_DOT) else None
+    return "mixed" if extensions.has_any(facts, extensions.QUALCOMM_DOT) else None
 
 
 def _warp_sizes(facts: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -149,5 +149,4 @@ class OpenCLC(Dialect):
 
 
 def _access(name: str, lanes: int, is_aligned: bool) -> str:
-    """Return OpenCL's function that accesses `lanes` fp16 values."""
     return f"{name}_half" if lanes == 1 else f"{name}{'a' * is_aligned}_half{lanes}"

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError, RomouError
 from romou.base.limits import SubGroups
-from romou.devices.backends.base import (
-    BUFFER_BYTES,
-    COMMON_LIMITS,
-    DEVICE,
-    FACTS,
-    HOST,
-    IMAGES,
-    VARIANT,
-    WITHOUT,
-    Backend,
-)
+from romou.devices.backends import base
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.devices.backends.vulkan import clocks, glslang
 from romou.devices.hardware import HardwareSpec
@@ -66,12 +56,19 @@ class Vulkan(ComputeApi):
     source_suffix = "comp"
     # Schedules, passes and spaces are the same; only the language differs.
     learns_from = "opencl"
-    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT, VARIANT)
-    limit_names = (*COMMON_LIMITS[:1], _BUFFERS, COMMON_LIMITS[1], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
+    options = (base.DEVICE, base.HOST, FP16, base.IMAGES, base.FACTS, base.WITHOUT, base.VARIANT)
+    limit_names = (
+        *base.COMMON_LIMITS[:1],
+        _BUFFERS,
+        base.COMMON_LIMITS[1],
+        *IMAGE_LIMITS,
+        *base.COMMON_LIMITS[2:],
+        base.BUFFER_BYTES,
+    )
     buffer_limit = _BUFFERS
     # Vulkan's guaranteed minimum.
     default_limits: Mapping[str, int] = {
-        **Backend.default_limits,
+        **base.Backend.default_limits,
         "max_num_threads": 128,
         "texture_spatial_limit": 4096,
         "texture_depth_limit": 256,
@@ -138,7 +135,7 @@ class Vulkan(ComputeApi):
         }
         if any(lacking.values()):
             choices = [choice for choice, is_lacking in lacking.items() if is_lacking]
-            options[WITHOUT.name] = "+".join(filter(None, (options.get(WITHOUT.name), *choices)))
+            options[base.WITHOUT.name] = "+".join(filter(None, (options.get(base.WITHOUT.name), *choices)))
         options |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not facts["has_fp16_arithmetic"] else {}
         buffers = int(facts["max_storage_buffers"])
         return options | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
