@@ -34,7 +34,6 @@ from romou.devices.mobile_compilers import GPUS, mobile_gpu
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
-from romou.runtime.module import Summary
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -142,9 +141,8 @@ def timed_norm(target: str, k: int, n: int) -> tuple[float, float]:
     lowered = Compilation.of(import_model(quantized, None), Target(target)).lowered()
     assert lowered.functions.chains, "the product reads the norm"
     site = TimingSite(named=lowered.target, target=lowered.target)
-    empty = Summary.unmeasured(target=target, rows=(), seconds=0.0)
     joined, apart = (lowered.joined_where(choice) for choice in (lambda _: True, lambda _: False))
-    models = [tuned_model(each, site, empty) for each in (apart, joined)]
+    models = [tuned_model(each, site) for each in (apart, joined)]
     rounds = [[min(model.times(repeat=5)) for model in models] for _ in range(_ROUNDS)]
     apart_us, joined_us = (1e3 * min(times) for times in zip(*rounds, strict=True))
     return apart_us, joined_us

@@ -23,7 +23,7 @@ from romou.driver.model import tuned_model
 from romou.driver.options import BenchOptions, CompareOptions
 from romou.driver.records import recorded_configs, valid_configs
 from romou.driver.site import TimingSite, timing
-from romou.driver.summary import layer_rows, nodes_of_functions, unmeasured
+from romou.driver.summary import nodes_of_functions
 from romou.tools.regression import Bench, operators_of, with_times
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def bench_of(
     )
     if find_site is None:
         return untimed
-    summary = unmeasured(compilation, site.named, rows=layer_rows(compilation, {}))
-    return replace(untimed, compiled=tuned_model(compilation, site, summary))
+    return replace(untimed, compiled=tuned_model(compilation, site))
 
 
 def _label_of(model: object, imported: ImportedModel) -> str:

@@ -16,7 +16,7 @@ from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.precision import fp16_error
 from romou.devices.targets import device_text
 from romou.driver.options import CheckOptions
-from romou.driver.summary import layer_rows, unmeasured
+from romou.driver.summary import unmeasured
 from romou.tools.inspection.check import (
     CheckReport,
     checked_layers,
@@ -70,7 +70,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
         target = target.limited_to(facts)
     imported = options.imported(model)
     compilation = Compilation.of(imported, target).lowered()
-    summary = unmeasured(compilation, target, rows=layer_rows(compilation, {}))
+    summary = unmeasured(compilation, target)
     layers = checked_layers(compilation, {row.key: row.nodes for row in summary.rows})
     memory, largest = largest_tensor(compilation)
     report = CheckReport(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from romou.base.clock import Deadline
 from romou.base.errors import RomouError
@@ -21,22 +21,19 @@ ROUNDS, MOST_ROUNDS = 3, 9
 def time_layers(
     default: tuple[Compilation, TunedModel],
     tuned: tuple[Compilation, TunedModel],
-    alternatives: Mapping[str, tuple[str, ...]],
     deadline: Deadline,
 ) -> dict[str, Timed]:
     """Return task key -> times of one call of its kernels, for each task of the tuned model.
 
     A kernel that is the same in both models is timed once. A kernel that cannot be timed has a warning and no entry.
     After the deadline, the others have none either.
-
-    alternatives: key of a joined task -> keys of the tasks that it replaces in the default model.
     """
     sides = [_functions_by_task(compilation) for compilation, _ in (default, tuned)]
     times: dict[str, Timed] = {}
     for key, after in sides[1].items():
         if deadline.is_over:
             break
-        parts = (key,) if key in sides[0] else alternatives.get(key, ())
+        parts = (key,) if key in sides[0] else tuned[0].alternatives.get(key, ())
         # A kernel that only the tuned model has is its own default.
         before = [sides[0][part] for part in parts if part in sides[0]]
         is_same = not before or (len(before) == 1 and dict(before[0].config) == dict(after.config))

@@ -11,12 +11,12 @@ from romou.compiler.budget import check_sizes
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.driver.site import TimingSite
-from romou.driver.summary import layer_rows, unmeasured
-from romou.runtime.module import Summary, TunedModel
+from romou.driver.summary import unmeasured
+from romou.runtime.module import TunedModel
 
 
-def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) -> TunedModel:
-    """Assemble a lowered model with its configs, to run on the device of `site`.
+def tuned_model(compilation: Compilation, site: TimingSite) -> TunedModel:
+    """Assemble a lowered model with its configs, to run on the device of `site`. Its summary has no times.
 
     Raises
     ------
@@ -27,6 +27,7 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
     assert assembled.program is not None
     check_sizes(assembled.program.memory, assembled.target)
     imported = assembled.imported
+    summary = unmeasured(compilation, site.named)
     return TunedModel(
         assembled.program.executable,
         target=site.named,
@@ -49,9 +50,8 @@ def default_model(compilation: Compilation, site: TimingSite, *, max_memory: int
     started: the summary counts seconds from this `time.monotonic()`.
     """
     fitting = compilation.within(max_memory)
-    rows = layer_rows(fitting, {})
-    summary = unmeasured(fitting, site.named, rows=rows, seconds=time.monotonic() - started)
-    return tuned_model(fitting, site, summary)
+    model = tuned_model(fitting, site)
+    return model.with_summary(replace(model.summary(), seconds=time.monotonic() - started))
 
 
 def output_types(imported: ImportedModel) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -10,7 +10,6 @@ from typing import Any
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import node_name
-from romou.compiler.frontend.work import flops_by_node
 from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.costs.estimate import can_estimate
 from romou.compiler.operators.recurrent import is_time_loop
@@ -28,12 +27,10 @@ from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 logger = logging.getLogger("romou")
 
 
-def unmeasured(
-    compilation: Compilation, target: Target, *, rows: tuple[LayerRow, ...], seconds: float = 0.0
-) -> Summary:
+def unmeasured(compilation: Compilation, target: Target) -> Summary:
     """Return the summary of a model that is compiled and not measured."""
-    precision = compilation.imported.precision
-    summary = Summary.unmeasured(target=str(target), rows=rows, seconds=seconds, **where_nodes_run(compilation))
+    precision, rows = compilation.imported.precision, layer_rows(compilation, {})
+    summary = Summary.unmeasured(target=str(target), rows=rows, seconds=0.0, **where_nodes_run(compilation))
     return replace(summary, precision=precision.kind, fp32_layers=tuple(sorted(precision.kept)))
 
 
@@ -44,7 +41,7 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
     quantized weight.
     """
     folded = compilation.imported.folded
-    flops = flops_by_node(folded)
+    flops = compilation.imported.flops
     name_of = {first_output(node): node_name(node) for node in folded.graph.node}
     flops_of = {name_of[output]: count for output, count in flops.items()}
 
@@ -132,19 +129,11 @@ def planned_memory(compilation: Compilation) -> MemoryPlan:
     return replace(plan, nodes=tuple(call.nodes for call in named))
 
 
-def layer_rows(
-    compilation: Compilation,
-    results: Mapping[str, TaskResult],
-    alternatives: Mapping[str, tuple[str, ...]] | None = None,
-) -> tuple[LayerRow, ...]:
-    """Return a row for each task. The default time of a task that replaces others is the sum of their times.
-
-    alternatives: key of a joined task -> keys of the tasks that it replaces.
-    """
+def layer_rows(compilation: Compilation, results: Mapping[str, TaskResult]) -> tuple[LayerRow, ...]:
+    """Return a row for each task. The default time of a task that replaces others is the sum of their times."""
 
     def default_ms(key: str) -> float | None:
-        keys = (alternatives or {}).get(key, (key,))
-        times = [results[k].default_ms if k in results else None for k in keys]
+        times = [results[k].default_ms if k in results else None for k in compilation.alternatives.get(key, (key,))]
         return None if None in times else sum(times)  # type: ignore[arg-type]
 
     nodes_of = nodes_of_tasks(compilation)

@@ -51,10 +51,9 @@ def tuned_with(
         return made[-1]
 
     monkeypatch.setattr(TuningSession, "run", run)
-    for user in (finish, finalist):
-        monkeypatch.setattr(user, "tuned_model", tuned_model)
+    monkeypatch.setattr(finalist, "tuned_model", tuned_model)
     monkeypatch.setattr(romou.TunedModel, "times", lambda self, *, repeat: [times_ms[made.index(self)]] * repeat)
-    monkeypatch.setattr(finish, "time_layers", lambda *_: dict(zip(defaults, layers, strict=False)))
+    monkeypatch.setattr(finalist, "time_layers", lambda *_: dict(zip(defaults, layers, strict=False)))
     graph, x = NetworkBuilder({"x": (1, 8, 9, 9)}), "x"
     for number in range(convs):
         x = graph.conv(x, 8 + number, 9 + number)
@@ -134,7 +133,7 @@ def test_no_other_process_times_between_the_timings_of_both_models(monkeypatch: 
         (romou.TunedModel, "times"),
         (romou.TunedModel, "operator_timer"),
         (finish, "check_stability"),
-        (finish, "check_outputs"),
+        (finalist, "check_outputs"),
     ):
         noting(owner, name)
     romou.tune(short_net(), target="null", trials=2, work_dir=False)

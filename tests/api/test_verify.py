@@ -20,7 +20,7 @@ from romou.compiler.frontend.precision import AS_GIVEN
 from romou.compiler.frontend.reference import relative_l2_error
 from romou.devices.backends.opencl.fp16_accesses import needs_fp16
 from romou.driver import check_compiled, verify
-from romou.driver.finish import with_fp32_sums
+from romou.driver.finish import configs_with_fp32_sums
 from romou.driver.wrong_node import first_wrong_on_equal_inputs
 from romou.runtime.module import TunedModel
 from support.kernels.operators import conv, task_of
@@ -423,7 +423,7 @@ def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:
     kept = tasks[0].direct_config(phone)
     assert kept["accumulate"] == "mixed"
     config = kept.replace(accumulate="float16")
-    configs = with_fp32_sums(
+    configs = configs_with_fp32_sums(
         tasks, {tasks[0].key: config, tasks[1].key: Config({**config, "tile_o": 3}), "small": None}, storage
     )
     assert configs == {tasks[0].key: kept.replace(accumulate="float32"), "small": None}

@@ -45,9 +45,8 @@ class NoisyDevice:
             self.made[made] = compilation
             return made
 
-        for user in (finish, finalist):
-            monkeypatch.setattr(user, "tuned_model", tuned_model)
-        monkeypatch.setattr(finish, "time_layers", lambda *_: {})
+        monkeypatch.setattr(finalist, "tuned_model", tuned_model)
+        monkeypatch.setattr(finalist, "time_layers", lambda *_: {})
         monkeypatch.setattr(TuningSession, "run", lambda session, _progress: self.results(session))
         monkeypatch.setattr(romou.TunedModel, "times", lambda tuned, *, repeat: [self.time_of(tuned)] * repeat)
 

@@ -21,12 +21,11 @@ from romou.compiler import task as task_module
 from romou.compiler.compilation import Compilation, import_model
 from romou.driver import course as courses
 from romou.driver import finalist, model
-from romou.driver import finish as finishing
 from romou.driver.course import Course
 from romou.driver.finish import finish
 from romou.driver.kept_choice import FOLDER_NAME, choice_of
 from romou.driver.options import TuneOptions
-from romou.driver.whole_model_choice import GROUPS, MOST_ROUNDS, Kept, choose
+from romou.driver.whole_model_choice import GROUPS, MOST_ROUNDS, Kept, best_by_model_time
 from romou.runtime.module import Timed
 from romou.tuner.measure import DeviceFingerprint
 from romou.tuner.search import TaskResult, TuningSession
@@ -55,7 +54,7 @@ def additive(effects: Mapping[str, float]) -> Callable[[Kept], float]:
 
 def chosen(saved: Mapping[str, float], time_of: Callable[[Kept], float]) -> tuple[Kept, list[Kept]]:
     models = Models(time_of)
-    kept = choose(saved, models.compare, lambda: True)
+    kept = best_by_model_time(saved, models.compare, lambda: True)
     assert frozenset() not in models.compiled
     assert len(models.compiled) == len(set(models.compiled)) <= MOST_COMPILED
     assert time_of(kept) <= time_of(frozenset(saved))
@@ -112,7 +111,7 @@ def test_without_time_the_half_that_saves_the_most_is_tried_only_if_all_do_not_h
     for worst, expected in (("a", set(SAVED)), ("h", set("abcd"))):
         effects = {key: -saved for key, saved in SAVED.items()} | ({"h": 40.0} if worst == "h" else {})
         models = Models(additive(effects))
-        assert choose(SAVED, models.compare, lambda: False) == expected
+        assert best_by_model_time(SAVED, models.compare, lambda: False) == expected
         assert len(models.compiled) == (1 if worst == "a" else 2)  # with all kernels, which is compiled before
 
 
@@ -120,7 +119,7 @@ def test_time_that_runs_out_ends_the_rounds() -> None:
     effects = dict.fromkeys(SAVED, 3.0) | {"a": -8.0}
     answers = iter([True, False])
     models = Models(additive(effects))
-    kept = choose(SAVED, models.compare, lambda: next(answers))
+    kept = best_by_model_time(SAVED, models.compare, lambda: next(answers))
     assert len(models.compiled) <= 1 + GROUPS
     assert additive(effects)(kept) < additive(effects)(frozenset(SAVED))
 
@@ -157,10 +156,9 @@ class FakeSearch:
             self.made[made] = compilation
             return made
 
-        for user in (finishing, finalist):
-            monkeypatch.setattr(user, "tuned_model", tuned_model)
+        monkeypatch.setattr(finalist, "tuned_model", tuned_model)
         monkeypatch.setattr(
-            finishing,
+            finalist,
             "time_layers",
             lambda *_: dict.fromkeys(self.configs, Timed(default_ms=2.0, tuned_ms=1.0)),
         )

@@ -22,7 +22,6 @@ from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
-from romou.runtime.module import Summary
 from romou.tuner.records import FILE_NAME
 from support.models.small_networks import NetworkBuilder, random_inputs
 
@@ -125,9 +124,7 @@ def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
     joined = [task for task in graph.tasks if task.family == "depthwise_pointwise"]
     # The first one hands an image on to the second one, which also reads one.
     assert sorted(len(task.template.images) for task in joined) == [2, 3]
-    made = tuned_model(
-        graph, TimingSite(named=target, target=target), Summary.unmeasured(target="", rows=(), seconds=0.0)
-    )
+    made = tuned_model(graph, TimingSite(named=target, target=target))
     assert error_of(made, model) < 1e-4
 
 
@@ -147,9 +144,7 @@ def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.
     before, after = count_calls(apart.functions.fused), count_calls(graph.functions.fused)
     assert sum(after.values()) == sum(before.values()) - 1
     assert not any("slice" in name or "concat" in name for name in after)
-    made = tuned_model(
-        graph, TimingSite(named=target, target=target), Summary.unmeasured(target="", rows=(), seconds=0.0)
-    )
+    made = tuned_model(graph, TimingSite(named=target, target=target))
     assert error_of(made, model) < 1e-4
 
 

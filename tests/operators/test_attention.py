@@ -26,7 +26,6 @@ from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
-from romou.runtime.module import Summary
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
 from support.kernels.cuda_on_cpu import run_on_cpu
@@ -362,9 +361,7 @@ def test_models_have_one_kernel_for_it(
     joined = apart.joined_where(lambda key: True)
     assert [task.calls for task in joined.tasks if task.family == "attention"] == [1]
     assert not any("softmax" in task.name or "batch_matmul" in task.name for task in joined.tasks)
-    made = tuned_model(
-        joined, TimingSite(named=target, target=target), Summary.unmeasured(target="", rows=(), seconds=0.0)
-    )
+    made = tuned_model(joined, TimingSite(named=target, target=target))
     inputs = random_inputs(model, seed=5)
     expected = run_onnxruntime(model, inputs)
     assert expected is not None

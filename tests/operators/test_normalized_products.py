@@ -21,7 +21,6 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
-from romou.runtime.module import Summary
 from romou.tuner.measure.verify import poison
 from support.kernels.operators import assert_agrees, each_kind
 from support.models.quantized import QuantizedCase, packed, quantized_task
@@ -146,9 +145,7 @@ def test_all_forms_of_the_norm(form: str, kind: str, shape: tuple[int, ...], ope
     model, target = model_of(form, shape), Target("opencl")
     compilation = joined(model, target, Precision(kind=kind) if kind == "float16" else None)
     assert len(normalized(compilation)) == 1
-    made = tuned_model(
-        compilation, TimingSite(named=target, target=target), Summary.unmeasured(target="", rows=(), seconds=0.0)
-    )
+    made = tuned_model(compilation, TimingSite(named=target, target=target))
     data = {"x": (10 * np.random.default_rng(2).standard_normal(shape)).astype("float32")}
     reference = run_onnxruntime(model, data)
     assert reference is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import onnx
 import tvm
@@ -16,6 +17,7 @@ from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.precision import Precision
 from romou.compiler.frontend.reference import time_onnxruntime
 from romou.compiler.frontend.to_relax import to_relax
+from romou.compiler.frontend.work import flops_by_node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,11 @@ class ImportedModel:
     short_outputs: Mapping[str, str] = field(default_factory=dict)
     float_weights: tuple[FloatWeight, ...] = ()
     suffix: str = ""
+
+    @cached_property
+    def flops(self) -> dict[str, int]:
+        """First output of each node of `folded` -> its operations, estimated from shapes."""
+        return flops_by_node(self.folded)
 
     def cpu_ms(self) -> float | None:
         """Return the time of a run by onnxruntime on this machine's CPU, None if onnxruntime cannot run the model."""

@@ -83,7 +83,7 @@ class Timed:
             tuned_range_ms=median_range(tuned),
         )
 
-    def of_default(self) -> Timed:
+    def of_default(self) -> Self:
         """Return the times where the default kernels are kept."""
         return dataclasses.replace(self, tuned_ms=self.default_ms, tuned_range_ms=self.default_range_ms)
 
