@@ -26,7 +26,7 @@ from romou.compiler.assembly.kernel import build_task
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case
-from romou.compiler.operators.workload import Conv2d, Expr, window_index
+from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
@@ -124,7 +124,7 @@ def _reduction(w: Conv2d) -> dict[str, int]:
 def _image(
     w: Conv2d, images: te.Tensor, oy: Expr, ox: Expr, n: Expr, ic: Expr, ky: Expr, kx: Expr, step: Expr
 ) -> tirx.Expr:
-    return window_index(w, oy, ox, ky, kx, lambda y, x: images[ic * _step(w) + step, y, x, n])
+    return w.under_window((oy, ox), (ky, kx), lambda y, x: images[ic * _step(w) + step, y, x, n])
 
 
 @contextlib.contextmanager

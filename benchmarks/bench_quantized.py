@@ -23,8 +23,7 @@ from tvm import te, tirx, topi
 import romou
 from bench_mobile_static import Result, best_of
 from romou.compiler.compilation import Compilation, import_model
-from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
-from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
+from romou.compiler.operators.families import family_of
 from romou.compiler.operators.quantized.integer_kernel import DOT, FLOAT
 from romou.compiler.operators.quantized.integer_matrix import IntegerProduct
 from romou.compiler.operators.workload import Conv2d
@@ -85,7 +84,7 @@ def counted(gpu: str, name: str) -> Result | str:
     target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
     if name in CONVOLUTIONS:
         work = CONVOLUTIONS[name]
-        family = DEPTHWISE if work.groups > 1 else CONV2D
+        family = family_of(work)
         task, needed = task_of(family.function(work)), work.flops // 2
         config = task.default_config(target)
     elif name in INTEGER_PRODUCTS:

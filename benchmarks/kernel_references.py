@@ -17,10 +17,10 @@ from onnx import TensorProto, helper
 
 from romou.compiler.assembly.kernel import build_reference
 from romou.compiler.frontend.reference import run_onnxruntime
-from romou.compiler.operators.families import family_of
-from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter, correlate
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.references import convolve, convolve_back, filter_gradient
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
@@ -68,13 +68,9 @@ def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarr
         return packed.transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)[:, :channels]
 
     if isinstance(work, Conv2dBackwardFilter):
-        return correlate(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels))
-    plain = unpacked(data, work.in_channels)
-    output = (
-        convolved_plainly(work, plain, weight)
-        if type(work) is Conv2d
-        else family_of(work).case(work).compute(plain, weight)
-    )
+        return filter_gradient(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels), conv)
+    compute = convolve if type(work) is Conv2d else convolve_back
+    output = compute(work, unpacked(data, work.in_channels), weight, conv)
     whole = np.pad(output, ((0, 0), (0, -output.shape[1] % LANES), (0, 0), (0, 0)))
     return whole.reshape(work.batch, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
 
@@ -84,33 +80,23 @@ def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray
     (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
     plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
     kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
-    return (
-        convolved_plainly(work, plain, kernel).reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
-    )
+    output = convolve(work, plain, kernel, conv)
+    return output.reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
 
 
-def convolved_plainly(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Convolve tensors of a graph's layout by onnxruntime."""
-    node = helper.make_node(
-        "Conv",
-        ["x", "w"],
-        ["y"],
-        strides=work.stride,
-        pads=work.padding,
-        dilations=work.dilation,
-        group=work.groups,
-        kernel_shape=work.kernel,
-    )
+def conv(x: np.ndarray, weight: np.ndarray, **attributes: Any) -> np.ndarray:
+    """Return ONNX's `Conv` of fp32 arrays by onnxruntime."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))
+        for name, shape in (("x", x.shape), ("w", weight.shape), ("y", None))
     ]
     model = helper.make_model(
         helper.make_graph([node], "conv", values[:2], values[2:]),
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
-    outputs = run_onnxruntime(model, {"x": plain, "w": kernel})
+    outputs = run_onnxruntime(model, {"x": x, "w": weight})
     assert outputs is not None, "onnxruntime knows convolutions"
     return outputs[0]
 

@@ -12,9 +12,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.backend.gpu_generic import pipeline
 
-from kernel_references import convolved_plainly
+from kernel_references import conv
 from romou.base.errors import UsageError
 from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.references import convolve
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tuner.measure import verify
@@ -47,7 +48,7 @@ class Tvm:
         rng = np.random.default_rng(0)
         shapes = shapes_of(work)
         arrays = [rng.standard_normal(shape).astype(work.dtype) for shape in shapes]
-        expected = arrays[0] @ arrays[1] if isinstance(work, Dense) else convolved_plainly(work, *arrays)
+        expected = arrays[0] @ arrays[1] if isinstance(work, Dense) else convolve(work, arrays[0], arrays[1], conv)
         try:
             built = self._built(work)
             function = built["main"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.compiler.operators.families.conv3d import Conv3d
+from romou.compiler.operators.workload import Conv3d
 from romou.devices.mobile_compilers import compile_all, compiler_for
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function

@@ -19,7 +19,7 @@ from romou.base.limits import Limits
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.compiler.operators.families.conv2d import FAMILY
+from romou.compiler.operators.families.convolution import CONV2D
 from romou.compiler.operators.winograd.convolution import SIDES, TILES
 from romou.compiler.operators.winograd.matrices import transform_matrices
 from romou.compiler.operators.workload import Conv2d
@@ -88,12 +88,12 @@ def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **
 def residual_task(w: Conv2d) -> TunableTask:
     """Return the operator with a bias, the sum with another tensor, and a ReLU after it."""
     data = te.placeholder((w.batch, -(-w.in_channels // 4), *w.in_hw, 4), w.dtype, "data")
-    weight = te.placeholder(FAMILY.weight_shape(w), w.dtype, "weight")
+    weight = te.placeholder(CONV2D.operands(w)["weight"], w.dtype, "weight")
     bias, other = (
         te.placeholder((1, w.out_texels, 1, 1, 4), w.dtype, "bias"),
         te.placeholder(w.output_shape, w.dtype, "other"),
     )
-    total = FAMILY.define(w, data, weight)
+    total = CONV2D.define(w, data, weight)
     zero = tirx.const(0, w.dtype)
     out = te.compute(
         total.shape,

@@ -11,8 +11,8 @@ from tvm import te, tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.algorithms import WORDS
-from romou.compiler.operators.convolution import ConvolutionFamily, convolve
-from romou.compiler.operators.families import conv2d, depthwise
+from romou.compiler.operators.families import family_of
+from romou.compiler.operators.references import convolve
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
@@ -41,7 +41,7 @@ class WordCase:
         data = rng.integers(low, high, (w.batch, w.in_channels, *w.in_hw))
         weight = rng.integers(-128, 128, (w.out_channels, w.in_channels // w.groups, *w.kernel))
         scales = (rng.random(w.out_channels) * 0.01).astype("float32")
-        texels = _family(w).stored_weight(w, weight.astype("float32"))
+        texels = family_of(w).stored_weight(w, weight.astype("float32"))
         sums = convolve(w, (data - w.data_zero).astype("int64"), weight).astype("float32")
         result = sums * scales[:, None, None]
         arrays = [_packed(data, w.data_type, w.data_zero), texels, _packed(scales[None, :, None, None], "float32", 0)]
@@ -57,7 +57,7 @@ class WordCase:
         """Return the convolution as a task."""
         arrays = self.draw()[0][:-1]
         operands = [te.placeholder(a.shape, str(a.dtype), f"p{at}") for at, a in enumerate(arrays)]
-        total = _family(self.work).define(self.work, *operands[:2])
+        total = family_of(self.work).define(self.work, *operands[:2])
 
         def value(n: tirx.Var, o: tirx.Var, y: tirx.Var, x: tirx.Var, lane: tirx.Var) -> tirx.Expr:
             result = total[n, o, y, x, lane] * operands[2][0, o, 0, 0, lane]
@@ -72,10 +72,6 @@ class WordCase:
         task = TunableTask.of(te.create_prim_func([*operands, te.compute(total.shape, value, name="out")]))
         assert task is not None
         return task
-
-
-def _family(w: Conv2d) -> ConvolutionFamily[Conv2d]:
-    return conv2d.FAMILY if w.groups == 1 else depthwise.FAMILY
 
 
 def _packed(array: np.ndarray, dtype: str, fill: int) -> np.ndarray:

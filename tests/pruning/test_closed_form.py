@@ -18,9 +18,8 @@ from romou.compiler.operators.costs.form import columns_of, combinations
 from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
-from romou.compiler.operators.families.conv3d import Conv3d
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.workload import Conv2d
+from romou.compiler.operators.workload import Conv2d, Conv3d
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import MemoryKind, set_image
 from romou.devices.hardware import load_device

@@ -1,97 +1,202 @@
-"""The base of convolution families: channels packed by four on both sides, a moving window, a constant weight.
+"""Convolutions with channels packed by four, a moving window, and a weight that is packed by one string.
 
 data    (n, ceil(ic / 4), ih, iw, 4)      output  (n, ceil(oc / 4), oh, ow, 4)
+
+Rows are images of one row, and frames of a volume images of a batch. `WEIGHTS` has the axes of the packed weights:
+
+    conv2d          groups of whole texels. fp32: no lanes for missing input channels
+    depthwise       each lane has its own window, and channels are not summed
+    group_conv2d    groups that cut through texels: neighbouring output channels may read different input channels, so
+                    lanes are loaded one by one
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
+from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.packed_weight import PACKED, zero_unless
-from romou.compiler.operators.workload import Conv2d, Expr
+from romou.compiler.operators.references import convolve
+from romou.compiler.operators.workload import Conv2d, Convolution, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.images import as_images
 from romou.compiler.tir.primitives import LANES
 
-C = TypeVar("C", bound=Conv2d)
+C = TypeVar("C", bound=Convolution)
+
+# Kind of groups -> axes of the packed weight. The axes before `oc` are summed; `ky` counts rows of all frames.
+WEIGHTS = {"conv2d": "ic:ky:kx:ilane:oc:lane", "depthwise": "ky:kx:oc:lane", "group_conv2d": "ic:ky:kx:oc:lane"}
+
+
+def groups_of(w: Convolution) -> str:
+    """Return the kind of a convolution's groups, a key of `WEIGHTS`."""
+    inputs, outputs = w.in_channels // w.groups, w.out_channels // w.groups
+    if w.groups == 1 or inputs % LANES == outputs % LANES == 0:
+        return "conv2d"
+    return "depthwise" if inputs == outputs == 1 else "group_conv2d"
 
 
 class ConvolutionFamily(ContractionFamily[C]):
-    """A family of 2-D convolutions. 1-D and 3-D convolutions belong to it as convolutions of images.
+    """A family of convolutions.
 
-    kernel_layout: of the weight in the graph.
+    kernel_layout: of the weight in the graph, as in 2-D.
+    has_frames: whether windows span several frames of a volume.
     """
 
     is_packed = True
     works_in_texels = True
     operators = frozenset({"relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"})
     kernel_layout = "OIHW"
+    has_frames = False
 
     def match(self, call: relax.Call) -> C | None:
         """Match a float convolution in NCHW, NCW or NCDHW."""
-        if not is_channels_first(call, self.kernel_layout) or not is_of_images(call):
+        if not is_channels_first(call, self.kernel_layout) or is_of_images(call) == self.has_frames:
             return None
         work = self.work_of(call)
         return work if self.is_mine(work) else None
 
     def work_of(self, call: relax.Call) -> C:
         """Return the workload of a convolution that this family matches."""
-        weight, fields = call.args[1], common_fields(call)
-        if is_constant(weight) and has_integers(weight.value.numpy()):
+        weight, fields = call.args[1], common_fields(call, self.has_frames)
+        if is_constant(weight) and not self.has_frames and has_integers(weight.value.numpy()):
             fields["has_integers"] = True
             if fields["dtype"] == "float32":
                 fields["weight_type"], fields["weight_zero"] = integer_type(weight.value.numpy())
-        return self.workload(out_channels=static_shape(weight)[0], **fields)
+        workload: Callable[..., C] = self.workload
+        return workload(out_channels=static_shape(weight)[0], **fields)
 
     def stored_data(self, w: C, data: relax.Expr, graph: Graph) -> tuple[C, relax.Expr]:
         source = _bytes_of(data, graph.bound) if w.weight_type else None
         if source is None:
             return w, data
+        assert isinstance(w, Conv2d), "only these keep integers"
         return replace(w, data_type=dtype_of(source[0]), data_zero=source[1]), source[0]
 
     def stored_weight(self, w: C, weight: np.ndarray) -> np.ndarray:
         packed = self.pack_weight(w, weight)
         return (packed + w.weight_zero).astype(w.weight_type) if w.weight_type else packed
 
-    @abstractmethod
-    def weight_shape(self, w: C) -> Shape:
-        """Return the shape of the packed weight, in elements."""
+    def plain(self, w: C) -> Convolution:
+        """Return the convolution that a kernel computes, whose weight is packed."""
+        return w
 
-    @abstractmethod
-    def tap_of(self, w: C, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """Return the output channel, the group's input channel, and the tap of an element of the packed weight."""
+    def weight_axes(self, w: C) -> dict[str, int]:
+        """Return name -> extent of the packed weight's axes.
 
-    def weight_at(self, w: C, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
-        """Return the unpacked weight at a tap, or zero if there is no such channel."""
-        return zero_unless(w.dtype, weight[o, i, kh, kw], o < w.out_channels, i < w.in_channels // w.groups)
+        ilane: lanes of an input texel that are multiplied. fp32: the lanes that hold channels, three in the first layer
+        of most networks. fp16: all four, because matrix units take whole texels.
+        """
+        plain, layout = self.plain(w), WEIGHTS[groups_of(w)].split(":")
+        inputs = plain.in_channels // plain.groups
+        extents = {
+            "ic": -(-inputs // LANES) if "ilane" in layout else inputs,
+            "ky": math.prod(plain.kernel[:-1]),
+            "kx": plain.kernel[-1],
+            "ilane": min(inputs, LANES) if w.dtype == "float32" else LANES,
+            "oc": plain.out_texels,
+            "lane": LANES,
+        }
+        return {name: extents[name] for name in layout}
+
+    def pack_weight(self, w: C, weight: np.ndarray) -> np.ndarray:
+        """Pack (oc, ic / groups, ky, kx) by four output channels, and four input channels if they have lanes."""
+        axes, (_, _, rows, columns) = self.weight_axes(w), weight.shape
+        lanes = LANES if "ilane" in axes else 1
+        sides = [(0, -extent % by) for extent, by in zip(weight.shape, (LANES, lanes), strict=False)]
+        full = np.pad(weight, [*sides, (0, 0), (0, 0)]).reshape(axes["oc"], LANES, -1, lanes, rows, columns)
+        names = ("oc", "lane", "ic", "ilane", "ky", "kx")
+        unused = [at for at, name in enumerate(names) if name not in axes]
+        packed = full.transpose(*map(names.index, axes), *unused).reshape([full.shape[names.index(a)] for a in axes])
+        return np.ascontiguousarray(packed[tuple(map(slice, axes.values()))])
 
     def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
-        return te.compute(
-            self.weight_shape(w), lambda *index: self.weight_at(w, weight, *self.tap_of(w, *index)), name=PACKED
-        )
+        axes = self.weight_axes(w)
+
+        def element(*index: Expr) -> tirx.Expr:
+            at = dict(zip(axes, index, strict=True))
+            i = at["ic"] * LANES + at["ilane"] if "ilane" in at else at.get("ic", 0)
+            return self.weight_at(w, weight, at["oc"] * LANES + at["lane"], i, at["ky"], at["kx"])
+
+        return te.compute(tuple(axes.values()), element, name=PACKED)
+
+    def weight_at(self, w: C, weight: te.Tensor, o: Expr, i: Expr, ky: Expr, kx: Expr) -> tirx.Expr:
+        """Return the unpacked weight at a tap, or zero if there is no such channel."""
+        return zero_unless(w.dtype, weight[o, i, ky, kx], o < w.out_channels, i < w.in_channels // w.groups)
 
     def kernel_shape(self, w: C, shape: Shape) -> Shape:
-        return *shape[:2], *w.kernel
+        return *shape[:2], math.prod(w.kernel[:-1]), w.kernel[-1]
 
     def operands(self, w: C) -> Mapping[str, Shape]:
-        return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "weight": self.weight_shape(w)}
+        return {"data": w.data_shape, "weight": tuple(self.weight_axes(w).values())}
 
     def bias(self, w: C) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
         return (1, w.out_texels, 1, 1, LANES), lambda n, o, y, x, lane: (0, o, 0, 0, lane)
 
+    def contraction(
+        self, w: C, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
+        plain, groups, axes = self.plain(w), groups_of(w), self.weight_axes(w)
+        extents, pixel, output = plain.pixels(flat)
+        depth, frames = plain.extents[:-2], math.prod(plain.out_extents[:-2])
+        taps = dict(zip(("kz", "ky", "kx")[-len(plain.kernel) :], plain.kernel, strict=True))
+        reduce: dict[str, int] = {}
+        for name in list(axes)[:-2]:
+            reduce |= {} if name == "kx" else taps if name == "ky" else {name: axes[name]}
+
+        def lhs(is_image: bool, o: Expr, h: Expr, x: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+            at, (image, *pixels) = dict(zip(reduce, r, strict=True)), pixel(h, x)
+            volume, frame = (image // frames, image % frames) if plain.batch > 1 else (0, image)
+            # Phases of a transposed convolution's channel read the same inputs.
+            texel, ilane = _input_of(w, o if plain is w else o % w.out_texels, lane, at)
+
+            def load(*place: Expr) -> tirx.Expr:
+                image_of_data = volume * depth[0] + place[0] if depth else image
+                return plain.data_number(data[(image_of_data, texel, *place[-2:], ilane)])
+
+            windows = [*([frame] if depth else []), *pixels]
+            return plain.under_window(windows, [at[name] for name in taps], load, is_zero_outside=is_image)
+
+        def rhs(o: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+            at: dict[str, Any] = dict(zip(reduce, r, strict=True))
+            if depth:
+                at["ky"] = at["kz"] * taps["ky"] + at["ky"]
+            return plain.weight_number(weight[(*(at[name] for name in list(axes)[:-2]), o, lane)])
+
+        is_whole = groups == "conv2d"
+        return Contraction(
+            inputs=[data, weight],
+            extents=extents,
+            reduce=reduce,
+            lhs=partial(lhs, is_zero_outside),
+            lhs_of_image=partial(lhs, True) if depth else None,
+            rhs=rhs,
+            output=output,
+            output_shape=w.output_shape,
+            axes=plain.pixel_names(flat),
+            layouts=() if depth else (f"n:{'ic' if 'ic' in axes else 'oc'}:y:x:lane", WEIGHTS[groups], "n:oc:y:x:lane"),
+            is_image=is_zero_outside,
+            is_padded=any(axis.before or axis.after for axis in plain.axes[-2:]),
+            stride=plain.stride[-1],
+            texel=LANES if is_whole else None,
+            vector=groups != "group_conv2d",
+            lhs_varies="by lane" if not is_whole else "by texel" if plain.groups > 1 else "never",
+        )
+
     def pixel_rows(self, w: C) -> int | None:
-        return w.out_hw[0]
+        return self.plain(w).out_hw[0]
 
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: C, config: Config
@@ -106,30 +211,30 @@ class ConvolutionFamily(ContractionFamily[C]):
         return sch, sch.get_loops(output)
 
     def case(self, w: C) -> Case:
-        settings = attributes(w)
+        build = getattr(relax.op.nn, f"conv{len(w.kernel)}d")
         return Case(
             name=w.name,
-            inputs=[(w.batch, w.in_channels, *w.in_hw)],
+            inputs=[(w.batch, w.in_channels, *w.extents)],
             weights=[(w.out_channels, w.in_channels // w.groups, *w.kernel)],
-            build=lambda x, weight: relax.op.nn.conv2d(x, weight, **settings),
-            compute=lambda x, weight: convolve(w, x, weight),
+            build=lambda x, weight: build(x, weight, **attributes(w)),
+            compute=partial(convolve, w),
         )
 
 
-class Window(Protocol):
-    """The workload of a convolution in one, two or three dimensions."""
+def _input_of(w: Convolution, o: Expr, lane: Expr, at: Mapping[str, Any]) -> tuple[Expr, Expr]:
+    """Return texel and lane of the input channel that an output channel reads, at a place of the reduction."""
+    inputs, outputs = w.in_channels // w.groups, w.out_channels // w.groups
+    if "ic" not in at:
+        return o, lane
+    if "ilane" in at:
+        first = o // (w.out_texels // w.groups) * (inputs // LANES) if w.groups > 1 else None
+        return at["ic"] if first is None else first + at["ic"], at["ilane"]
+    # Lanes that pad the last texel belong to no group. Their weights are zero, so they may read any channel.
+    channel = te.min(o * LANES + lane, w.out_channels - 1) // outputs * inputs + at["ic"]
+    return channel // LANES, channel % LANES
 
-    @property
-    def stride(self) -> Shape: ...
-    @property
-    def padding(self) -> Shape: ...
-    @property
-    def dilation(self) -> Shape: ...
-    @property
-    def groups(self) -> int: ...
 
-
-def attributes(w: Window) -> dict[str, Any]:
+def attributes(w: Convolution) -> dict[str, Any]:
     """Return the attributes of the Relax operator of a convolution."""
     return {
         "strides": list(w.stride),
@@ -165,21 +270,25 @@ def is_of_images(call: relax.Call) -> bool:
     return depth == int(attrs.strides[0]) == 1 and not (front or back or int(getattr(attrs, "output_padding", [0])[0]))
 
 
-def common_fields(call: relax.Call) -> dict[str, Any]:
-    """Return the fields of `Conv2d` that a convolution and a transposed one share: all but the output channels."""
-    shape, kernel, attrs = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs
-    n, c, h, w = as_images(shape)
+def common_fields(call: relax.Call, has_frames: bool = False) -> dict[str, Any]:
+    """Return the fields of a workload that convolutions and transposed ones share: all but the output channels.
+
+    has_frames: whether the workload is of volumes, not of images.
+    """
+    shape, kernel, attrs, rank = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs, 2 + has_frames
+    n, c, *extents = shape if has_frames else as_images(shape)
     pads = all_sides(attrs.padding, len(kernel))
     return {
         "batch": n,
         "in_channels": c,
-        "in_hw": (h, w),
-        "kernel": plane_of(kernel),
-        "stride": plane_of(attrs.strides),
-        "padding": (0, pads[0], 0, pads[1]) if len(kernel) == 1 else (*pads[len(kernel) - 2 : len(kernel)], *pads[-2:]),
-        "dilation": plane_of(attrs.dilation),
+        "in_dhw" if has_frames else "in_hw": tuple(extents),
+        "kernel": innermost(kernel, 1, rank),
+        "stride": innermost(attrs.strides, 1, rank),
+        "padding": (*innermost(pads[: len(kernel)], 0, rank), *innermost(pads[len(kernel) :], 0, rank)),
+        "dilation": innermost(attrs.dilation, 1, rank),
         "groups": int(attrs.groups),
         "dtype": dtype_of(call.args[0]),
+        **({"output_padding": innermost(attrs.output_padding, 0)} if hasattr(attrs, "output_padding") else {}),
     }
 
 
@@ -227,10 +336,9 @@ def integer_type(weight: np.ndarray) -> tuple[str, int]:
     return ("int16", 0) if low >= -(2**15) and high < 2**15 else ("", 0)
 
 
-def plane_of(settings: Sequence[int]) -> tuple[int, int]:
-    """Return the last two of the settings of all spatial axes. A 1-D convolution has a height of 1."""
-    h, w = [1, *map(int, settings)][-2:]
-    return h, w
+def innermost(settings: Sequence[int], missing: int, axes: int = 2) -> tuple[int, ...]:
+    """Return the settings of the last axes. A 1-D convolution lacks the rows' setting."""
+    return tuple([missing, *map(int, settings)][-axes:])
 
 
 def all_sides(padding: Sequence[int], axes: int) -> tuple[int, ...]:
@@ -246,15 +354,3 @@ def four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
     """Return (top, left, bottom, right) of a padding that is given for both axes, each axis, or each side."""
     top, left, bottom, right = all_sides(padding, 2)
     return top, left, bottom, right
-
-
-def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Convolve x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) in NumPy, tap by tap: (n, oc, oh, ow)."""
-    (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    total = np.zeros((w.batch, w.groups, w.out_channels // w.groups, oh, ow), x.dtype)
-    for kh, kw in np.ndindex(w.kernel):
-        window = padded[:, :, kh * dh :, kw * dw :][:, :, : (oh - 1) * sh + 1 : sh, : (ow - 1) * sw + 1 : sw]
-        taps = weight[:, :, kh, kw].reshape(w.groups, -1, w.in_channels // w.groups)
-        total += (taps @ window.reshape(w.batch, w.groups, -1, oh * ow)).reshape(total.shape)
-    return total.reshape(w.batch, w.out_channels, oh, ow)

@@ -1,6 +1,6 @@
-"""The operator families, one file each, and the lookup of the family that takes a function.
+"""The operator families, and the lookup of the family that takes a function.
 
-To add a family, add a file here whose `FAMILY` is a `Family`.
+To add a family, add a file here whose `FAMILY` is a `Family`. Families that share a file are its `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def families() -> tuple[Family, ...]:
     modules = [
         importlib.import_module(f"{__name__}.{module_info.name}") for module_info in pkgutil.iter_modules(__path__)
     ]
-    return tuple(sorted((module.FAMILY for module in modules), key=lambda family: (family.precedence, family.name)))
+    every = [family for module in modules for family in getattr(module, "FAMILIES", None) or (module.FAMILY,)]
+    return tuple(sorted(every, key=lambda family: (family.precedence, family.name)))
 
 
 # Attribute of a function that no family may schedule: its `romou.base.rung.Rung`.

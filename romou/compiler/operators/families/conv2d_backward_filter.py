@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-import numpy as np
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
@@ -29,8 +29,8 @@ from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.convolution import four_sides
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, backward_input
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.pieces import PIECES, TOTAL
+from romou.compiler.operators.references import filter_gradient
 from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.winograd.filter_gradient import WinogradFilter
 from romou.compiler.operators.workload import Conv2d, Expr
@@ -166,10 +166,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         )
 
     def operands(self, w: Conv2dBackwardFilter) -> Mapping[str, Shape]:
-        return {
-            "data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES),
-            "gradient": (w.batch, w.out_texels, *w.out_hw, LANES),
-        }
+        return {"data": w.data_shape, "gradient": (w.batch, w.out_texels, *w.out_hw, LANES)}
 
     def bias(self, w: Conv2dBackwardFilter) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
         return (w.out_channels,), lambda o, i, kh, kw: (o,)
@@ -206,7 +203,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             return k, inside // (oh * ow), inside // ow % oh, inside % ow
 
         def lhs(o: Expr, piece: Expr, column: Expr, lane: Expr, texel: Expr, step: Expr) -> tirx.Expr:
-            k, *at = pixel(piece, texel, step)
+            k, n, *at = pixel(piece, texel, step)
             if is_depthwise:
                 channel: tuple[Expr, Expr] = o, lane
             else:
@@ -219,7 +216,8 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
                 i = column % inputs + (group * inputs if w.groups > 1 else 0)
                 channel = i // LANES, i % LANES
             tap = column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]
-            return _under_tap(w, data, channel, *tap, *at, is_pixel=k < w.pixels_of_batch if is_padded else True)
+            is_pixel = k < w.pixels_of_batch if is_padded else True
+            return w.under_window(at, tap, lambda y, x: data[n, channel[0], y, x, channel[1]], only_if=is_pixel)
 
         def rhs(o: Expr, lane: Expr, texel: Expr, step: Expr, piece: Expr) -> tirx.Expr:
             _, n, y, x = pixel(piece, texel, step)
@@ -270,7 +268,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_hw), (w.batch, w.out_channels, *w.out_hw)],
             build=lambda x, gradient: in_relax(w, x, gradient),
-            compute=lambda x, gradient: correlate(w, x, gradient),
+            compute=partial(filter_gradient, w),
         )
 
 
@@ -307,30 +305,6 @@ def in_relax(w: Conv2d, x: relax.Expr, gradient: relax.Expr) -> relax.Expr:
     )
 
 
-def _under_tap(
-    w: Conv2d,
-    data: te.Tensor,
-    channel: tuple[Expr, Expr],
-    kh: Expr,
-    kw: Expr,
-    n: Expr,
-    oy: Expr,
-    ox: Expr,
-    *,
-    is_pixel: tirx.Expr | bool = True,
-) -> tirx.Expr:
-    """Return the input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox), or zero in padding."""
-    (sh, sw), (dh, dw), (top, left, bottom, right), (ih, iw) = w.stride, w.dilation, w.padding, w.in_hw
-    y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
-    checks = [
-        *([y >= 0] if top > 0 else []),
-        *([y < ih] if bottom > 0 else []),
-        *([x >= 0] if left > 0 else []),
-        *([x < iw] if right > 0 else []),
-    ]
-    return zero_unless(w.dtype, data[n, channel[0], y, x, channel[1]], is_pixel, *checks)
-
-
 def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
     """Return the convolution's input before TVM's gradient of a grouped convolution moved groups before the batch."""
     if w.groups == 1:
@@ -354,25 +328,6 @@ def _is_head(call: relax.Call) -> bool:
     return (
         axes == list(range(len(axes))) and not any(begin) and all(step == 1 for strides in others for step in strides)
     )
-
-
-def correlate(w: Conv2d, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Compute the gradient in NumPy, a row of taps at a time: (oc, ic / groups, kh, kw)."""
-    (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    pixels, inputs = w.batch * oh * ow, w.in_channels // w.groups
-    by_group = gradient.reshape(w.batch, w.groups, -1, oh * ow).transpose(1, 2, 0, 3).reshape(w.groups, -1, pixels)
-    rows = []
-    for kh in range(w.kernel[0]):
-        row = padded[:, :, kh * dh :][:, :, : (oh - 1) * sh + 1 : sh]
-        windows = np.stack([row[..., kw * dw :][..., : (ow - 1) * sw + 1 : sw] for kw in range(w.kernel[1])])
-        of_group = (
-            windows.reshape(w.kernel[1], w.batch, w.groups, inputs, oh, ow)
-            .transpose(2, 3, 0, 1, 4, 5)
-            .reshape(w.groups, -1, pixels)
-        )
-        rows.append((by_group @ of_group.swapaxes(1, 2)).reshape(w.out_channels, inputs, w.kernel[1]))
-    return np.stack(rows, axis=2)
 
 
 def training_passes(work: Conv2d) -> tuple[Conv2d, Conv2dTranspose, Conv2dBackwardFilter]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -27,16 +28,14 @@ from romou.compiler.operators.convolution import (
     ConvolutionFamily,
     attributes,
     common_fields,
+    groups_of,
     is_channels_first,
     is_of_images,
-    plane_of,
 )
-from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
-from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
-from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2D
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.packed_weight import zero_unless
-from romou.compiler.operators.winograd.convolution import Winograd
+from romou.compiler.operators.references import convolve_back
+from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
@@ -55,18 +54,11 @@ class Conv2dTranspose(Conv2d):
     output_padding: tuple[int, int] = (0, 0)
 
     @property
-    def out_hw(self) -> tuple[int, int]:
-        (h, w), (sh, sw), (kh, kw) = self.in_hw, self.stride, self.kernel
-        (dh, dw), (down, across) = self.dilation, self.output_padding
-        top, left, bottom, right = self.padding
-        height = (h - 1) * sh + (kh - 1) * dh + 1 - top - bottom + down
-        width = (w - 1) * sw + (kw - 1) * dw + 1 - left - right + across
-        return height, width
-
-    @property
-    def texels(self) -> int:
-        """Texels of output channels, in one phase."""
-        return -(-self.out_channels // LANES)
+    def out_extents(self) -> tuple[int, ...]:
+        return tuple(
+            (axis.extent - 1) * axis.stride + axis.reach + 1 - axis.before - axis.after + more
+            for axis, more in zip(self.axes, self.output_padding, strict=True)
+        )
 
     @property
     def phases(self) -> Conv2d:
@@ -74,17 +66,18 @@ class Conv2dTranspose(Conv2d):
 
         Its output covers the first to the last pixel that any phase needs.
         """
-        channels = math.prod(self.stride) * self.texels * LANES
+        channels = math.prod(self.stride) * self.out_texels * LANES
+        is_depthwise = groups_of(self) == "depthwise"
         (kh, top, bottom), (kw, left, right) = (self._phases_along(axis) for axis in (0, 1))
         return Conv2d(
             batch=self.batch,
-            in_channels=channels if DEPTHWISE.is_mine(self) else self.in_channels,
+            in_channels=channels if is_depthwise else self.in_channels,
             in_hw=self.in_hw,
             out_channels=channels,
             kernel=(kh, kw),
             padding=(top, left, bottom, right),
             dilation=(1 if self.stride[0] > 1 else self.dilation[0], 1 if self.stride[1] > 1 else self.dilation[1]),
-            groups=channels if DEPTHWISE.is_mine(self) else self.groups,
+            groups=channels if is_depthwise else self.groups,
             dtype=self.dtype,
         )
 
@@ -108,12 +101,12 @@ class Conv2dTranspose(Conv2d):
         """Return the channel texel and pixel of `phases` that hold the output's (o, y, x)."""
         (sh, sw), (top, left, *_) = self.stride, self.padding
         y, x = y + top, x + left
-        return (y % sh * sw + x % sw) * self.texels + o, y // sh - top // sh, x // sw - left // sw
+        return (y % sh * sw + x % sw) * self.out_texels + o, y // sh - top // sh, x // sw - left // sw
 
     def output_of(self, channel: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
         """Invert `phase_of`. Pixels of some phases are outside of the output."""
         (sh, sw), (top, left, *_) = self.stride, self.padding
-        phase, o = channel // self.texels, channel % self.texels
+        phase, o = channel // self.out_texels, channel % self.out_texels
         return o, (row + top // sh) * sh + phase // sw - top, (column + left // sw) * sw + phase % sw - left
 
     @property
@@ -213,9 +206,11 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
     )
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
-        fields, outputs = common_fields(call), static_shape(call.args[1])[1]
-        more = [0, *map(int, call.attrs.output_padding)][-2:]
-        return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(more[0], more[1]), **fields)
+        fields, outputs = common_fields(call), static_shape(call.args[1])[1] * int(call.attrs.groups)
+        return Conv2dTranspose(out_channels=outputs, **fields)
+
+    def plain(self, w: Conv2dTranspose) -> Conv2d:
+        return w.phases
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
         """Return the packed result. A volume with windows over several frames becomes a batch of images."""
@@ -227,15 +222,10 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
         With stride 1 there is one phase, which is an ordinary convolution.
         """
-        forms = CONV2D.winograd(w.phases) if w.groups == 1 else {}
-        return (
-            forms
-            if w.stride == (1, 1)
-            else {name: WinogradTranspose(w.phases, form.tile, w) for name, form in forms.items()}
-        )
-
-    def weight_shape(self, w: Conv2dTranspose) -> tuple[int, ...]:
-        return _of_phases(w).weight_shape(w.phases)
+        return {
+            name: Winograd(w.phases, TILES[name]) if w.stride == (1, 1) else WinogradTranspose(w.phases, TILES[name], w)
+            for name in algorithms(w.phases)
+        }
 
     def pack_weight(self, w: Conv2dTranspose, weight: np.ndarray) -> np.ndarray:
         """Pack the weight for the convolution of the phases, with zeros for taps that a phase lacks.
@@ -245,19 +235,16 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         inputs, kernel = w.in_channels // w.groups, w.kernel
         weight = weight.reshape(w.groups, inputs, -1, *kernel).swapaxes(1, 2).reshape(-1, inputs, *kernel)
         (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
-        full = np.zeros((w.texels * LANES, inputs, th * sh, tw * sw), weight.dtype)
+        full = np.zeros((w.out_texels * LANES, inputs, th * sh, tw * sw), weight.dtype)
         full[: w.out_channels, :, : kernel[0] * dh : dh, : kernel[1] * dw : dw] = weight
         # Tap t of phase p is p + t * stride. The input runs the other way, so the last tap comes first.
-        taps = full.reshape(w.texels * LANES, inputs, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
-        return _of_phases(w).pack_weight(w.phases, taps.reshape(-1, inputs, th, tw))
-
-    def tap_of(self, w: Conv2dTranspose, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        return _of_phases(w).tap_of(w.phases, *index)
+        taps = full.reshape(-1, inputs, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
+        return super().pack_weight(w, taps.reshape(-1, inputs, th, tw))
 
     def weight_at(self, w: Conv2dTranspose, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
         (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
         outputs, inputs = w.out_channels // w.groups, w.in_channels // w.groups
-        phase, o = o // (w.texels * LANES), o % (w.texels * LANES)
+        phase, o = o // (w.out_texels * LANES), o % (w.out_texels * LANES)
         y, x = (th - 1 - kh) * sh + phase // sw, (tw - 1 - kw) * sw + phase % sw
         value = weight[o // outputs * inputs + i, o % outputs, y // dh, x // dw]
         between = [position % d == 0 for position, d in ((y, dh), (x, dw)) if d > 1]
@@ -269,24 +256,8 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
         """Return the contraction of the phases, with results at their output pixels."""
-        form = _of_phases(w).contraction(w.phases, data, weight, flat, is_zero_outside)
-
-        def output(
-            n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr
-        ) -> tuple[Expr, Expr, Expr, Expr]:
-            return form.output(n, *w.phase_of(o, y, x), lane)
-
-        if w.groups > 1:
-            # All phases of a channel read the same inputs.
-            one_phase = w.phases if DEPTHWISE.is_mine(w) else replace(w.phases, out_channels=w.out_channels)
-            single = _of_phases(w).contraction(one_phase, data, weight, flat, is_zero_outside)
-            return replace(
-                form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: single.lhs(o % w.texels, *at)
-            )
-        return replace(form, output=output, output_shape=w.output_shape)
-
-    def pixel_rows(self, w: Conv2dTranspose) -> int | None:
-        return w.phases.out_hw[0]
+        form = super().contraction(w, data, weight, flat, is_zero_outside)
+        return replace(form, output=lambda n, o, y, x, lane: form.output(n, *w.phase_of(o, y, x), lane))
 
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config
@@ -312,7 +283,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
             inputs=[(w.batch, w.in_channels, *w.in_hw)],
             weights=[(w.in_channels, w.out_channels // w.groups, *w.kernel)],
             build=lambda x, weight: relax.op.nn.conv2d_transpose(x, weight, **settings),
-            compute=lambda x, weight: _spread(w, x, weight),
+            compute=partial(convolve_back, w),
         )
 
 
@@ -358,7 +329,6 @@ class _Volume:
         work = replace(
             Conv2dTranspose(
                 out_channels=stride * texels * LANES,
-                output_padding=plane_of(self.call.attrs.output_padding),
                 **common_fields(self.call),
             ),
             batch=n * count,
@@ -382,29 +352,6 @@ class _Volume:
             packed = graph.bb.emit(relax.op.reshape(packed, (n, count * stride, *image)))
             packed = graph.bb.emit(relax.op.strided_slice(packed, [1], [start], [start + frames]))
         return graph.bb.emit(relax.op.reshape(packed, (n * frames, *image)))
-
-
-def _of_phases(w: Conv2dTranspose) -> ConvolutionFamily[Conv2d]:
-    return next(family for family in (DEPTHWISE, CONV2D, GROUP_CONV2D) if family.is_mine(w))
-
-
-def _spread(w: Conv2dTranspose, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Compute the operator in NumPy: each input pixel adds a window to the output, then the padding is cut off."""
-    (ih, iw), (sh, sw), (dh, dw), (top, left, _, _), (oh, ow) = w.in_hw, w.stride, w.dilation, w.padding, w.out_hw
-    rows, columns = (
-        (size - 1) * s + (k - 1) * d + 1 for size, s, k, d in zip(w.in_hw, w.stride, w.kernel, w.dilation, strict=True)
-    )
-    full = np.zeros(
-        (w.batch, w.groups, w.out_channels // w.groups, max(top + oh, rows), max(left + ow, columns)), x.dtype
-    )
-    pixels = x.reshape(w.batch, w.groups, -1, ih * iw)
-    taps = weight.reshape(w.groups, w.in_channels // w.groups, -1, *w.kernel).swapaxes(1, 2)
-    for i, j in np.ndindex(w.kernel):
-        y, x0 = i * dh, j * dw
-        full[:, :, :, y : y + (ih - 1) * sh + 1 : sh, x0 : x0 + (iw - 1) * sw + 1 : sw] += (
-            taps[..., i, j] @ pixels
-        ).reshape(w.batch, w.groups, -1, ih, iw)
-    return full[..., top : top + oh, left : left + ow].reshape(w.batch, w.out_channels, oh, ow)
 
 
 FAMILY = Conv2dTransposeFamily()

@@ -25,13 +25,12 @@ from romou.base.space import Config, Space
 from romou.compiler.operators.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.stages import Stage
-from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
-from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
+from romou.compiler.operators.families.convolution import CONV2D, DEPTHWISE
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.functions import with_functions
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
-from romou.compiler.operators.workload import WORKLOAD, Conv2d, window_index
+from romou.compiler.operators.workload import WORKLOAD, Conv2d
 from romou.compiler.scheduling.blocks import find_blocks
 from romou.compiler.scheduling.rewrites import replace_stage, with_fresh_variables, with_root
 from romou.compiler.tir.calls import extern_name
@@ -159,12 +158,9 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             total = None
             for kh, kw in ((kh, kw) for kh in range(w.kernel[0]) for kw in range(w.kernel[1])):
-                tap = window_index(
-                    w,
-                    y,
-                    x,
-                    kh,
-                    kw,
+                tap = w.under_window(
+                    (y, x),
+                    (kh, kw),
                     lambda iy, ix: w.data_number(data[n, c, iy, ix, lane]),
                     is_zero_outside=is_zero_outside,
                 )

@@ -39,7 +39,7 @@ from romou.compiler.operators.contraction.stages import Stage, contract
 from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.winograd.loops import GROUP, bind_items, padded_items, place_rows, share_rows
 from romou.compiler.operators.winograd.matrices import TransformMatrices, row_of, transform_matrices
-from romou.compiler.operators.workload import Conv2d, Expr, window_index
+from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.primitives import LANES
@@ -320,9 +320,11 @@ class Winograd:
             f = f if padded == count else te.min(f, count - 1)
             (texel, top, left), t = self.phase_of(f // slots), f % slots
             n, y, x = t // (down * across), t // across % down, t % across
-            at = y * self.tile, x * self.tile, i * sh + top, j * sw + left
-            pixel = window_index(
-                work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside
+            pixel = work.under_window(
+                (y * self.tile, x * self.tile),
+                (i * sh + top, j * sw + left),
+                lambda iy, ix: data[n, texel, iy, ix, lane],
+                is_zero_outside=is_zero_outside,
             )
             return zero_unless(work.dtype, pixel, t < self.tiles if slots > self.tiles else True).astype("float32")
 
