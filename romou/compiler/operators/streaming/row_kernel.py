@@ -239,11 +239,10 @@ class RowKernel(KernelBuilder):
         """Hoist an expression of a row's results into a register before the loop over the row."""
         loads = loads_of(expr)
         is_of_row = all(self._is_result(load) or self._is_one_number(load) for load in loads)
-        variables = [var for var in nodes_in(expr, tirx.Var) if not isinstance(var, tirx.Buffer)]
         if (
             not loads
             or not is_of_row
-            or variables
+            or any(var in self.rows.inner for var in nodes_in(expr, tirx.Var))
             or "float" not in str(expr.ty)
             or (isinstance(expr, TensorLoad) and not self._is_one_number(expr))
         ):
