@@ -17,16 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.compiler.frontend.onnx_graph import (
-    add_constant,
-    constant_tensors,
-    drop_unread_weights,
-    free_name,
-    opset_of,
-    replace_nodes,
-    types_of,
-    without_unread,
-)
+from romou.compiler.frontend.onnx_graph import STANDARD, Graph, attributes_of, rule
 
 _BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 # Operator -> the same product of integers.
@@ -35,44 +26,38 @@ _PRODUCTS = {"Conv": "ConvInteger", "MatMul": "MatMulInteger", "Gemm": "MatMulIn
 _LEAST_OPSET = 10
 
 
-def with_integer_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with products of dequantized bytes as products of integers."""
-    if opset_of(model) < _LEAST_OPSET or not any(node.op_type == "DequantizeLinear" for node in model.graph.node):
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    rewriter = _Rewriter(result.graph)
-    nodes = [made for node in result.graph.node for made in rewriter.rewritten(node)]
-    if not rewriter.has_products:
-        return model
-    replace_nodes(result.graph, without_unread(nodes, {value.name for value in result.graph.output}))
-    drop_unread_weights(result.graph)
-    return result
+@rule(*_PRODUCTS, drops=("DequantizeLinear", "Transpose"))
+def with_integer_products(node: onnx.NodeProto, graph: Graph) -> None:
+    """Replace a product of dequantized bytes by a product of integers."""
+    parts = None
+    if graph.opset >= _LEAST_OPSET:
+        parts = _convolution(node, graph) if node.op_type == "Conv" else _matrix_product(node, graph)
+    if parts is None:
+        return
+    inputs, scale = parts
+    is_convolution, bias, made = node.op_type == "Conv", [*node.input, ""][2], []
+    if bias and is_convolution:
+        shape = graph.constant(f"{node.output[0]}/shape", np.array(scale.shape, np.int64))
+        reshaped = graph.free(f"{node.output[0]}/bias")
+        made = [helper.make_node("Reshape", [bias, shape], [reshaped], f"{node.name}/{reshaped}")]
+        bias = reshaped
+    scales, kept = graph.constant(f"{node.output[0]}/scale", scale), attributes_of(node) if is_convolution else {}
+    graph.replace(node, *made, *scaled_product(graph, node, _PRODUCTS[node.op_type], inputs, scales, bias, **kept))
 
 
-def with_quantized_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with constants in place of what QuantizeLinear makes of constants.
+@rule("QuantizeLinear")
+def with_quantized_constants(node: onnx.NodeProto, graph: Graph) -> None:
+    """Replace what QuantizeLinear makes of a constant by a constant.
 
         DequantizeLinear(QuantizeLinear(w))     ->      DequantizeLinear(integers)
 
     Training aware of quantization exports weights in floats, behind a pair of these.
     """
-    constants = constant_tensors(model.graph)
-    made: dict[str, onnx.TensorProto] = {}
-    for node in model.graph.node:
-        reads = [constants.get(name) for name in node.input if name]
-        if node.op_type == "QuantizeLinear" and node.domain in ("", "ai.onnx") and None not in reads:
-            values = [numpy_helper.to_array(tensor) for tensor in reads if tensor is not None]
-            made[node.output[0]] = numpy_helper.from_array(_quantized(model, node, values), node.output[0])
-    if not made:
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    kept = [node for node in result.graph.node if not (node.output and node.output[0] in made)]
-    result.graph.initializer.extend(made.values())
-    replace_nodes(result.graph, kept)
-    drop_unread_weights(result.graph)
-    return result
+    given = [name for name in node.input if name]
+    if all(name in graph.constants for name in given):
+        values = [numpy_helper.to_array(graph.constants[name]) for name in given]
+        graph.replace(node)
+        graph.define(node.output[0], _quantized(graph.model, node, values))
 
 
 def _quantized(model: onnx.ModelProto, node: onnx.NodeProto, values: Sequence[np.ndarray]) -> np.ndarray:
@@ -93,7 +78,7 @@ def _quantized(model: onnx.ModelProto, node: onnx.NodeProto, values: Sequence[np
 
 
 def scaled_product(
-    graph: onnx.GraphProto,
+    graph: Graph,
     node: onnx.NodeProto,
     operator: str,
     inputs: Sequence[str],
@@ -103,7 +88,7 @@ def scaled_product(
 ) -> Iterator[onnx.NodeProto]:
     """Yield, in place of a node, a product of integers as floats times a scale, plus the bias if there is one."""
     steps = ("product", "floats", "scaled")
-    product, floats, scaled = (free_name(graph, f"{node.output[0]}/{step}") for step in steps)
+    product, floats, scaled = (graph.free(f"{node.output[0]}/{step}") for step in steps)
     scaled = scaled if bias else node.output[0]
     yield helper.make_node(operator, list(inputs), [product], node.name, **attributes)
     # onnxruntime requires nodes to have different names.
@@ -122,125 +107,91 @@ class _Dequantized:
     scale: np.ndarray
 
 
-class _Rewriter:
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph = graph
-        self._constants, self._types = constant_tensors(graph), types_of(graph)
-        self._made_by = {name: node for node in graph.node for name in node.output}
-        self.has_products = False
+def _convolution(node: onnx.NodeProto, graph: Graph) -> tuple[list[str], np.ndarray] | None:
+    data, weight = _activations(node.input[0], graph), _weight(node.input[1], graph)
+    if data is None or weight is None:
+        return None
+    integers, zeros, scales = weight
+    factors, points = (_for_each(array, 0, integers.shape) for array in (scales, zeros))
+    if factors is None or points is None:
+        return None
+    return _inputs(node, graph, data, integers, points), (data.scale * factors).reshape(
+        1, -1, *[1] * (integers.ndim - 2)
+    )
 
-    def rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield the product of integers in place of a node, or the node."""
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        parts = None
-        if node.op_type in _PRODUCTS and node.domain in ("", "ai.onnx"):
-            parts = self._convolution(node) if node.op_type == "Conv" else self._matrix_product(node, attributes)
-        if parts is None:
-            yield node
-            return
-        self.has_products = True
-        inputs, scale = parts
-        is_convolution, bias = node.op_type == "Conv", [*node.input, ""][2]
-        if bias and is_convolution:
-            shape, reshaped = self._constant(node, "shape", np.array(scale.shape, np.int64)), self._name(node, "bias")
-            yield helper.make_node("Reshape", [bias, shape], [reshaped], f"{node.name}/{reshaped}")
-            bias = reshaped
-        scales, kept = self._constant(node, "scale", scale), attributes if is_convolution else {}
-        yield from scaled_product(self._graph, node, _PRODUCTS[node.op_type], inputs, scales, bias, **kept)
 
-    def _convolution(self, node: onnx.NodeProto) -> tuple[list[str], np.ndarray] | None:
-        data, weight = self._activations(node.input[0]), self._weight(node.input[1])
-        if data is None or weight is None:
-            return None
-        integers, zeros, scales = weight
-        factors, points = (_for_each(array, 0, integers.shape) for array in (scales, zeros))
-        if factors is None or points is None:
-            return None
-        inputs = [
-            data.integers,
-            self._constant(node, "weight", integers),
-            data.zero,
-            self._constant(node, "zero", points.astype(integers.dtype)),
-        ]
-        return inputs, (data.scale * factors).reshape(1, -1, *[1] * (integers.ndim - 2))
+def _matrix_product(node: onnx.NodeProto, graph: Graph) -> tuple[list[str], np.ndarray] | None:
+    attributes = attributes_of(node)
+    factors = attributes.get("alpha", 1.0), attributes.get("beta", 1.0), attributes.get("transA", 0)
+    data, weight = _activations(node.input[0], graph), _weight(node.input[1], graph)
+    if data is None or weight is None or weight[0].ndim != 2 or factors != (1.0, 1.0, 0):
+        return None
+    is_transposed = bool(attributes.get("transB", 0))
+    zeros, scales = (_for_each(array, 0 if is_transposed else 1, weight[0].shape) for array in weight[1:])
+    if scales is None or zeros is None:
+        return None
+    integers = np.ascontiguousarray(weight[0].T if is_transposed else weight[0])
+    return _inputs(node, graph, data, integers, zeros), data.scale * scales
 
-    def _matrix_product(
-        self, node: onnx.NodeProto, attributes: dict[str, object]
-    ) -> tuple[list[str], np.ndarray] | None:
-        factors = attributes.get("alpha", 1.0), attributes.get("beta", 1.0), attributes.get("transA", 0)
-        data, weight = self._activations(node.input[0]), self._weight(node.input[1])
-        if data is None or weight is None or weight[0].ndim != 2 or factors != (1.0, 1.0, 0):
-            return None
-        is_transposed = bool(attributes.get("transB", 0))
-        integers = weight[0].T if is_transposed else weight[0]
-        axis = 0 if is_transposed else 1
-        zeros, scales = (_for_each(array, axis, weight[0].shape) for array in weight[1:])
-        if scales is None or zeros is None:
-            return None
-        inputs = [
-            data.integers,
-            self._constant(node, "weight", np.ascontiguousarray(integers)),
-            data.zero,
-            self._constant(node, "zero", zeros.astype(integers.dtype)),
-        ]
-        return inputs, data.scale * scales
 
-    def _dequantization(self, name: str) -> tuple[list[str], int] | None:
-        """Return inputs and axis of the dequantization that makes a tensor, without blocks, in fp32."""
-        node = self._made_by.get(name)
-        if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
-            return None
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        scale = self._constants.get(node.input[1])
-        is_fp32 = scale is not None and scale.data_type == onnx.TensorProto.FLOAT
-        if not is_fp32 or attributes.get("block_size", 0) or attributes.get("output_dtype", 0):
-            return None
-        return [*node.input, ""][:3], int(attributes.get("axis", 1))
+def _inputs(
+    node: onnx.NodeProto, graph: Graph, data: _Dequantized, integers: np.ndarray, zeros: np.ndarray
+) -> list[str]:
+    """Return the inputs of the product of integers."""
+    weight = graph.constant(f"{node.output[0]}/weight", integers)
+    return [data.integers, weight, data.zero, graph.constant(f"{node.output[0]}/zero", zeros.astype(integers.dtype))]
 
-    def _activations(self, name: str) -> _Dequantized | None:
-        found = self._dequantization(name)
-        if found is None:
-            return None
-        (integers, scale_name, zero), _ = found
-        scale = numpy_helper.to_array(self._constants[scale_name])
-        if integers in self._constants or scale.size != 1 or (zero and zero not in self._constants):
-            return None
-        kind = self._types.get(integers)
-        element = self._constants[zero].data_type if zero else kind.tensor_type.elem_type if kind else None
-        if element not in _BYTES:
-            return None
-        return _Dequantized(integers=integers, zero=zero, scale=scale.reshape(()))
 
-    def _weight(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return integers, zero points and scales of a constant weight, the latter with the weight's axes.
+def _dequantization(name: str, graph: Graph) -> tuple[list[str], int] | None:
+    """Return inputs and axis of the dequantization that makes a tensor, without blocks, in fp32."""
+    node = graph.producers.get(name)
+    if node is None or node.op_type != "DequantizeLinear" or node.domain not in STANDARD:
+        return None
+    attributes = attributes_of(node)
+    scale = graph.constants.get(node.input[1])
+    is_fp32 = scale is not None and scale.data_type == onnx.TensorProto.FLOAT
+    if not is_fp32 or attributes.get("block_size", 0) or attributes.get("output_dtype", 0):
+        return None
+    return [*node.input, ""][:3], int(attributes.get("axis", 1))
 
-        Between the dequantization and the product, a matrix may be transposed.
-        """
-        node = self._made_by.get(name)
-        if node is not None and node.op_type == "Transpose" and node.domain in ("", "ai.onnx"):
-            weight = self._weight(node.input[0])
-            is_swap = any(a.name == "perm" and list(a.ints) == [1, 0] for a in node.attribute) or not node.attribute
-            if weight is None or weight[0].ndim != 2 or not is_swap:
-                return None
-            return weight[0].T, weight[1].T, weight[2].T
-        found = self._dequantization(name)
-        if found is None or not all(tensor in self._constants for tensor in found[0] if tensor):
+
+def _activations(name: str, graph: Graph) -> _Dequantized | None:
+    dequantized = _dequantization(name, graph)
+    if dequantized is None:
+        return None
+    (integers, scale_name, zero), _ = dequantized
+    scale = numpy_helper.to_array(graph.constants[scale_name])
+    if integers in graph.constants or scale.size != 1 or (zero and zero not in graph.constants):
+        return None
+    if graph.elements.get(zero or integers) not in _BYTES:
+        return None
+    return _Dequantized(integers=integers, zero=zero, scale=scale.reshape(()))
+
+
+def _weight(name: str, graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return integers, zero points and scales of a constant weight, the latter with the weight's axes.
+
+    Between the dequantization and the product, a matrix may be transposed.
+    """
+    node = graph.producers.get(name)
+    if node is not None and node.op_type == "Transpose" and node.domain in STANDARD:
+        weight = _weight(node.input[0], graph)
+        is_swap = list(attributes_of(node).get("perm", (1, 0))) == [1, 0]
+        if weight is None or weight[0].ndim != 2 or not is_swap:
             return None
-        integers, scales, *zeros = (numpy_helper.to_array(self._constants[tensor]) for tensor in found[0] if tensor)
-        if integers.dtype not in (np.int8, np.uint8):
-            return None
-        alike = [1] * integers.ndim
-        along = list(alike)
-        along[found[1] % integers.ndim] = scales.size
-        points = zeros[0] if zeros else np.zeros((), integers.dtype)
-        points, scales = (array.reshape(along if array.size > 1 else alike) for array in (points, scales))
-        return integers, points, scales
-
-    def _constant(self, node: onnx.NodeProto, role: str, array: np.ndarray) -> str:
-        return add_constant(self._graph, f"{node.output[0]}/{role}", array)
-
-    def _name(self, node: onnx.NodeProto, role: str) -> str:
-        return free_name(self._graph, f"{node.output[0]}/{role}")
+        return weight[0].T, weight[1].T, weight[2].T
+    dequantized = _dequantization(name, graph)
+    if dequantized is None or not all(tensor in graph.constants for tensor in dequantized[0] if tensor):
+        return None
+    integers, scales, *zeros = (numpy_helper.to_array(graph.constants[tensor]) for tensor in dequantized[0] if tensor)
+    if integers.dtype not in (np.int8, np.uint8):
+        return None
+    alike = [1] * integers.ndim
+    along = list(alike)
+    along[dequantized[1] % integers.ndim] = scales.size
+    points = zeros[0] if zeros else np.zeros((), integers.dtype)
+    points, scales = (array.reshape(along if array.size > 1 else alike) for array in (points, scales))
+    return integers, points, scales
 
 
 def _for_each(array: np.ndarray, axis: int, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -14,13 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.compiler.frontend.onnx_graph import (
-    constant_tensors,
-    drop_unread_weights,
-    free_prefix,
-    replace_nodes,
-    types_of,
-)
+from romou.compiler.frontend.onnx_graph import Graph, rule
 
 # Operator -> (input that has the type of the other factor, signed factor, its zero point) of each product.
 _PRODUCTS: dict[str, tuple[tuple[int, int, int], ...]] = {
@@ -37,75 +31,56 @@ _PRODUCTS: dict[str, tuple[tuple[int, int, int], ...]] = {
 _SHIFT = 128
 
 
-def with_exact_operators(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with these operators rewritten, or `model` itself if it has none of them."""
-    if not any(node.op_type == "Sigmoid" or node.op_type in _PRODUCTS for node in model.graph.node):
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    rewriter = _Rewriter(result.graph)
-    replace_nodes(result.graph, [made for node in result.graph.node for made in rewriter.rewritten(node)])
-    drop_unread_weights(result.graph)
-    return result
+@rule("Sigmoid", *_PRODUCTS, domain=None)
+def with_exact_operators(node: onnx.NodeProto, graph: Graph) -> None:
+    """Write an operator so that onnxruntime's CPU computes it exactly."""
+    if node.op_type == "Sigmoid":
+        if graph.elements.get(node.output[0]) == TensorProto.FLOAT:
+            _replace_sigmoid(node, graph)
+        return
+    for other, factor, zero in _PRODUCTS[node.op_type]:
+        given = [*node.input, *[""] * (zero + 1 - len(node.input))]
+        # A factor that DynamicQuantizeLinear writes may have no recorded type.
+        is_unsigned = other < 0 or graph.elements.get(given[other], TensorProto.UINT8) == TensorProto.UINT8
+        if is_unsigned and graph.elements.get(given[factor]) == TensorProto.INT8:
+            given[factor] = _shifted(given[factor], node, graph)
+            given[zero] = _shifted(given[zero], node, graph)
+            node.input[:] = given
+            graph.touch()
 
 
-class _Rewriter:
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph, self._constants = graph, constant_tensors(graph)
-        self._elements = {name: kind.tensor_type.elem_type for name, kind in types_of(graph).items()}
-        self._elements |= {name: tensor.data_type for name, tensor in self._constants.items()}
-        self._prefix = free_prefix(graph, "exact")
-        # New names that a node or a constant has.
-        self._known: set[str] = set()
+def _replace_sigmoid(node: onnx.NodeProto, graph: Graph) -> None:
+    one = graph.once("exact/one", lambda name: graph.constant(name, np.array(1, np.float32)))
+    roles = ("minus", "power", "divisor")
+    minus, power, divisor = (graph.free(f"exact/{node.output[0]}/{role}") for role in roles)
+    graph.replace(
+        node,
+        helper.make_node("Neg", list(node.input), [minus]),
+        helper.make_node("Exp", [minus], [power]),
+        helper.make_node("Add", [power, one], [divisor]),
+        helper.make_node("Reciprocal", [divisor], list(node.output), node.name),
+    )
 
-    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the nodes that compute what a node does."""
-        if node.op_type == "Sigmoid" and self._elements.get(node.output[0]) == TensorProto.FLOAT:
-            return self._sigmoid(node)
-        before: list[onnx.NodeProto] = []
-        changed = onnx.NodeProto()
-        changed.CopyFrom(node)
-        for other, factor, zero in _PRODUCTS.get(node.op_type, ()):
-            given = [*node.input, *[""] * (zero + 1 - len(node.input))]
-            # A factor that DynamicQuantizeLinear writes may have no recorded type.
-            is_unsigned = other < 0 or self._elements.get(given[other], TensorProto.UINT8) == TensorProto.UINT8
-            if is_unsigned and self._elements.get(given[factor]) == TensorProto.INT8:
-                changed.input.extend([""] * (zero + 1 - len(changed.input)))
-                changed.input[factor] = self._shifted(given[factor], before)
-                changed.input[zero] = self._shifted(given[zero], before)
-        return [*before, changed]
 
-    def _sigmoid(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        one = self._constant("one", np.array(1, np.float32))
-        minus, power, divisor = (f"{self._prefix}/{node.output[0]}/{role}" for role in ("minus", "power", "divisor"))
-        return [
-            helper.make_node("Neg", list(node.input), [minus]),
-            helper.make_node("Exp", [minus], [power]),
-            helper.make_node("Add", [power, one], [divisor]),
-            helper.make_node("Reciprocal", [divisor], list(node.output), node.name),
-        ]
+def _shifted(name: str, reader: onnx.NodeProto, graph: Graph) -> str:
+    """Return the name of a tensor of signed bytes as unsigned ones, 128 larger. A missing zero point is 0.
 
-    def _shifted(self, name: str, before: list[onnx.NodeProto]) -> str:
-        """Return the name of a tensor of signed bytes as unsigned ones, 128 larger. A missing zero point is 0.
+    reader: the node before which it is computed, unless it is constant or was computed for another product.
+    """
 
-        before: receives the nodes that compute it, unless it is constant or was computed for another product.
-        """
-        if not name or name in self._constants:
-            values = numpy_helper.to_array(self._constants[name]) if name else np.zeros((), np.int8)
-            return self._constant(f"{name}/unsigned", (values.astype(np.int16) + _SHIFT).astype(np.uint8))
-        wide, total, shifted = (f"{self._prefix}/{name}/{role}" for role in ("wide", "sum", "unsigned"))
-        if shifted not in self._known:
-            self._known.add(shifted)
-            before += [
-                helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
-                helper.make_node("Add", [wide, self._constant("shift", np.array(_SHIFT, np.int32))], [total]),
-                helper.make_node("Cast", [total], [shifted], to=TensorProto.UINT8),
-            ]
+    def made(shifted: str) -> str:
+        if not name or name in graph.constants:
+            values = numpy_helper.to_array(graph.constants[name]) if name else np.zeros((), np.int8)
+            return graph.constant(shifted, (values.astype(np.int16) + _SHIFT).astype(np.uint8))
+        wide, total, shifted = (graph.free(f"exact/{name}/{role}") for role in ("wide", "sum", "unsigned"))
+        shift = graph.once("exact/shift", lambda name: graph.constant(name, np.array(_SHIFT, np.int32)))
+        graph.replace(
+            reader,
+            helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
+            helper.make_node("Add", [wide, shift], [total]),
+            helper.make_node("Cast", [total], [shifted], to=TensorProto.UINT8),
+            reader,
+        )
         return shifted
 
-    def _constant(self, role: str, values: np.ndarray) -> str:
-        name = f"{self._prefix}/{role}"
-        if name not in self._known:
-            self._known.add(name)
-            self._graph.initializer.append(numpy_helper.from_array(values, name))
-        return name
+    return graph.once(f"exact/{name}/unsigned", made)

@@ -20,13 +20,14 @@ from onnx import TensorProto, helper, numpy_helper
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.microsoft import ONE_FLOAT_TYPE
 from romou.compiler.frontend.onnx_graph import (
+    Graph,
     add_constant,
+    attributes_of,
     captured,
     drop_unread_weights,
     free_name,
-    free_prefix,
     replace_nodes,
-    shapes_of,
+    rule,
     types_of,
 )
 from romou.compiler.frontend.wide_nodes import wide_nodes
@@ -282,48 +283,37 @@ def _is_beyond(tensor: onnx.TensorProto) -> bool:
     return bool(np.any(np.isfinite(values) & (np.abs(values) > FP16_MAX)))
 
 
-def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace batch norms of constants by a product and a sum.
+@rule("BatchNormalization", after=infer)
+def without_batch_norms(node: onnx.NodeProto, graph: Graph) -> None:
+    """Replace a batch norm of constants by a product and a sum.
 
-    Their constants are computed in fp64, because fp16 would lose a small variance. Relax would fold each constant by a
+    Its constants are computed in fp64, because fp16 would lose a small variance. Relax would fold each constant by a
     separate kernel, which takes most of the compile time of a network with many batch norms.
     """
-    weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT}
-    shapes = shapes_of(model.graph)
-    candidates = [n for n in model.graph.node if n.op_type == "BatchNormalization" and n.input[0] in shapes]
-    norms = {n.output[0] for n in candidates if all(name in weights for name in n.input[1:])}
-    if not norms:
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    nodes: list[onnx.NodeProto] = []
-    prefix = free_prefix(result.graph, "batch_norm")
-    for node in model.graph.node:
-        attributes = {a.name: a.i for a in node.attribute if a.name in ("training_mode", "spatial")}
-        if (
-            not norms & {*node.output[:1]}
-            or len([name for name in node.output if name]) > 1
-            or attributes.get("training_mode", 0)
-            or not attributes.get("spatial", 1)
-        ):
-            nodes.append(node)
-            continue
-        gamma, beta, mean, variance = (
-            numpy_helper.to_array(weights[name]).astype(np.float64) for name in node.input[1:]
-        )
-        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-        scale = gamma / np.sqrt(variance + epsilon)
-        sides = (-1, *(1,) * (len(shapes[node.input[0]]) - 2))
-        names = [f"{prefix}/{node.output[0]}/{what}" for what in ("scale", "shift", "scaled")]
-        constants = [values.reshape(sides).astype(np.float32) for values in (scale, beta - mean * scale)]
-        result.graph.initializer.extend(
-            numpy_helper.from_array(values, name) for values, name in zip(constants, names, strict=False)
-        )
-        nodes.append(helper.make_node("Mul", [node.input[0], names[0]], names[2:], node.name and f"{node.name}/scale"))
-        nodes.append(helper.make_node("Add", [names[2], names[1]], list(node.output[:1]), node.name))
-    replace_nodes(result.graph, nodes)
-    drop_unread_weights(result.graph)
-    return infer(result)
+    attributes = attributes_of(node)
+    if (
+        node.input[0] not in graph.shapes
+        or any(name not in graph.weights or graph.elements[name] != TensorProto.FLOAT for name in node.input[1:])
+        or len([name for name in node.output if name]) > 1
+        or attributes.get("training_mode", 0)
+        or not attributes.get("spatial", 1)
+    ):
+        return
+    gamma, beta, mean, variance = (
+        numpy_helper.to_array(graph.weights[name]).astype(np.float64) for name in node.input[1:]
+    )
+    scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+    sides = (-1, *(1,) * (len(graph.shapes[node.input[0]]) - 2))
+    factor, shift = (
+        graph.constant(f"batch_norm/{node.output[0]}/{what}", values.reshape(sides).astype(np.float32))
+        for what, values in (("scale", scale), ("shift", beta - mean * scale))
+    )
+    scaled = graph.free(f"batch_norm/{node.output[0]}/scaled")
+    graph.replace(
+        node,
+        helper.make_node("Mul", [node.input[0], factor], [scaled], node.name and f"{node.name}/scale"),
+        helper.make_node("Add", [scaled, shift], list(node.output[:1]), node.name),
+    )
 
 
 def with_fp16_borders(model: onnx.ModelProto) -> onnx.ModelProto:

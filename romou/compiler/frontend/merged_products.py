@@ -14,18 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import (
-    MOVES,
-    add_constant,
-    drop_unread_weights,
-    free_name,
-    only_readers,
-    replace_nodes,
-    shapes_of,
-)
+from romou.compiler.frontend.onnx_graph import MOVES, Graph, attributes_of
 
 # A head has two axes behind the rows: the heads, and the numbers of one.
 _HEAD_AXES = 2
@@ -35,11 +27,11 @@ _HEAD_AXES = 2
 class _Part:
     """A product with a constant weight, and what follows up to the reshape into heads.
 
-    nodes: positions, the product's first, the reshape's last.
+    nodes: the product first, the reshape last.
     weight, bias: (k, n) and (n,), scaled.
     """
 
-    nodes: tuple[int, ...]
+    nodes: tuple[onnx.NodeProto, ...]
     data: str
     weight: np.ndarray
     bias: np.ndarray | None
@@ -54,37 +46,27 @@ class _Part:
 def merge_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a folded model with such products merged, or `model` itself if there are none."""
     groups: dict[object, list[_Part]] = {}
-    reader = _Reader(model.graph)
-    for position in range(len(model.graph.node)):
-        if (part := reader.part_at(position)) is not None:
+    graph = Graph(model)
+    for node in graph.nodes:
+        if (part := _part_of(node, graph)) is not None:
             groups.setdefault(part.key, []).append(part)
-    merged = [group for group in groups.values() if len(group) > 1]
-    if not merged:
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph, nodes = result.graph, list(model.graph.node)
-    made = {group[0].nodes[0]: _nodes_of(graph, nodes, group) for group in merged}
-    dropped = {position for group in merged for part in group for position in part.nodes}
-    replace_nodes(
-        graph,
-        [
-            each
-            for position, node in enumerate(nodes)
-            for each in (*made.get(position, ()), *([] if position in dropped else [node]))
-        ],
-    )
-    drop_unread_weights(graph)
-    return infer(result)
+    for group in groups.values():
+        if len(group) > 1:
+            made = _nodes_of(graph, group)
+            first, *rest = (node for part in group for node in part.nodes)
+            graph.replace(first, *made)
+            for node in rest:
+                graph.replace(node)
+    return infer(graph.result()) if graph.has_changed else model
 
 
-def _nodes_of(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], group: list[_Part]) -> list[onnx.NodeProto]:
+def _nodes_of(graph: Graph, group: list[_Part]) -> list[onnx.NodeProto]:
     """Return the product of a group, its reshape, and the parts under their old names."""
-    first, product = group[0], nodes[group[0].nodes[0]]
-    name = free_name(graph, f"{product.output[0]}_merged")
-    weight = add_constant(graph, f"{name}_weight", np.concatenate([part.weight for part in group], 1))
+    first, product = group[0], group[0].nodes[0]
+    name = graph.free(f"{product.output[0]}_merged")
+    weight = graph.constant(f"{name}_weight", np.concatenate([part.weight for part in group], 1))
     biases = [part.bias for part in group if part.bias is not None]
-    bias = [add_constant(graph, f"{name}_bias", np.concatenate(biases))] if biases else []
+    bias = [graph.constant(f"{name}_bias", np.concatenate(biases))] if biases else []
     if product.op_type == "Gemm":
         made = [helper.make_node("Gemm", [first.data, weight, *bias], [name], product.name)]
     else:
@@ -92,92 +74,75 @@ def _nodes_of(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], group: list[_
         made = [helper.make_node("MatMul", [first.data, weight], [sums], product.name)]
         made += [helper.make_node("Add", [sums, *bias], [name])] if bias else []
     *rows, heads, size = first.shape
-    shape = add_constant(graph, f"{name}_shape", np.array([*rows, len(group), heads, size]))
+    shape = graph.constant(f"{name}_shape", np.array([*rows, len(group), heads, size]))
     made.append(helper.make_node("Reshape", [name, shape], [f"{name}_parts"]))
-    ends = [add_constant(graph, f"{name}_end{index}", np.array([index])) for index in range(len(group) + 1)]
-    axis = add_constant(graph, f"{name}_axis", np.array([len(rows)]))
+    ends = [graph.constant(f"{name}_end{index}", np.array([index])) for index in range(len(group) + 1)]
+    axis = graph.constant(f"{name}_axis", np.array([len(rows)]))
     for index, part in enumerate(group):
-        sliced, output = f"{name}_part{index}", nodes[part.nodes[-1]].output[0]
+        sliced = f"{name}_part{index}"
         made.append(helper.make_node("Slice", [f"{name}_parts", *ends[index : index + 2], axis], [sliced]))
-        made.append(helper.make_node("Squeeze", [sliced, axis], [output]))
+        made.append(helper.make_node("Squeeze", [sliced, axis], part.nodes[-1].output))
     return made
 
 
-class _Reader:
-    """Finds the parts of a graph."""
+def _part_of(product: onnx.NodeProto, graph: Graph) -> _Part | None:
+    """Return the part of a product, or None."""
+    factors = _factors(product, graph)
+    if factors is None:
+        return None
+    weight, bias = factors
+    dtype, chain = weight.dtype, [product]
+    while chain[-1].op_type != "Reshape" and (node := graph.only_reader(chain[-1].output[0])) is not None:
+        chain.append(node)
+        if node.op_type == "Reshape":
+            break
+        constant = _constant_of(node, graph)
+        if constant is None:
+            return None
+        if node.op_type == "Mul" and constant.size == 1:
+            weight, bias = weight * constant.item(), None if bias is None else bias * constant.item()
+        elif node.op_type == "Add" and bias is None and constant.shape == weight.shape[1:]:
+            bias = constant
+        else:
+            return None
+    reshape, shape = chain[-1], graph.shapes.get(chain[-1].output[0])
+    if reshape.op_type != "Reshape" or shape is None or not all(shape) or len(shape) <= _HEAD_AXES:
+        return None
+    if shape[-2] * shape[-1] != weight.shape[1] or not _is_read_by_attention(reshape, graph):
+        return None
+    bias = None if bias is None else bias.astype(dtype)
+    return _Part(nodes=tuple(chain), data=product.input[0], weight=weight.astype(dtype), bias=bias, shape=tuple(shape))
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._nodes = list(graph.node)
-        self._weights = {tensor.name: tensor for tensor in graph.initializer}
-        self._shapes = shapes_of(graph)
-        self._reader_of = only_readers(graph)
 
-    def part_at(self, position: int) -> _Part | None:
-        """Return the part whose product is the node at a position, or None."""
-        product = self._nodes[position]
-        factors = self._factors(product)
-        if factors is None:
-            return None
-        weight, bias = factors
-        chain = [position]
-        while (reader := self._reader_of.get(self._nodes[chain[-1]].output[0])) is not None:
-            node = self._nodes[reader]
-            chain.append(reader)
-            if node.op_type == "Reshape":
-                break
-            constant = self._constant_of(node)
-            if constant is None:
-                return None
-            if node.op_type == "Mul" and constant.size == 1:
-                weight, bias = weight * constant.item(), None if bias is None else bias * constant.item()
-            elif node.op_type == "Add" and bias is None and constant.shape == weight.shape[1:]:
-                bias = constant
-            else:
-                return None
-        reshape = self._nodes[chain[-1]]
-        shape = self._shapes.get(reshape.output[0])
-        if reshape.op_type != "Reshape" or shape is None or not all(shape):
-            return None
-        if len(shape) <= _HEAD_AXES or shape[-2] * shape[-1] != weight.shape[1]:
-            return None
-        if not self._is_read_by_attention(reshape):
-            return None
-        dtype = numpy_helper.to_array(self._weights[product.input[1]]).dtype
-        return _Part(
-            nodes=tuple(chain),
-            data=product.input[0],
-            weight=weight.astype(dtype),
-            bias=None if bias is None else bias.astype(dtype),
-            shape=tuple(shape),
-        )
+def _factors(node: onnx.NodeProto, graph: Graph) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Return the constant weight (k, n) of a product and its bias, or None."""
+    if node.op_type not in ("Gemm", "MatMul") or node.input[0] in graph.constants:
+        return None
+    weight, *bias = (graph.array(name) for name in node.input[1:] if name)
+    given = attributes_of(node)
+    if weight is None or weight.ndim != 2 or weight.dtype.kind != "f":
+        return None
+    if given.get("transA") or given.get("alpha", 1.0) != 1.0 or given.get("beta", 1.0) != 1.0:
+        return None
+    weight = weight.T if given.get("transB") else weight
+    if not bias:
+        return weight, None
+    return None if bias[0] is None or bias[0].size != weight.shape[1] else (weight, bias[0].reshape(-1))
 
-    def _factors(self, node: onnx.NodeProto) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the constant weight (k, n) of a product and its bias, or None."""
-        if node.op_type not in ("Gemm", "MatMul") or node.input[0] in self._weights:
-            return None
-        constants = [self._weights.get(name) for name in node.input[1:] if name]
-        values = [numpy_helper.to_array(tensor) for tensor in constants if tensor is not None]
-        if len(values) != len(constants) or values[0].ndim != 2 or values[0].dtype.kind != "f":
-            return None
-        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if given.get("transA") or given.get("alpha", 1.0) != 1.0 or given.get("beta", 1.0) != 1.0:
-            return None
-        weight = values[0].T if given.get("transB") else values[0]
-        bias = values[1].reshape(-1) if len(values) > 1 else None
-        return None if bias is not None and bias.shape != weight.shape[1:] else (weight, bias)
 
-    def _constant_of(self, node: onnx.NodeProto) -> np.ndarray | None:
-        """Return the constant operand of a node with two operands, or None."""
-        constants = [self._weights[name] for name in node.input if name in self._weights]
-        return numpy_helper.to_array(constants[0]) if len(constants) == 1 and len(node.input) > 1 else None
+def _constant_of(node: onnx.NodeProto, graph: Graph) -> np.ndarray | None:
+    """Return the constant operand of a node with two operands, or None."""
+    constants = [name for name in node.input if name in graph.constants]
+    return graph.array(constants[0]) if len(constants) == 1 and len(node.input) > 1 else None
 
-    def _is_read_by_attention(self, node: onnx.NodeProto) -> bool:
-        """Return whether a product of two computed tensors alone reads a node's output, moved or scaled."""
-        while (reader := self._reader_of.get(node.output[0])) is not None:
-            node = self._nodes[reader]
-            if node.op_type == "MatMul":
-                return not any(name in self._weights for name in node.input) and node.input[0] != node.input[1]
-            constant = self._constant_of(node) if node.op_type in ("Mul", "Div") else None
-            if node.op_type not in MOVES and (constant is None or constant.size != 1):
-                return False
-        return False
+
+def _is_read_by_attention(node: onnx.NodeProto, graph: Graph) -> bool:
+    """Return whether a product of two computed tensors alone reads a node's output, moved or scaled."""
+    while (reader := graph.only_reader(node.output[0])) is not None:
+        if reader.op_type == "MatMul":
+            return not any(name in graph.constants for name in reader.input) and reader.input[0] != reader.input[1]
+        constant = _constant_of(reader, graph) if reader.op_type in ("Mul", "Div") else None
+        if reader.op_type not in MOVES and (constant is None or constant.size != 1):
+            return False
+        node = reader
+    return False

@@ -1,14 +1,23 @@
-"""Helpers for ONNX graphs: static shapes, types, constants, unused names, and replacing nodes."""
+"""The graph that rules rewrite, with producers, readers and constants, and what ONNX protos say about tensors.
+
+@rule("Sum")
+def pairs(node: onnx.NodeProto, graph: Graph) -> None:
+    if len(node.input) == 2:
+        graph.replace(node, helper.make_node("Add", node.input, node.output, node.name))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import onnx
 import onnx.checker
 from google.protobuf.message import EncodeError
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError
 
@@ -96,6 +105,206 @@ def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
         yield from node.output
 
 
+P = ParamSpec("P")
+STANDARD = ("", "ai.onnx")
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the values of a node's attributes by name."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+class Graph:
+    """A model that is being rewritten. The model itself stays as it is, and shares its weights with the result.
+
+    nodes: copies of the model's nodes, in order. Rules may change them in place, if they call `touch`.
+    weights: initializers by name.
+    constants: initializers and the tensors of Constant nodes, by name.
+    producers: tensor -> the node that computes it.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
+        self.weights: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.constants = constant_tensors(model.graph)
+        self.producers = {name: node for node in self.nodes for name in node.output if name}
+        self.returned = {value.name for value in model.graph.output}
+        self.opset = opset_of(model)
+        self.has_changed = False
+        self._domains: list[str] = []
+        self._made: dict[str, str] = {}
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Static shapes of the model's tensors."""
+        return shapes_of(self.model.graph)
+
+    @cached_property
+    def elements(self) -> dict[str, int]:
+        """Element types of the model's tensors."""
+        recorded = {name: kind.tensor_type.elem_type for name, kind in types_of(self.model.graph).items()}
+        return recorded | {name: tensor.data_type for name, tensor in self.constants.items()}
+
+    @cached_property
+    def readers(self) -> dict[str, list[onnx.NodeProto]]:
+        """Tensor -> the nodes that read it, with a node once for each input."""
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+        return readers
+
+    @cached_property
+    def _captured(self) -> set[str]:
+        return {name for node in self.nodes for name in captured(node)}
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        return _taken(self.model.graph)
+
+    def only_reader(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that alone reads a tensor, once. Outputs and what subgraphs read have none."""
+        readers = self.readers.get(name, ())
+        return readers[0] if len(readers) == 1 and name not in self.returned | self._captured else None
+
+    def array(self, name: str) -> np.ndarray | None:
+        """Return the value of a constant, or None for any other tensor."""
+        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+
+    def free(self, wanted: str) -> str:
+        """Return an unused name, and reserve it."""
+        while wanted in self._taken:
+            wanted += "_"
+        self._taken.add(wanted)
+        return wanted
+
+    def constant(self, wanted: str, value: np.ndarray) -> str:
+        """Add a constant under an unused name, and return the name."""
+        return self.define(self.free(wanted), value)
+
+    def define(self, name: str, value: np.ndarray | onnx.TensorProto) -> str:
+        """Make a constant of a tensor that no node computes, and return its name."""
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(value if isinstance(value, onnx.TensorProto) else numpy_helper.from_array(value))
+        tensor.name = name
+        self.weights[name] = self.constants[name] = tensor
+        return name
+
+    def once(self, wanted: str, make: Callable[[str], str]) -> str:
+        """Return the name that `make` gave for the name `wanted`, which is called once."""
+        if wanted not in self._made:
+            self._made[wanted] = make(wanted)
+        return self._made[wanted]
+
+    def import_domain(self, domain: str) -> None:
+        """Declare that nodes of a domain may be used, in its first version if the model imports none."""
+        self._domains.append(domain)
+
+    def touch(self) -> None:
+        """Say that nodes were changed in place."""
+        self.has_changed = True
+        self.__dict__.pop("readers", None)
+
+    def replace(self, node: onnx.NodeProto, *made: onnx.NodeProto) -> None:
+        """Put nodes in place of one. Without any, remove it."""
+        at = next(at for at, each in enumerate(self.nodes) if each is node)
+        self.nodes[at : at + 1] = made
+        self.producers.update((name, each) for each in made for name in each.output if name)
+        self.touch()
+
+    def absorb(self, node: onnx.NodeProto, before: onnx.NodeProto) -> None:
+        """Remove a node. The node `before` computes its first output."""
+        self.replace(node)
+        before.output[0] = node.output[0]
+        self.producers[node.output[0]] = before
+
+    def bypass(self, node: onnx.NodeProto, name: str) -> None:
+        """Remove a node. Readers of its first output read `name` instead."""
+        for reader in self.readers.get(node.output[0], ()):
+            reader.input[:] = [name if each == node.output[0] else each for each in reader.input]
+        self.replace(node)
+
+    def result(self, drops: Collection[str] = ()) -> onnx.ModelProto:
+        """Return the rewritten model without unread weights, or the model itself if nothing has changed.
+
+        drops: operators whose nodes are dropped if nothing reads them.
+        """
+        if not self.has_changed:
+            return self.model
+        result = bare_model(self.model)
+        nodes = _without_unread(self.nodes, self.returned, drops)
+        result.graph.node.extend(nodes)
+        read = {name for node in nodes for name in inputs_of(node)}
+        read |= {value.name for value in (*self.model.graph.input, *self.model.graph.output)}
+        result.graph.initializer.extend(tensor for name, tensor in self.weights.items() if name in read)
+        imported = {entry.domain for entry in result.opset_import}
+        result.opset_import.extend(helper.make_opsetid(each, 1) for each in {*self._domains} - imported)
+        return result
+
+
+def rule(
+    *operators: str,
+    domain: str | None = "",
+    drops: Collection[str] = (),
+    after: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None,
+) -> Callable[
+    [Callable[Concatenate[onnx.NodeProto, Graph, P], None]],
+    Callable[Concatenate[onnx.ModelProto, P], onnx.ModelProto],
+]:
+    """Make a function of a model from one that rewrites a node of the given operators in its graph.
+
+    domain: of the nodes. "" is ONNX's, None any.
+    drops: operators whose nodes go if nothing reads them any more.
+    after: run on a model that has changed, such as `infer`.
+    """
+
+    def decorated(
+        rewrite: Callable[Concatenate[onnx.NodeProto, Graph, P], None],
+    ) -> Callable[Concatenate[onnx.ModelProto, P], onnx.ModelProto]:
+        def is_meant(node: onnx.NodeProto) -> bool:
+            domains = STANDARD if domain == "" else (node.domain if domain is None else domain,)
+            return node.op_type in operators and node.domain in domains
+
+        @functools.wraps(rewrite)
+        def rewritten(model: onnx.ModelProto, *args: P.args, **kwargs: P.kwargs) -> onnx.ModelProto:
+            if not any(map(is_meant, model.graph.node)):
+                return model
+            graph = Graph(model)
+            for node in [node for node in graph.nodes if is_meant(node)]:
+                rewrite(node, graph, *args, **kwargs)
+            result = graph.result(drops)
+            return after(result) if after is not None and graph.has_changed else result
+
+        return rewritten
+
+    return decorated
+
+
+def bare_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model without nodes and initializers, which are not copied."""
+    bare = onnx.ModelProto()
+    for message, copy, left_out in (
+        (model, bare, ("graph",)),
+        (model.graph, bare.graph, ("node", "initializer")),
+    ):
+        for field, value in message.ListFields():
+            if field.name not in left_out:
+                copy.MergeFrom(type(copy)(**{field.name: value}))
+    return bare
+
+
+def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str], operators: Collection[str]) -> list[onnx.NodeProto]:
+    """Return the nodes without those of some operators that nothing reads."""
+    while operators:
+        read = outputs | {name for node in nodes for name in inputs_of(node)}
+        live = [node for node in nodes if node.op_type not in operators or read & set(node.output)]
+        if len(live) == len(nodes):
+            break
+        nodes = live
+    return nodes
+
+
 def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
     """Replace a graph's nodes. `nodes` may contain nodes of the graph."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -143,19 +352,6 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
             yield from (name for name in (*read, *(value.name for value in graph.output)) if name not in own)
 
 
-def only_readers(graph: onnx.GraphProto) -> dict[str, int]:
-    """Return the position of the node that alone reads a value, once, by the value's name.
-
-    Outputs of the graph and what subgraphs read have none.
-    """
-    kept = {value.name for value in graph.output} | {name for node in graph.node for name in captured(node)}
-    readers: dict[str, list[int]] = {}
-    for position, node in enumerate(graph.node):
-        for name in node.input:
-            readers.setdefault(name, []).append(position)
-    return {name: found[0] for name, found in readers.items() if len(found) == 1 and name not in kept}
-
-
 def drop_unread_weights(graph: onnx.GraphProto) -> None:
     """Remove initializers that nothing reads any more."""
     read = {name for node in graph.node for name in inputs_of(node)} | {
@@ -164,13 +360,3 @@ def drop_unread_weights(graph: onnx.GraphProto) -> None:
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
-
-
-def without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes without dequantizations and transposes that nothing reads."""
-    while True:
-        read = outputs | {name for node in nodes for name in inputs_of(node)}
-        live = [n for n in nodes if n.op_type not in ("DequantizeLinear", "Transpose") or read & set(n.output)]
-        if len(live) == len(nodes):
-            return live
-        nodes = live

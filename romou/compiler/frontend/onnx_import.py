@@ -37,7 +37,7 @@ from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
 from romou.compiler.frontend.merged_products import merge_products
 from romou.compiler.frontend.microsoft import with_microsoft_domain
-from romou.compiler.frontend.onnx_graph import check, type_name
+from romou.compiler.frontend.onnx_graph import Graph, attributes_of, check, rule, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.compiler.frontend.qlinear import with_standard_operators
 from romou.compiler.frontend.quantized import (
@@ -91,7 +91,7 @@ def import_onnx(
     products = with_integer_products(packed) if asked.kind == AS_GIVEN else packed
     products = with_packed_weights_of_few_rows(products)
     simple, settled = simplify(products)
-    folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
+    folded, unconverted, inputs = without_batch_norms(without_constants(simple)), None, _inputs_of(proto)
     folded = scale_factors(
         widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT
     )
@@ -160,40 +160,19 @@ def _check_types(proto: onnx.ModelProto) -> None:
                 )
 
 
-def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return the value of a Constant node if it is a plain tensor of numbers."""
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            tensor: onnx.TensorProto = attribute.t
-            return tensor
-        if attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
-            dtype = "int64" if "int" in attribute.name else "float32"
-            values: onnx.TensorProto = onnx.numpy_helper.from_array(
-                np.array(onnx.helper.get_attribute_value(attribute), dtype)
-            )
-            return values
-    return None
+# Attribute of a Constant -> type of its value.
+_PLAIN_VALUES = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
 
 
-def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with its Constant nodes as initializers."""
-    constants = {
-        i: tensor
-        for i, node in enumerate(model.graph.node)
-        if node.op_type == "Constant" and (tensor := _constant(node)) is not None
-    }
-    returned = {value.name for value in model.graph.output}
-    constants = {i: tensor for i, tensor in constants.items() if model.graph.node[i].output[0] not in returned}
-    if not constants:
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    for i, tensor in constants.items():
-        result.graph.initializer.add().CopyFrom(tensor)
-        result.graph.initializer[-1].name = model.graph.node[i].output[0]
-    del result.graph.node[:]
-    result.graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in constants)
-    return result
+@rule("Constant")
+def without_constants(node: onnx.NodeProto, graph: Graph) -> None:
+    """Make initializers of the values of Constant nodes, if they are plain tensors of numbers."""
+    given = attributes_of(node)
+    kind = next((kind for kind in ("value", *_PLAIN_VALUES) if kind in given), None)
+    if kind is not None and node.output[0] not in graph.returned:
+        value = given[kind]
+        graph.replace(node)
+        graph.define(node.output[0], value if kind == "value" else np.array(value, _PLAIN_VALUES[kind]))
 
 
 def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ...]]:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from romou.compiler.frontend.dequantized import scaled_product
-from romou.compiler.frontend.onnx_graph import add_constant, constant_tensors, free_name, opset_of, replace_nodes
+from romou.compiler.frontend.onnx_graph import Graph, attributes_of, rule
 from tvm_patches.onnx_converters.node import MICROSOFT
 
 # First opset with DequantizeLinear, and the first one where it may have several scales.
@@ -64,100 +64,87 @@ _OPERATORS: Mapping[str, _Definition] = {
 }
 
 
-def with_standard_operators(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with quantized operators of onnxruntime as their definitions.
+@rule(
+    *_OPERATORS,
+    *("DequantizeLinear", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "QLinearConcat", "QuantizeLinear"),
+    domain=MICROSOFT,
+)
+def with_standard_operators(node: onnx.NodeProto, graph: Graph) -> None:
+    """Replace quantized operators of onnxruntime by their definitions. Those of a form that has none here stay."""
+    if graph.opset >= _LEAST_OPSET:
+        made = list(_definition(node, graph))
+        if made:
+            graph.replace(node, *made)
 
-    Those of a form that has no definition here stay.
-    """
-    if opset_of(model) < _LEAST_OPSET or all(node.domain != MICROSOFT for node in model.graph.node):
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    rewriter = _Rewriter(result.graph, has_axes=opset_of(model) >= _LEAST_OF_AXES)
-    replace_nodes(result.graph, [made for node in result.graph.node for made in rewriter.rewritten(node)])
-    return result
 
-
-class _Rewriter:
-    def __init__(self, graph: onnx.GraphProto, *, has_axes: bool) -> None:
-        self._graph, self._constants, self._has_axes = graph, constant_tensors(graph), has_axes
-
-    def rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield the definition of a node, or the node."""
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        given = [*node.input, *[""] * 9]
-        if node.domain != MICROSOFT:
-            yield node
-        elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            yield helper.make_node(node.op_type, list(node.input), list(node.output), node.name, **attributes)
-        elif node.op_type == "QLinearConcat":
-            factors = [given[at : at + 3] for at in range(2, len(node.input), 3)]
-            yield from self._defined(node, "Concat", factors, given[:2], attributes)
-        elif node.op_type == "QGemm":
-            yield from self._gemm(node, given, attributes)
-        elif node.op_type == "MatMulIntegerToFloat":
-            yield from self._product(node, [*given[:2], *given[4:6]], given[2:4], given[6])
-        elif node.op_type == "DynamicQuantizeMatMul":
-            integers, scale, zero = (self._name(node, role) for role in ("integers", "scale", "zero"))
-            yield helper.make_node("DynamicQuantizeLinear", given[:1], [integers, scale, zero], f"{integers}/of")
-            yield from self._product(node, [integers, given[1], zero, given[3]], [scale, given[2]], given[4])
-        elif node.op_type in _OPERATORS:
-            definition = _OPERATORS[node.op_type]
-            kept = definition.attributes(attributes)
-            if kept is None:
-                yield node
-                return
+def _definition(node: onnx.NodeProto, graph: Graph) -> Iterator[onnx.NodeProto]:
+    attributes, given = attributes_of(node), [*node.input, *[""] * 9]
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        yield helper.make_node(node.op_type, list(node.input), list(node.output), node.name, **attributes)
+    elif node.op_type == "QLinearConcat":
+        factors = [given[at : at + 3] for at in range(2, len(node.input), 3)]
+        yield from _defined(node, graph, "Concat", factors, given[:2], attributes)
+    elif node.op_type == "QGemm":
+        yield from _gemm(node, graph, given, attributes)
+    elif node.op_type == "MatMulIntegerToFloat":
+        yield from _product(node, graph, [*given[:2], *given[4:6]], given[2:4], given[6])
+    elif node.op_type == "DynamicQuantizeMatMul":
+        integers, scale, zero = (graph.free(f"{node.output[0]}/{role}") for role in ("integers", "scale", "zero"))
+        yield helper.make_node("DynamicQuantizeLinear", given[:1], [integers, scale, zero], f"{integers}/of")
+        yield from _product(node, graph, [integers, given[1], zero, given[3]], [scale, given[2]], given[4])
+    else:
+        definition = _OPERATORS[node.op_type]
+        kept = definition.attributes(attributes)
+        if kept is not None:
             factors = [[given[at] for at in factor] for factor in definition.factors]
-            yield from self._defined(node, definition.operator, factors, [given[at] for at in definition.result], kept)
-        else:
-            yield node
+            result = [given[at] for at in definition.result]
+            yield from _defined(node, graph, definition.operator, factors, result, kept)
 
-    def _gemm(self, node: onnx.NodeProto, given: Sequence[str], attributes: Attributes) -> Iterator[onnx.NodeProto]:
-        scales = [numpy_helper.to_array(self._constants[given[at]]) for at in (1, 4) if given[at] in self._constants]
-        has_columns = any(scale.size > 1 for scale in scales)
-        if len(scales) < 2 or (has_columns and not self._has_axes):
-            yield node
-            return
-        # The bias has the scale of the sums.
-        of_sums = np.float32(attributes.get("alpha", 1.0)) * scales[0] * scales[1]
-        factors = [given[:3], given[3:6]]
-        if given[6]:
-            factors.append([given[6], add_constant(self._graph, f"{node.output[0]}/sums", of_sums), ""])
-        axes = [1, 0 if attributes.get("transB", 0) else 1, 0] if has_columns else []
-        yield from self._defined(node, "Gemm", factors, given[7:9], attributes, axes)
 
-    def _product(
-        self, node: onnx.NodeProto, factors: Sequence[str], scales: Sequence[str], bias: str
-    ) -> Iterator[onnx.NodeProto]:
-        """Yield a product of integers whose sums get the product of two scales and perhaps a bias."""
-        scale = self._name(node, "scales")
-        yield helper.make_node("Mul", list(scales), [scale], f"{scale}/of")
-        yield from scaled_product(self._graph, node, "MatMulInteger", factors, scale, bias)
+def _gemm(node: onnx.NodeProto, graph: Graph, given: Sequence[str], attributes: Attributes) -> Iterator[onnx.NodeProto]:
+    scales = [scale for at in (1, 4) if (scale := graph.array(given[at])) is not None]
+    has_columns = any(scale.size > 1 for scale in scales)
+    if len(scales) < 2 or (has_columns and graph.opset < _LEAST_OF_AXES):
+        return
+    # The bias has the scale of the sums.
+    of_sums = np.float32(attributes.get("alpha", 1.0)) * scales[0] * scales[1]
+    factors = [given[:3], given[3:6]]
+    if given[6]:
+        factors.append([given[6], graph.constant(f"{node.output[0]}/sums", of_sums), ""])
+    axes = [1, 0 if attributes.get("transB", 0) else 1, 0] if has_columns else []
+    yield from _defined(node, graph, "Gemm", factors, given[7:9], attributes, axes)
 
-    def _name(self, node: onnx.NodeProto, role: str) -> str:
-        return free_name(self._graph, f"{node.output[0]}/{role}")
 
-    def _defined(
-        self,
-        node: onnx.NodeProto,
-        operator: str,
-        factors: Sequence[Sequence[str]],
-        result: Sequence[str],
-        attributes: Attributes,
-        axes: Sequence[int] = (),
-    ) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes of a definition. Without a scale of the result, the result is floats.
+def _product(
+    node: onnx.NodeProto, graph: Graph, factors: Sequence[str], scales: Sequence[str], bias: str
+) -> Iterator[onnx.NodeProto]:
+    """Yield a product of integers whose sums get the product of two scales and perhaps a bias."""
+    scale = graph.free(f"{node.output[0]}/scales")
+    yield helper.make_node("Mul", list(scales), [scale], f"{scale}/of")
+    yield from scaled_product(graph, node, "MatMulInteger", factors, scale, bias)
 
-        axes: that of each factor's scales, where there are several.
-        """
-        floats = []
-        for number, factor in enumerate(factors):
-            floats.append(self._name(node, f"float{number}"))
-            axis: Attributes = {"axis": axes[number]} if axes else {}
-            read = list(factor) if factor[2] else list(factor[:2])
-            yield helper.make_node("DequantizeLinear", read, floats[-1:], f"{floats[-1]}/of", **axis)
-        output = self._name(node, "float") if result[0] else node.output[0]
-        yield helper.make_node(operator, floats, [output], node.name, **attributes)
-        if result[0]:
-            read = [output, *(name for name in result if name)]
-            yield helper.make_node("QuantizeLinear", read, list(node.output), f"{output}/of")
+
+def _defined(
+    node: onnx.NodeProto,
+    graph: Graph,
+    operator: str,
+    factors: Sequence[Sequence[str]],
+    result: Sequence[str],
+    attributes: Attributes,
+    axes: Sequence[int] = (),
+) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a definition. Without a scale of the result, the result is floats.
+
+    axes: that of each factor's scales, where there are several.
+    """
+    floats = []
+    for number, factor in enumerate(factors):
+        floats.append(graph.free(f"{node.output[0]}/float{number}"))
+        axis: Attributes = {"axis": axes[number]} if axes else {}
+        read = list(factor) if factor[2] else list(factor[:2])
+        yield helper.make_node("DequantizeLinear", read, floats[-1:], f"{floats[-1]}/of", **axis)
+    output = graph.free(f"{node.output[0]}/float") if result[0] else node.output[0]
+    yield helper.make_node(operator, floats, [output], node.name, **attributes)
+    if result[0]:
+        read = [output, *(name for name in result if name)]
+        yield helper.make_node("QuantizeLinear", read, list(node.output), f"{output}/of")

@@ -8,11 +8,10 @@ It has to happen before constants are folded, which would make floats of the wei
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,14 +19,14 @@ from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError
 from romou.compiler.frontend.onnx_graph import (
+    STANDARD,
+    Graph,
     Shapes,
+    attributes_of,
     constant_tensors,
-    drop_unread_weights,
-    free_name,
-    replace_nodes,
+    rule,
     shapes_of,
     type_name,
-    without_unread,
 )
 from tvm_patches.onnx_converters.node import MICROSOFT
 from tvm_patches.onnx_converters.quantized_matmul import is_identity
@@ -43,10 +42,6 @@ _BLOCK_OF_CHANNELS = 128
 _BITS_OF = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
-
-
 def check_products(model: onnx.ModelProto) -> None:
     """Raise ModelError for a MatMulNBits of a form that no kernel has."""
     constants, shapes = constant_tensors(model.graph), shapes_of(model.graph)
@@ -60,7 +55,7 @@ def check_products(model: onnx.ModelProto) -> None:
 
 def _refusal(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], shapes: Shapes) -> str | None:
     """Return the reason to refuse a product, or None."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     missing = [name for name in ("K", "N", "block_size") if name not in attributes]
     if missing:
         return f"it has no attribute {', '.join(missing)}; export the model again"
@@ -115,13 +110,13 @@ class Weight:
     block: int
 
 
-# Name of a matrix, and whether its rows are outputs, not its columns -> the matrix, or None if it stays as it is.
-WeightOf = Callable[[str, bool], "Weight | None"]
+# Graph, name of a matrix, and whether its rows are outputs, not its columns -> the matrix, or None if it stays.
+WeightOf = Callable[[Graph, str, bool], "Weight | None"]
 
 
 def with_packed_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with products of blocked, dequantized weights as MatMulNBits."""
-    return with_products(model, _Dequantized(model).weight)
+    return with_products(model, _blocked_weight)
 
 
 def with_packed_weights_of_few_rows(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -130,133 +125,83 @@ def with_packed_weights_of_few_rows(model: onnx.ModelProto) -> onnx.ModelProto:
     These are products of floats, as of activations of 16 bits. A weight has one scale, or one for each output. Products
     of more rows stay: they are bound by arithmetic, and products of floats have more kinds of kernels.
     """
-    shapes = shapes_of(model.graph)
-
-    def has_few_rows(node: onnx.NodeProto) -> bool:
-        shape = shapes.get(node.input[0])
-        return shape is not None and 0 < math.prod(shape[:-1]) <= _MOST_FEW
-
-    return with_products(model, _Dequantized(model).weight_of_channels, has_few_rows)
+    return with_products(model, _weight_of_channels, _MOST_FEW)
 
 
-def with_products(
-    model: onnx.ModelProto, weight_of: WeightOf, is_taken: Callable[[onnx.NodeProto], bool] = lambda _: True
-) -> onnx.ModelProto:
-    """Return the model with MatMul and Gemm as MatMulNBits if they are taken and `weight_of` has their weight.
+@rule("Gemm", "MatMul", drops=("DequantizeLinear", "Transpose"))
+def with_products(node: onnx.NodeProto, graph: Graph, weight_of: WeightOf, most_rows: int | None = None) -> None:
+    """Replace a product by MatMulNBits if `weight_of` has its weight.
 
-    is_taken: whether a MatMul or Gemm may be one.
+    most_rows: most rows of its activations. None: any number.
     """
-    packer = _Packer(model, weight_of, is_taken)
-    nodes = list(itertools.chain.from_iterable(map(packer.packed, model.graph.node)))
-    if not packer.tensors:
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    if not any(entry.domain == MICROSOFT for entry in result.opset_import):
-        result.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    result.graph.initializer.extend(packer.tensors)
-    replace_nodes(result.graph, without_unread(nodes, {value.name for value in result.graph.output}))
-    drop_unread_weights(result.graph)
-    return result
+    attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0} | attributes_of(node)
+    if (attributes["alpha"], attributes["beta"], attributes["transA"]) != (1.0, 1.0, 0):
+        return
+    shape = graph.shapes.get(node.input[0])
+    if most_rows is not None and (shape is None or not 0 < math.prod(shape[:-1]) <= most_rows):
+        return
+    name, is_rows = node.input[1], bool(attributes["transB"])
+    weight = weight_of(graph, name, is_rows)
+    if weight is None:
+        return
+    n, k = weight.codes.shape
+    packed = _bytes_of(weight.codes, weight.bits, weight.block * weight.bits // 8)
+    arrays = {"packed": packed.reshape(n, -(-k // weight.block), -1), "scales": weight.scales}
+    if weight.zeros is not None:
+        arrays["zeros"] = _bytes_of(weight.zeros, weight.bits, 1)
+    rows = "/rows" if is_rows else ""
+    inputs = [
+        graph.once(f"{name}/{role}{rows}", functools.partial(graph.constant, value=values))
+        for role, values in arrays.items()
+    ]
+    bias = [*[""] * (3 - len(inputs)), "", node.input[2]] if len(node.input) > 2 else []
+    numbers = {"K": k, "N": n, "bits": weight.bits, "block_size": weight.block}
+    graph.import_domain(MICROSOFT)
+    product = helper.make_node(PRODUCT, [node.input[0], *inputs, *bias], node.output, node.name, domain=MICROSOFT)
+    product.attribute.extend(helper.make_attribute(*each) for each in numbers.items())
+    graph.replace(node, product)
 
 
-class _Packer:
-    """The products of a model, one after the other, and the constants that they need."""
-
-    def __init__(self, model: onnx.ModelProto, weight_of: WeightOf, is_taken: Callable[[onnx.NodeProto], bool]) -> None:
-        self._graph, self._weight_of, self._is_taken = model.graph, weight_of, is_taken
-        self.tensors: list[onnx.TensorProto] = []
-        # Name of a matrix, and whether its rows are outputs -> inputs 1 to 3 and attributes of its products.
-        self._weights: dict[tuple[str, bool], tuple[list[str], dict[str, Any]] | None] = {}
-
-    def packed(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield the product in place of a node, or the node."""
-        attributes = _attributes(node)
-        is_gemm = node.op_type == "Gemm" and not attributes.get("transA", 0)
-        is_plain = node.domain in ("", "ai.onnx") and (is_gemm or node.op_type == "MatMul")
-        has_factors = attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0
-        if not is_plain or has_factors or not self._is_taken(node):
-            yield node
-            return
-        key = node.input[1], bool(attributes.get("transB", 0))
-        if key not in self._weights:
-            self._weights[key] = self._packed_weight(*key)
-        weight = self._weights[key]
-        if weight is None:
-            yield node
-            return
-        inputs, numbers = weight
-        bias = [*[""] * (4 - len(inputs)), node.input[2]] if len(node.input) > 2 else []
-        yield helper.make_node(
-            PRODUCT, [node.input[0], *inputs, *bias], node.output, name=node.name, domain=MICROSOFT, **numbers
-        )
-
-    def _packed_weight(self, name: str, is_rows: bool) -> tuple[list[str], dict[str, Any]] | None:
-        weight = self._weight_of(name, is_rows)
-        if weight is None:
-            return None
-        n, k = weight.codes.shape
-        packed = _bytes_of(weight.codes, weight.bits, weight.block * weight.bits // 8)
-        arrays = {
-            "packed": packed.reshape(n, -(-k // weight.block), -1),
-            "scales": weight.scales,
-        }
-        if weight.zeros is not None:
-            arrays["zeros"] = _bytes_of(weight.zeros, weight.bits, 1)
-        inputs = []
-        for role, values in arrays.items():
-            inputs.append(free_name(self._graph, f"{name}/{role}" + ("/rows" if is_rows else "")))
-            self.tensors.append(numpy_helper.from_array(values, inputs[-1]))
-        return inputs, {"K": k, "N": n, "bits": weight.bits, "block_size": weight.block}
+def _blocked_weight(graph: Graph, name: str, is_rows: bool) -> Weight | None:
+    """Return the blocked weight that a name holds. is_rows: whether its rows are outputs, not its columns."""
+    source = _source(graph, name, is_rows)
+    if source is None or source.block < LEAST_BLOCK or source.block & (source.block - 1):
+        return None
+    return _weight_of(source) if source.axis == (1 if source.is_rows else 0) else None
 
 
-class _Dequantized:
-    """The blocked, dequantized weights of a model."""
+def _weight_of_channels(graph: Graph, name: str, is_rows: bool) -> Weight | None:
+    """Return the weight that a name holds, if it has one scale, or one for each output."""
+    source = _source(graph, name, is_rows)
+    if source is None or source.block or any(array.ndim > 1 for array in source.arrays[1:]):
+        return None
+    if source.arrays[1].size > 1 and source.axis != (0 if source.is_rows else 1):
+        return None
+    outputs, k = source.arrays[0].shape if source.is_rows else source.arrays[0].shape[::-1]
+    blocks = -(-k // _BLOCK_OF_CHANNELS)
+    if any(array.size not in (1, outputs) for array in source.arrays[1:]):
+        return None
+    along = [np.broadcast_to(array.reshape(-1, 1), (outputs, blocks)) for array in source.arrays[1:]]
+    spread = [array if source.is_rows else array.T for array in along]
+    return _weight_of(replace(source, arrays=[source.arrays[0], *spread], block=_BLOCK_OF_CHANNELS))
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._constants = constant_tensors(model.graph)
-        self._made_by = {name: node for node in model.graph.node for name in node.output}
 
-    def weight(self, name: str, is_rows: bool) -> Weight | None:
-        """Return the blocked weight that a name holds. is_rows: whether its rows are outputs, not its columns."""
-        source = self._source(name, is_rows)
-        if source is None or source.block < LEAST_BLOCK or source.block & (source.block - 1):
-            return None
-        return _weight_of(source) if source.axis == (1 if source.is_rows else 0) else None
-
-    def weight_of_channels(self, name: str, is_rows: bool) -> Weight | None:
-        """Return the weight that a name holds, if it has one scale, or one for each output."""
-        source = self._source(name, is_rows)
-        if source is None or source.block or any(array.ndim > 1 for array in source.arrays[1:]):
-            return None
-        if source.arrays[1].size > 1 and source.axis != (0 if source.is_rows else 1):
-            return None
-        outputs, k = source.arrays[0].shape if source.is_rows else source.arrays[0].shape[::-1]
-        blocks = -(-k // _BLOCK_OF_CHANNELS)
-        if any(array.size not in (1, outputs) for array in source.arrays[1:]):
-            return None
-        along = [np.broadcast_to(array.reshape(-1, 1), (outputs, blocks)) for array in source.arrays[1:]]
-        spread = [array if source.is_rows else array.T for array in along]
-        return _weight_of(replace(source, arrays=[source.arrays[0], *spread], block=_BLOCK_OF_CHANNELS))
-
-    def _source(self, name: str, is_rows: bool) -> _Source | None:
-        """Return what is dequantized to a matrix of 2, 4 or 8 bits, perhaps transposed behind that."""
-        node = self._made_by.get(name)
-        while (
-            node is not None and node.op_type == "Transpose" and list(_attributes(node).get("perm", (1, 0))) == [1, 0]
-        ):
-            is_rows, node = not is_rows, self._made_by.get(node.input[0])
-        if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
-            return None
-        attributes = _attributes(node)
-        names = [input_name for input_name in node.input if input_name]
-        arrays = [numpy_helper.to_array(self._constants[name]) for name in names if name in self._constants]
-        if len(arrays) < len(names) or arrays[0].dtype.name not in _BITS_OF or arrays[0].ndim != 2:
-            return None
-        if arrays[1].dtype.name not in ("float32", "float16") or attributes.get("output_dtype", 0):
-            return None
-        block, axis = int(attributes.get("block_size", 0)), int(attributes.get("axis", 1)) % 2
-        return _Source(arrays=arrays, block=block, axis=axis, is_rows=is_rows)
+def _source(graph: Graph, name: str, is_rows: bool) -> _Source | None:
+    """Return what is dequantized to a matrix of 2, 4 or 8 bits, perhaps transposed behind that."""
+    node = graph.producers.get(name)
+    while node is not None and node.op_type == "Transpose" and list(attributes_of(node).get("perm", (1, 0))) == [1, 0]:
+        is_rows, node = not is_rows, graph.producers.get(node.input[0])
+    if node is None or node.op_type != "DequantizeLinear" or node.domain not in STANDARD:
+        return None
+    attributes = attributes_of(node)
+    arrays = [graph.array(input_name) for input_name in node.input if input_name]
+    known = [array for array in arrays if array is not None]
+    if len(known) < len(arrays) or known[0].dtype.name not in _BITS_OF or known[0].ndim != 2:
+        return None
+    if known[1].dtype.name not in ("float32", "float16") or attributes.get("output_dtype", 0):
+        return None
+    block, axis = int(attributes.get("block_size", 0)), int(attributes.get("axis", 1)) % 2
+    return _Source(arrays=known, block=block, axis=axis, is_rows=is_rows)
 
 
 @dataclass(frozen=True, kw_only=True)

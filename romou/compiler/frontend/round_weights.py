@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from romou.compiler.frontend.onnx_graph import constant_tensors
+from romou.compiler.frontend.onnx_graph import Graph
 from romou.compiler.frontend.quantized import Weight, with_products
 
 
@@ -34,10 +34,10 @@ def with_rounded_weights(model: onnx.ModelProto, bits: int, block: int) -> tuple
 
     Weights of fewer rows than a block stay as they are.
     """
-    constants, errors = constant_tensors(model.graph), dict[str, float]()
+    errors = dict[str, float]()
 
-    def weight_of(name: str, is_rows: bool) -> Weight | None:
-        tensor = constants.get(name)
+    def weight_of(graph: Graph, name: str, is_rows: bool) -> Weight | None:
+        tensor = graph.constants.get(name)
         if tensor is None or tensor.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16):
             return None
         values = numpy_helper.to_array(tensor)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from romou.compiler.frontend.onnx_graph import add_constant, free_name, opset_of, replace_nodes
+from romou.compiler.frontend.onnx_graph import Graph, attributes_of, rule
 
 DOMAIN = "ai.onnx.ml"
 # The first opset with operators that the definitions need, and the first one where reductions read their axes.
@@ -23,34 +23,20 @@ _NORMS = {"L1": "ReduceL1", "L2": "ReduceL2", "MAX": "ReduceMax"}
 _AFTER = {"NONE": "Identity", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
 
 
-def with_standard_definitions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with operators of ai.onnx.ml as their definitions, or `model` itself if it has none.
-
-    Operators of a form that has no definition here stay.
-    """
-    if opset_of(model) < _LEAST_OPSET or all(node.domain != DOMAIN for node in model.graph.node):
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    replace_nodes(result.graph, [made for node in result.graph.node for made in _definition(node, result)])
-    return result
-
-
 class _Body:
     """The nodes of a definition. Each call appends a node and returns the name of its result."""
 
-    def __init__(self, node: onnx.NodeProto, model: onnx.ModelProto) -> None:
-        self.node, self.graph, self.opset = node, model.graph, opset_of(model)
-        self.attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    def __init__(self, node: onnx.NodeProto, graph: Graph) -> None:
+        self.node, self.graph, self.opset, self.attributes = node, graph, graph.opset, attributes_of(node)
         self.nodes: list[onnx.NodeProto] = []
 
     def __call__(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        output = output or free_name(self.graph, f"{self.node.output[0]}/{operator}{len(self.nodes)}")
+        output = output or self.graph.free(f"{self.node.output[0]}/{operator}{len(self.nodes)}")
         self.nodes.append(helper.make_node(operator, inputs, [output], f"{output}/of", **attributes))
         return output
 
     def constant(self, role: str, value: np.ndarray | np.generic) -> str:
-        return add_constant(self.graph, f"{self.node.output[0]}/{role}", np.asarray(value))
+        return self.graph.constant(f"{self.node.output[0]}/{role}", np.asarray(value))
 
     def floats(self, name: str) -> np.ndarray:
         return np.array(self.attributes[name], np.float32)
@@ -140,8 +126,9 @@ _DEFINITIONS: dict[str, Callable[[_Body], bool]] = {
 }
 
 
-def _definition(node: onnx.NodeProto, model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    if node.domain != DOMAIN or node.op_type not in _DEFINITIONS:
-        return [node]
-    body = _Body(node, model)
-    return body.nodes if _DEFINITIONS[node.op_type](body) else [node]
+@rule(*_DEFINITIONS, domain=DOMAIN)
+def with_standard_definitions(node: onnx.NodeProto, graph: Graph) -> None:
+    """Replace operators of ai.onnx.ml by their definitions. Those of a form that has none here stay."""
+    body = _Body(node, graph)
+    if graph.opset >= _LEAST_OPSET and _DEFINITIONS[node.op_type](body):
+        graph.replace(node, *body.nodes)

@@ -21,11 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.onnx_graph import (
+    Graph,
     Shapes,
     constants_of,
-    drop_unread_weights,
-    inputs_of,
-    replace_nodes,
     shapes_of,
     types_of,
 )
@@ -400,52 +398,30 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     wanted = wide_nodes(model, clamps=False).names if TensorProto.FLOAT16 in kinds else frozenset()
     if not wanted:
         return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    elements = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
-    elements |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    taken = set(elements) | {name for node in model.graph.node for name in (*node.input, *node.output)}
-    wide: dict[str, str] = {}
-    nodes: list[onnx.NodeProto] = []
+    graph = Graph(model)
 
-    def free(name: str) -> str:
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        return name
+    def is_fp16(name: str) -> bool:
+        return graph.elements.get(name) == TensorProto.FLOAT16
 
-    def read(name: str) -> str:
-        if elements.get(name) != TensorProto.FLOAT16:
-            return name
-        if name not in wide:
-            wide[name] = free(f"{name}_fp32")
-            if name in weights:
-                values = numpy_helper.to_array(weights[name]).astype(np.float32)
-                result.graph.initializer.append(numpy_helper.from_array(values, wide[name]))
-                return wide[name]
-            nodes.append(helper.make_node("Cast", [name], [wide[name]], to=TensorProto.FLOAT))
-        return wide[name]
+    def read(name: str, node: onnx.NodeProto) -> str:
+        def made(wide: str) -> str:
+            if name in graph.weights:
+                return graph.constant(wide, numpy_helper.to_array(graph.weights[name]).astype(np.float32))
+            wide = graph.free(wide)
+            graph.replace(node, helper.make_node("Cast", [name], [wide], to=TensorProto.FLOAT), node)
+            return wide
 
-    for node in model.graph.node:
+        return graph.once(f"{name}_fp32", made) if is_fp16(name) else name
+
+    for node in list(graph.nodes):
         first = next((name for name in node.output if name), "")
-        if (
-            first not in wanted
-            or node.op_type == "Cast"
-            or not any(elements.get(name) == TensorProto.FLOAT16 for name in node.output)
-        ):
-            nodes.append(node)
+        if first not in wanted or node.op_type == "Cast" or not any(map(is_fp16, node.output)):
             continue
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.input[:] = [read(name) for name in node.input]
+        node.input[:] = [read(name, node) for name in node.input]
         behind = []
         for i, name in enumerate(node.output):
-            if elements.get(name) == TensorProto.FLOAT16:
-                copy.output[i] = wide[name] = free(f"{name}_fp32")
-                behind.append(helper.make_node("Cast", [wide[name]], [name], to=TensorProto.FLOAT16))
-        nodes += [copy, *behind]
-    used = {name for node in nodes for name in inputs_of(node)} | {value.name for value in model.graph.output}
-    replace_nodes(result.graph, [node for node in nodes if node.op_type != "Cast" or node.output[0] in used])
-    drop_unread_weights(result.graph)
-    return infer(result)
+            if is_fp16(name):
+                node.output[i] = graph.once(f"{name}_fp32", graph.free)
+                behind.append(helper.make_node("Cast", [node.output[i]], [name], to=TensorProto.FLOAT16))
+        graph.replace(node, node, *behind)
+    return infer(graph.result(drops=("Cast",)))
