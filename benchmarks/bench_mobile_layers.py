@@ -31,9 +31,10 @@ from paper_figures import ratios_by_category
 from romou import models
 from romou.base.errors import BuildError, InvalidConfigError
 from romou.base.space import Config
-from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.analysis.executed import Executed, executed_instructions, trip_loops
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.pipeline import fuse_operators

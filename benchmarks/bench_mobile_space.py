@@ -28,9 +28,10 @@ from mobile_options import layers_option
 from processes import mapping
 from romou.base.errors import BuildError, InvalidConfigError, RomouError
 from romou.base.space import Config
-from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.costs.criteria import judge
 from romou.compiler.operators.costs.estimate import estimate_parts
 from romou.compiler.operators.costs.form import columns_of

@@ -38,10 +38,11 @@ import romou
 from mobile_options import gpus_option
 from paper_figures import ratios_by_category
 from romou.base.errors import BuildError, RomouError
-from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.analysis.executed import executed_instructions, trip_loops
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask

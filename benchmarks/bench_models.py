@@ -34,9 +34,10 @@ from rich.console import Console
 import romou
 from romou import models
 from romou.base.errors import RomouError, UsageError, unknown_name
-from romou.compiler.frontend import ImportedModel, Precision, import_onnx
+from romou.compiler.frontend import ImportedModel, Precision
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.importing import import_onnx
 from romou.runtime.module import Summary, TunedModel, random_inputs
 from romou.runtime.module.timed import ratio
 from romou.tools.report.table import number, table_of_numbers

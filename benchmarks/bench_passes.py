@@ -30,9 +30,9 @@ from operator_lists import conv_of_row
 from romou.base.errors import RomouError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
-from romou.compiler.frontend import import_onnx
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask

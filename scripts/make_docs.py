@@ -235,10 +235,11 @@ def pipeline() -> str:
     head = (
         "Every pass of the compiler, in order, as `romou/compiler/pipeline.py` lists them. Names in CamelCase are TVM's"
         " passes. `ROMOU_DUMP=all` and `romou inspect MODEL --stages` write the module after each stage to a file with"
-        " its number."
+        " its number; of ONNX after those stages that change the model."
     )
     parts = [f"{_HEAD}# The pipeline\n\n{head}"]
     for title, stages in (
+        ("ONNX: operators that have kernels, constants folded, precisions chosen", lists.ONNX),
         ("Graph: a model in Relax becomes fused functions", lists.GRAPH),
         ("Module: fused functions become scheduled kernels and calls of them", lists.MODULE),
         ("Kernel: a scheduled kernel becomes a host function and a device function", lists.KERNEL),

@@ -1,6 +1,7 @@
 """Dumps: the module after each stage, as text files numbered in the order of the stages.
 
-03-graph-split_weights.txt
+13-onnx-fold.txt
+25-graph-split_weights.txt
 kernel-NAME/58-vectorize_pointers.txt
 kernel-NAME/77-source.txt
 """

@@ -1,10 +1,12 @@
 """The compiler on one screen: all passes, in order, each with its reason. A pass that is not listed here does not run.
 
+    ONNX    a model in ONNX       ->  operators that have kernels, constants folded, precisions chosen
     GRAPH   a model in Relax      ->  fused functions, their tensors in buffers or images
     MODULE  fused functions       ->  scheduled kernels, and calls of them with planned memory
     KERNEL  one scheduled kernel  ->  a function for the host (HOST) and one for the device (DEVICE), then source text
 
-`ROMOU_DUMP=all` or `romou inspect MODEL --stages` write the module after every stage.
+`ROMOU_DUMP=all` or `romou inspect MODEL --stages` write the module after every stage, of ONNX after those that change
+the model.
 
 KERNEL is TVM's S-TIR pipeline with the passes of `romou/compiler/passes` and without passes for other hardware. TVM's
 common-subexpression elimination is left out, because TVM's simplifier inlines every variable that it makes. Romou's
@@ -19,11 +21,26 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+import onnx
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 from romou.compiler.dumps import current_dumps
+from romou.compiler.frontend.control_flow import unroll
+from romou.compiler.frontend.declared import settle_declared
+from romou.compiler.frontend.dequantized import with_integer_products, with_quantized_constants
+from romou.compiler.frontend.expand import expand_functions, inline_functions
+from romou.compiler.frontend.fold import fold, with_own_outputs, without_constants
+from romou.compiler.frontend.fp16 import with_fp16, with_fp16_borders, without_batch_norms
+from romou.compiler.frontend.infer import text_of
+from romou.compiler.frontend.merged_products import merge_products
+from romou.compiler.frontend.onnx_import import fix_shapes
+from romou.compiler.frontend.qlinear import with_standard_operators
+from romou.compiler.frontend.quantized import with_packed_weights, with_packed_weights_of_few_rows
+from romou.compiler.frontend.scaled_sums import scale_factors
+from romou.compiler.frontend.scikit_learn import with_standard_definitions
+from romou.compiler.frontend.wide_nodes import widened
 from romou.compiler.graph import (
     bound_indices,
     check_families,
@@ -87,7 +104,7 @@ from romou.compiler.passes.short_functions import shorten_functions
 from romou.compiler.passes.tensor_cores import use_tensor_cores
 from romou.compiler.passes.vector_pointers import vectorize_pointers
 from romou.compiler.passes.whole_buffers import allocate_whole_buffers
-from romou.compiler.stages import Context, Stage, listed, part, schedule_kernels, stage
+from romou.compiler.stages import Context, OnnxContext, Stage, listed, part, schedule_kernels, stage
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -95,6 +112,33 @@ if TYPE_CHECKING:
 NAME = "romou"
 # The last pass of DEVICE that changes the registers, the memory or the work group of a kernel.
 LAST_OF_DEVICE = "name_register_reads"
+
+ONNX = listed(
+    "onnx",
+    stage(inline_functions, "kernels do not call functions of the model"),
+    stage(fix_shapes, "a kernel is made for sizes", "shapes"),
+    stage(with_fp16_borders, "the caller may pass and get fp16", "has_fp16_borders"),
+    # Before constants are folded, which makes floats of quantized weights
+    stage(with_standard_definitions, "scikit-learn's operators are a few standard ones"),
+    stage(with_standard_operators, "onnxruntime's quantized operators are dequantize, operator, quantize"),
+    stage(with_quantized_constants, "training aware of quantization exports weights in floats"),
+    stage(with_packed_weights, "blocked weights stay packed on the device"),
+    stage(with_integer_products, "products of dequantized bytes are sums of integers", "is_as_given"),
+    stage(with_packed_weights_of_few_rows, "a product of few rows is bound by the bytes of its weight"),
+    # Constants
+    stage(with_own_outputs, "a wrong declared shape gives way to the computed one"),
+    stage(settle_declared, "declared shapes decide inputs such as the shape of a Reshape", "settled"),
+    stage(expand_functions, "ONNX defines operators without a converter by others"),
+    stage(fold, "kernels need static shapes, and no kernel computes a constant"),
+    stage(unroll, "kernels have no control flow"),
+    stage(without_constants, "the next rules look for weights only"),
+    stage(without_batch_norms, "fp16 loses a small variance, and Relax folds each constant by a kernel"),
+    # Precision
+    stage(widened, "statistics, angles and masks overflow or lose all digits in fp16"),
+    stage(scale_factors, "an fp16 sum overflows before it is scaled", "sum_type"),
+    stage(merge_products, "queries, keys and values are one product, which reads its input once"),
+    stage(with_fp16, "storage of half the size", "is_as_given", "fp32_nodes"),
+)
 
 GRAPH = listed(
     "graph",
@@ -131,6 +175,7 @@ GRAPH = listed(
     # Run again whenever measurements decide which chains are joined
     stage(join_chains, "several operators in one kernel save the tensors between them", "chains"),
     stage(share_buffers, "a concatenation or slice of channels needs no copy"),
+    after=ONNX,
 )
 
 MODULE = listed(
@@ -268,7 +313,7 @@ DEVICE = listed(
 
 # The text of a kernel, which the backend writes last.
 SOURCE = DEVICE[-1].followed_by("source")
-STAGE_NAMES = frozenset(each.name for each in (*GRAPH, *MODULE, *KERNEL, *HOST, *DEVICE, SOURCE))
+STAGE_NAMES = frozenset(each.name for each in (*ONNX, *GRAPH, *MODULE, *KERNEL, *HOST, *DEVICE, SOURCE))
 
 Pass: TypeAlias = "Callable[[tvm.IRModule], tvm.IRModule]"
 
@@ -283,6 +328,16 @@ def run(stages: Iterable[Stage], mod: tvm.IRModule, context: Context | None = No
         if dumps is not None and dumps.stages:  # a text takes longer than most passes
             dumps.write(each, mod.script(), kernel)
     return mod
+
+
+def rewrite(stages: Iterable[Stage], model: onnx.ModelProto, context: OnnxContext) -> onnx.ModelProto:
+    """Run stages of ONNX one after the other, with dumps of those that change the model if these are wanted."""
+    dumps = current_dumps(STAGE_NAMES)
+    for each in stages:
+        before, model = model, each.run(model, *(getattr(context, name) for name in each.reads))
+        if dumps is not None and dumps.stages and (text := text_of(model)) != text_of(before):
+            dumps.write(each, text)
+    return model
 
 
 def dump_source(kernel: str, source: Callable[[], str]) -> None:

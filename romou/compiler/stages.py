@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import tvm
+from onnx import TensorProto
 
 from romou.base.errors import unknown_name
+from romou.compiler.frontend.declared import Settled
+from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision
 from romou.compiler.graph.join_chains import Chain
 from romou.compiler.graph.origins import Rungs
 from romou.compiler.operators.winograd.convolution import StoredWeight
@@ -67,6 +70,40 @@ class Context:
     def max_buffers(self) -> int | None:
         """Most buffers that a kernel binds on the target."""
         return self.target.limits.max_buffers
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxContext:
+    """Inputs of stages of ONNX besides the model.
+
+    shapes: shape by input name.
+    precision: precision to compute with. `kept` is known before the last stage.
+    settled: inputs that declared shapes determine. `settle_declared` fills it in.
+    """
+
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    precision: Precision = field(default_factory=Precision)
+    settled: list[Settled] = field(default_factory=list)
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether the model's types stay."""
+        return self.precision.kind == AS_GIVEN
+
+    @property
+    def has_fp16_borders(self) -> bool:
+        """Whether inputs and outputs are fp16."""
+        return self.precision.io == FP16
+
+    @property
+    def sum_type(self) -> int:
+        """Type of the sums that may overflow: the model's fp16, or the fp32 that becomes fp16."""
+        return int(TensorProto.FLOAT16 if self.is_as_given else TensorProto.FLOAT)
+
+    @property
+    def fp32_nodes(self) -> frozenset[str]:
+        """First outputs of the nodes that stay fp32."""
+        return self.precision.kept
 
 
 @dataclass(frozen=True)

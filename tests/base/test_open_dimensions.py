@@ -16,7 +16,8 @@ import romou
 from romou.base.errors import UsageError
 from romou.base.open_dimensions import check_closed
 from romou.cli.options import parse_dims, parse_shapes
-from romou.compiler.frontend import import_onnx, shape_sets
+from romou.compiler.frontend import shape_sets
+from romou.compiler.importing import import_onnx
 from support.models.open_networks import encoder, recogniser
 from support.models.small_networks import NetworkBuilder
 

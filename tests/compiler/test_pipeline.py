@@ -12,10 +12,11 @@ import tvm
 
 import romou
 from romou.compiler import pipeline
-from romou.compiler.stages import Context, Stage, part
+from romou.compiler.stages import Context, OnnxContext, Stage, part
 
 ROOT = Path(romou.__file__).parent
 STAGES: tuple[Stage, ...] = (
+    *pipeline.ONNX,
     *pipeline.GRAPH,
     *pipeline.MODULE,
     *pipeline.KERNEL,
@@ -84,13 +85,16 @@ def test_a_stage_has_a_reason_and_reads_the_fields_that_its_pass_takes(stage: St
     if isinstance(stage.run, tvm.transform.Pass):
         assert not stage.reads
         return
-    parameters = list(inspect.signature(stage.run).parameters)[1:]
+    # A rule takes a node and its graph in place of the model.
+    parameters = list(inspect.signature(stage.run).parameters)[2 if hasattr(stage.run, "__wrapped__") else 1 :]
+    context = OnnxContext if stage in pipeline.ONNX else Context
     assert len(parameters) == len(stage.reads)
-    assert all(hasattr(Context, name) or name in Context.__dataclass_fields__ for name in stage.reads)
+    assert all(hasattr(context, name) or name in context.__dataclass_fields__ for name in stage.reads)
 
 
 def test_stages_are_numbered_in_order() -> None:
-    for level in ((*pipeline.GRAPH, *pipeline.MODULE), (*pipeline.KERNEL, *pipeline.HOST, *pipeline.DEVICE)):
+    model = (*pipeline.ONNX, *pipeline.GRAPH, *pipeline.MODULE)
+    for level in (model, (*pipeline.KERNEL, *pipeline.HOST, *pipeline.DEVICE)):
         assert [stage.number for stage in level] == list(range(1, len(level) + 1))
 
 

@@ -22,8 +22,8 @@ from archprobe.cli import app
 from archprobe.report.document import load_report
 from romou.compiler import pipeline
 from romou.compiler.assembly.kernel import build_task
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.families import families
 from romou.compiler.stages import stage
 from romou.compiler.task import TunableTask

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 import romou
 from romou.compiler.frontend.float_weights import FloatWeight
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.precision import Precision
+from romou.compiler.importing import import_onnx
 from romou.runtime.module import Summary
 from romou.tools.report.table import device_lines
 from support.models.quantized import model_of

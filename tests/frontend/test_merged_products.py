@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import romou
 from romou.compiler.frontend.merged_products import merge_products
-from romou.compiler.frontend.onnx_import import import_onnx
+from romou.compiler.importing import import_onnx
 
 N, ROWS, HEADS, SIZE = 2, 7, 3, 8
 WIDTH = HEADS * SIZE

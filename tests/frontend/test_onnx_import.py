@@ -14,7 +14,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou import models
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend import import_onnx
+from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, residual_net
 from support.suite.exhaustive import few
 

@@ -14,10 +14,11 @@ from onnx import TensorProto, numpy_helper
 
 import romou
 from romou.base.errors import UsageError
-from romou.compiler.frontend import Precision, import_onnx
-from romou.compiler.frontend.onnx_import import simplify
+from romou.compiler.frontend import Precision
+from romou.compiler.frontend.fold import fold
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import reference_outputs
+from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, random_inputs
 
 HOST = "opencl -device=host"
@@ -179,7 +180,7 @@ def test_overflow_is_found_on_the_inputs_that_are_given(caplog: pytest.LogCaptur
 
 def test_mixed_keeps_what_rounding_spoils_and_no_more() -> None:
     model = cancelling_net()
-    folded, _ = simplify(model)
+    folded = fold(model)
     spoilt = romou.compile(model, target="null", precision="float16", verify=False)
     kept = set(romou.compile(model, target=HOST, precision="mixed").summary().fp32_layers)
     assert {"t2", "t3"} <= kept

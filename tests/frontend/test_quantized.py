@@ -11,8 +11,9 @@ from onnx import helper
 from tvm import relax
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend import Precision
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.importing import import_onnx
 from support.models.quantized import QuantizedCase, model_of
 from support.suite.exhaustive import in_turn
 

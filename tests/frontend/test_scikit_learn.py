@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.importing import import_onnx
 
 ROWS, FEATURES, CLASSES = 7, 5, 4
 RNG = np.random.default_rng(11)

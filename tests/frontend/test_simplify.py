@@ -16,9 +16,8 @@ from tvm import relax
 
 import romou
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend import import_onnx
-from romou.compiler.frontend.onnx_import import simplify
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.importing import import_onnx
 from tvm_patches.onnx_converters.node import CONVERTERS
 
 Shapes = Mapping[str, Sequence[int | str]]
@@ -211,7 +210,7 @@ def test_what_a_function_computes_of_constants_is_folded() -> None:
     model = model_of(
         """<ir_version: 8, opset_import: ["": 18]> g (float[3, 5, 7] x, int64[2] size) => (float[3, 4, 9] y) { y = CenterCropPad<axes = [1, 2]>(x, size) }"""  # noqa: E501
     )
-    assert {node.op_type for node in simplify(model)[0].graph.node} <= {"Pad", "Slice"}
+    assert {node.op_type for node in import_onnx(model).folded.graph.node} <= {"Pad", "Slice"}
 
 
 def test_a_tensor_of_another_type_than_onnxs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

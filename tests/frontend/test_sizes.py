@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend import import_onnx
+from romou.compiler.importing import import_onnx
 
 
 def model_of(

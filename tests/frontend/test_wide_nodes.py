@@ -13,10 +13,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import romou
-from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend import Precision
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.wide_nodes import wide_nodes
+from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, rotary, timestep
 from support.suite.exhaustive import in_turn
 

@@ -8,10 +8,10 @@ import pytest
 import tvm
 
 import romou
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
+from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, random_inputs
 from support.suite.exhaustive import in_turn
 

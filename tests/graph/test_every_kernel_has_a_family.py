@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from romou import models
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls, extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target

@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 from tvm import relax, tirx
 
 import romou
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import find_blocks
 from romou.devices.targets import Target

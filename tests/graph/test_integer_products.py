@@ -16,8 +16,8 @@ from tvm import relax
 
 import bench_integer_convolutions as bench
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix
 from romou.compiler.operators.winograd.convolution import algorithms
 from romou.compiler.pipeline import GRAPH, run

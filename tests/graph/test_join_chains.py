@@ -14,10 +14,10 @@ import tvm
 
 import romou
 from romou.compiler.compilation import Compilation, import_model
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import find_chains, join_chains, pack_channels, place_images, tasks_of
 from romou.compiler.graph.extract import count_calls
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model

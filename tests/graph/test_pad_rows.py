@@ -8,8 +8,8 @@ import pytest
 import tvm
 
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.graph.pad_rows import pad_rows
+from romou.compiler.importing import import_onnx
 from romou.devices.targets import Target
 from support.models.nodes import assert_as_onnxruntime, model_of
 

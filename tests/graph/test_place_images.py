@@ -9,10 +9,10 @@ from tvm import relax, te, tirx
 
 import romou
 from romou.compiler.assembly.kernel import build_reference
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.graph import pack_channels, place_images
 from romou.compiler.graph.extract import count_calls, extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import has_vector_form
 from romou.compiler.task import TunableTask

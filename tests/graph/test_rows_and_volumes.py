@@ -11,10 +11,10 @@ import pytest
 import tvm
 
 import romou
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels, place_images
 from romou.compiler.graph.extract import count_calls, extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.tir.images import as_images

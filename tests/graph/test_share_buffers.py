@@ -18,10 +18,10 @@ from tvm_ffi.structural import structural_equal
 import romou
 from romou.compiler.assembly import assemble
 from romou.compiler.assembly.assemble import compile_model, schedule_model
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels, place_images, share_buffers
 from romou.compiler.graph.extract import count_calls, extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import is_image

@@ -9,11 +9,11 @@ import tvm
 from tvm import relax
 
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
 from romou.compiler.graph.sink_reshapes import sink_reshapes
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.tir.calls import op_name
 from romou.devices.targets import Target

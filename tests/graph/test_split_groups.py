@@ -18,11 +18,11 @@ from tvm import relax, tirx
 from tvm_ffi.structural import structural_equal
 
 import romou
-from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels, place_images
 from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.graph.split_groups import split_groups
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target

@@ -9,7 +9,7 @@ import pytest
 from tvm.script import tirx as T
 
 import bench_mobile_static
-from romou.compiler.frontend import import_onnx
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.analysis.executed import trip_loops
 from romou.devices.mobile_compilers import KernelStatistics, LoopStatistics
 from romou.tools.inspection.kernels import inspect_function

@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 import romou
 from romou.base.errors import DeviceError, ModelError
 from romou.compiler import lowering
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.host_groups import split
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.importing import import_onnx
 from romou.compiler.stages import stage
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address

@@ -8,10 +8,10 @@ import tvm
 from tvm import relax, tirx
 
 from romou.compiler.assembly.assemble import compile_model, schedule_model
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs

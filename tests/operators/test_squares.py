@@ -9,11 +9,11 @@ from tvm import relax
 from tvm.relax import op
 
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image

@@ -11,9 +11,10 @@ import pytest
 import tvm
 
 import romou
-from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.importing import import_onnx
 from romou.compiler.operators.functions import ACCURATE, NATIVE
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target

@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.graph import find_chains
+from romou.compiler.importing import import_onnx
 from romou.compiler.lowering import lower
 from romou.devices.targets import Target
 from support.suite.exhaustive import exhaustive, few

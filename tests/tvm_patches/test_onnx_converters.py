@@ -11,8 +11,8 @@ from tvm.relax.frontend.onnx import from_onnx as wheels_from_onnx
 from tvm_ffi.structural import structural_walk
 
 import romou
-from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, random_inputs
 from tvm_patches.onnx_converters import from_onnx
 

@@ -3,7 +3,7 @@
 from romou.compiler.frontend.constants_given import with_constants
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.input_uses import draws_of
-from romou.compiler.frontend.onnx_import import import_alone, import_onnx, load_onnx
+from romou.compiler.frontend.onnx_import import load_onnx
 from romou.compiler.frontend.precision import Precision
 from romou.compiler.frontend.shape_sets import Shapes, listed_sizes, shape_sets
 
@@ -12,8 +12,6 @@ __all__ = [
     "Precision",
     "Shapes",
     "draws_of",
-    "import_alone",
-    "import_onnx",
     "listed_sizes",
     "load_onnx",
     "shape_sets",

@@ -14,12 +14,14 @@ import onnx
 from onnx import helper, numpy_helper
 
 from romou.base.errors import first_line
-from romou.compiler.frontend.expand import renamed
-from romou.compiler.frontend.fold import is_pure
+from romou.compiler.frontend.expand import expand_functions, renamed
+from romou.compiler.frontend.fold import fold, is_pure
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, inputs_of, opset_of, replace_nodes, shapes_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 
+# Depth of nested loops.
+_MAX_NESTING = 4
 # Unrolled loops of more nodes would take minutes to build.
 _MAX_NODES = 2048
 # (Iteration, condition and states before it) -> condition and states after it, None if not constant.
@@ -28,7 +30,17 @@ _Step = Callable[[int, Sequence["np.ndarray | None"]], "list[np.ndarray | None]"
 logger = logging.getLogger("romou")
 
 
-def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
+def unroll(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the folded model with its control flow unrolled, and folded again. Nested loops take a round each."""
+    for _ in range(_MAX_NESTING):
+        unrolled = _unrolled(model)
+        if unrolled is None:
+            break
+        model = fold(expand_functions(unrolled))
+    return model
+
+
+def _unrolled(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return the model with its control flow unrolled, or None if there is nothing to unroll."""
     if not any(node.op_type in _REWRITES for node in model.graph.node):
         return None

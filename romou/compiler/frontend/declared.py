@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from onnx import helper
 from romou.base.errors import ModelError, UsageError
 from romou.base.schema import made_of
 from romou.compiler.frontend.onnx_graph import Shapes, add_constant, constants_of, shapes_of, type_name, types_of
+
+logger = logging.getLogger("romou")
 
 # Values of a node's inputs by index. None, or an absent entry, if shapes do not determine them.
 Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
@@ -95,16 +98,19 @@ def check_settled(settled: Sequence[Settled], inputs: Mapping[str, Any]) -> None
         entry.check(np.asarray(inputs[entry.name]))
 
 
-def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
-    """Replace, in place, inputs of nodes that shapes determine. Return the model's inputs among them.
+def settle_declared(model: onnx.ModelProto, settled: list[Settled]) -> onnx.ModelProto:
+    """Return the model with constants for inputs of nodes that shapes determine.
 
     An empty list has only one value, so it is replaced as well.
+
+    settled: receives the model's inputs among them.
     """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
     graph = proto.graph
     constants = constants_of(graph)
     own = {value.name for value in graph.input} - constants
     shapes = shapes_of(graph)
-    settled: list[Settled] = []
     for value in graph.input:
         if value.name not in constants and shapes.get(value.name) == (0,):
             dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
@@ -126,7 +132,10 @@ def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
             )
             node.input[1] = add_constant(graph, f"{node.output[0]}_shape", np.array(shapes[node.output[0]], np.int64))
             node.op_type = "Reshape"
-    return settled
+    if settled:
+        names = ", ".join(dict.fromkeys(entry.name for entry in settled))
+        logger.warning("the shapes that the model declares decide %s: a run with another value is refused", names)
+    return proto
 
 
 def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.ndarray) -> Settled:

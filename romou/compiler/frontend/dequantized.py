@@ -27,10 +27,13 @@ _LEAST_OPSET = 10
 
 
 @rule(*_PRODUCTS, drops=("DequantizeLinear", "Transpose"))
-def with_integer_products(node: onnx.NodeProto, graph: Graph) -> None:
-    """Replace a product of dequantized bytes by a product of integers."""
+def with_integer_products(node: onnx.NodeProto, graph: Graph, is_as_given: bool) -> None:
+    """Replace a product of dequantized bytes by a product of integers.
+
+    is_as_given: whether the model's types stay. fp16 has no sums of that size.
+    """
     parts = None
-    if graph.opset >= _LEAST_OPSET:
+    if is_as_given and graph.opset >= _LEAST_OPSET:
         parts = _convolution(node, graph) if node.op_type == "Conv" else _matrix_product(node, graph)
     if parts is None:
         return

@@ -10,8 +10,20 @@ import onnx
 from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError, first_line
-from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import Shapes, captured, check, constants_of, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.expand import expand_functions
+from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
+from romou.compiler.frontend.onnx_graph import (
+    Graph,
+    Shapes,
+    attributes_of,
+    captured,
+    check,
+    constants_of,
+    replace_nodes,
+    rule,
+    shapes_of,
+    types_of,
+)
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 logger = logging.getLogger("romou")
@@ -35,6 +47,17 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
             break
         slim = folded
     return slim
+
+
+def with_own_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with computed instead of declared shapes of outputs, if folding finds them."""
+    bare = infer(without_outputs(model))
+    if not any(is_open(output) for output in bare.graph.output):
+        return model
+    promised = onnx.ModelProto()
+    promised.CopyFrom(model)
+    keep_own_outputs(promised, fold(expand_functions(bare)))
+    return promised
 
 
 def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -186,3 +209,18 @@ def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[
     except Exception as error:  # onnxruntime's exceptions share no base class
         logger.info("constants are not folded: %s", first_line(error))
         return None
+
+
+# Attribute of a Constant -> type of its value.
+_PLAIN_VALUES = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
+
+
+@rule("Constant")
+def without_constants(node: onnx.NodeProto, graph: Graph) -> None:
+    """Make initializers of the values of Constant nodes, if they are plain tensors of numbers."""
+    given = attributes_of(node)
+    kind = next((kind for kind in ("value", *_PLAIN_VALUES) if kind in given), None)
+    if kind is not None and node.output[0] not in graph.returned:
+        value = given[kind]
+        graph.replace(node)
+        graph.define(node.output[0], value if kind == "value" else np.array(value, _PLAIN_VALUES[kind]))

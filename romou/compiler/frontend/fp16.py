@@ -316,8 +316,18 @@ def without_batch_norms(node: onnx.NodeProto, graph: Graph) -> None:
     )
 
 
-def with_fp16_borders(model: onnx.ModelProto) -> onnx.ModelProto:
+def with_fp16(model: onnx.ModelProto, is_as_given: bool, kept: Set[str]) -> onnx.ModelProto:
+    """Return the folded model with fp16 inside, or `model` itself if its types stay as given.
+
+    kept: first outputs of the nodes that stay fp32.
+    """
+    return model if is_as_given else to_fp16(Fp16Plan(model, kept))
+
+
+def with_fp16_borders(model: onnx.ModelProto, is_wanted: bool) -> onnx.ModelProto:
     """Return the model with fp16 instead of fp32 inputs and outputs, and casts behind and before them."""
+    if not is_wanted:
+        return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
+import onnx.printer
 from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError, first_line
@@ -44,7 +45,7 @@ def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto
         Not `is_strict`, and a node is broken.
     """
     try:
-        light = _without_weights(model)
+        light = without_weights(model)
         _name_sides(light.graph)
         foreign = [node for node in light.graph.node if _is_foreign(node, light)]
         if foreign:
@@ -67,7 +68,7 @@ def _name_sides(graph: onnx.GraphProto) -> None:
             node.attribute.append(helper.make_attribute("onesided", 1))
 
 
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy with inputs in place of weights, because inference copies a model several times."""
     light, graph = onnx.ModelProto(), model.graph
     for field, value in model.ListFields():
@@ -86,6 +87,11 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         elif tensor.name not in given:
             light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     return light
+
+
+def text_of(model: onnx.ModelProto) -> str:
+    """Return the model as text, with inputs in place of large weights."""
+    return str(onnx.printer.to_text(without_weights(model)))
 
 
 def _with_weights(light: onnx.ModelProto, graph: onnx.GraphProto) -> onnx.ModelProto:
