@@ -37,12 +37,6 @@ class Registers:
     waiting: 32-bit registers of a work group that waits at barriers. None for no such limit.
     read_ahead: most registers for the sums, pointers, vectors and other loads of an iteration that reads odd rows in
         vectors.
-    max_needed: most estimated registers of a lowered kernel without spills: `RegisterEstimate.as_written` if the
-        register file is dedicated, else `RegisterEstimate.needed`. None if no compiler was compared with the estimate.
-    max_needed_fp16: the same for kernels in fp16 if the register file is dedicated, else for kernels with fp16 sums.
-        None if it is `max_needed`.
-    max_needed_between_transforms: the same for kernels between Winograd's transforms, whose reads have no guards. None
-        for all registers of the device.
     """
 
     max_fill: float
@@ -65,9 +59,6 @@ class Registers:
     most_strided_taps: int | None = None
     waiting: int | None = None
     read_ahead: int = 1
-    max_needed: int | None = None
-    max_needed_fp16: int | None = None
-    max_needed_between_transforms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -363,7 +363,7 @@ def test_what_the_transforms_move(window: int, algorithm: str) -> None:
         # Of each work-item of a tile: a column from memory, then a row that all have left in local memory.
         assert [k.traffic.buffer_bytes for k in (first, last)] == [16 * side] * 2
         assert first.traffic.local_bytes == 16 * side
-        assert all(k.registers.allocated <= 128 for k in (first, last))
+        assert all(k.registers.live <= 128 for k in (first, last))
     moved = 16 * texels * (work.in_hw[0] ** 2 + 2 * 36 * side**2 + out**2)
     assert task.template.algorithms[algorithm].transform_bytes == moved
 

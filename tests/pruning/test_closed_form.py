@@ -432,7 +432,7 @@ def test_registers_of_depthwise_windows_count_what_is_loaded_ahead(stride: int, 
     usage = form_of(task.template, TARGET.limits).usage(columns_of(configs))
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, TARGET), row(usage, index, len(configs))
-        assert 0.4 * exact.needed_registers <= formula.needed_registers <= exact.needed_registers, config
+        assert 0.3 * exact.needed_registers <= formula.needed_registers <= exact.needed_registers, config
 
 
 def test_the_mesh_says_what_single_configs_say() -> None:

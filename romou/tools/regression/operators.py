@@ -111,7 +111,7 @@ def stable_measures(
     task: the operator's task. Without it, `group_bytes_per_iteration` and `local_memory_bytes` are left out.
     """
     measures = {
-        "registers": max(round(k.registers.allocated) for k in kernels),
+        "registers": max(round(k.registers.live) for k in kernels),
         "needed_registers": max(round(k.registers.needed) for k in kernels),
         "integer_operations_in_loops": sum(k.operations.in_loops for k in kernels),
         "integer_operations_in_loops_weighted": sum(k.operations.in_loops_weighted for k in kernels),

@@ -66,7 +66,7 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     registers = kernel.registers
     row(
         "registers (32 bit)",
-        round(registers.allocated),
+        round(registers.live),
         [f"{s.registers} (estimate {registers.error(s.registers):+.0%})" if s.is_adreno else s.registers for s in said],
     )
     row("  needed: what pruning judges", f"{registers.needed:g}", ["" for _ in said])

@@ -14,7 +14,7 @@ whose violation costs most on a device come last.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -119,10 +119,6 @@ class Verdict:
         if self.is_upper:
             return self.used <= (self.limit if factor == 1 else np.maximum(self.limit, 1) * factor)
         return self.used * factor >= self.limit
-
-    def at_most(self, limit: float, source: str) -> Verdict:
-        """Return the verdict with an upper limit that is at most `limit`."""
-        return self if self.limit <= limit else replace(self, limit=limit, source=source)
 
     def __str__(self) -> str:
         relation = "within" if self.keep else "beyond"
