@@ -30,7 +30,7 @@ from romou.compiler.operators.references import convolve
 from romou.compiler.operators.workload import Conv2d, Convolution, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, extents_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.images import as_images
 from romou.compiler.tir.primitives import LANES
 
@@ -202,8 +202,7 @@ class ConvolutionFamily(ContractionFamily[C]):
         self, sch: s_tir.Schedule, output: Block, w: C, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """Return the output (n, o, y, x, lane) as loops (o, h, w, lane), with pixels as the knob `pixels` says."""
-        # The nest's own extents: TVM does not prove that other expressions of a size equal them.
-        _, _, oh, ow, _ = extents_of(sch.get(loop).extent for loop in sch.get_loops(output))
+        oh, ow = w.out_hw
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
             o, x, lane = sch.get_loops(output)

@@ -14,7 +14,6 @@ from tvm import te, tirx
 
 from romou.base.schema import made_of
 from romou.compiler.operators.packed_weight import zero_unless
-from romou.compiler.tir.expressions import is_one
 from romou.compiler.tir.primitives import LANES
 
 if TYPE_CHECKING:
@@ -228,15 +227,10 @@ class Convolution(Workload):
     def pixel_names(self, flat: bool) -> tuple[str, str, str]:
         """Return names of (o, h, w) of `pixels` for a reader of the kernel."""
         oh, ow = self.out_hw
-        row = f"n * {oh} + y" if self._has_batch else "y"
+        row = f"n * {oh} + y" if self.images > 1 else "y"
         if flat and not self._is_row:
-            return "oc", "", f"({row}) * {ow} + x" if self._has_batch else f"y * {ow} + x"
+            return "oc", "", f"({row}) * {ow} + x" if self.images > 1 else f"y * {ow} + x"
         return "oc", row, "x"
-
-    @property
-    def _has_batch(self) -> bool:
-        """Return whether there may be several images. Their number may be a size at run time."""
-        return not is_one(self.images)
 
     @property
     def _is_row(self) -> bool:
@@ -255,7 +249,7 @@ class Convolution(Workload):
             place(h, w)                 -> (n, y, x)
             output(n, o, y, x, lane)    -> (o, h, w, lane)
         """
-        (oh, ow), is_batch = self.out_hw, self._has_batch
+        (oh, ow), is_batch = self.out_hw, self.images > 1
         if flat and not self._is_row:
             return (
                 (self.out_texels, 1, self.images * oh * ow),

@@ -34,21 +34,6 @@ def dtype_of(expr: relax.Expr) -> str:
     return str(expr.ty.dtype)
 
 
-def extents_of(shape: Iterable[Any]) -> list[Any]:
-    """Return the extents of a shape: integers, and expressions of sizes at run time."""
-    return [int(extent) if isinstance(extent, tirx.IntImm | int) else extent for extent in shape]
-
-
-def is_one(extent: Any) -> bool:
-    """Return whether an extent is one at all sizes."""
-    return isinstance(extent, tirx.IntImm | int) and int(extent) == 1
-
-
-def is_multiple(extent: Any, factor: int) -> bool:
-    """Return whether an extent is known to be a multiple of a factor at all sizes."""
-    return isinstance(extent, tirx.IntImm | int) and int(extent) % factor == 0
-
-
 def bytes_of(shape: Iterable[Any], dtype: str) -> int:
     """Return the bytes of a dense tensor. `shape` may hold TIR's integers."""
     return math.prod(int(extent) for extent in shape) * int(tvm.DataType(dtype).itemsize)

@@ -23,16 +23,7 @@ from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Expr, Workload, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import (
-    FLOATS,
-    Shape,
-    dtype_of,
-    is_constant,
-    is_multiple,
-    is_one,
-    shape_of,
-    static_shape,
-)
+from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.primitives import LANES
 
 
@@ -272,7 +263,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
         """Return a contraction with matrix rows as pixels. Each product of the batch is a row of pixels."""
-        step = next((s for s in (4, 2) if is_multiple(w.k, s)), 1)
+        step = next(s for s in (4, 2, 1) if w.k % s == 0)
 
         def column(o: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             return o * LANES + lane if w.n % LANES == 0 else te.min(o * LANES + lane, w.n - 1)
@@ -456,7 +447,7 @@ def _load(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, at: Sequ
     """Return the element at a position of (*batch, row, column)."""
     index: list[Expr] = [0] * len(axes)
     for axis, position in zip(axes, at, strict=True):
-        index[axis] = 0 if is_one(operand.shape[axis]) else position
+        index[axis] = 0 if int(operand.shape[axis]) == 1 else position
     if part:
         index[part[0]] = part[2] + index[part[0]]
     return operand[tuple(index)]
