@@ -67,11 +67,11 @@ def _pool(target: Target) -> TunableTask:
 
 _WINDOW = conv(64, (28, 28), 96, (3, 3), padding=(1, 1, 1, 1))
 OPERATORS = {
-    "direct": Row("conv2d", lambda _: task_of(_WINDOW), "conv", (113, 562, 631, 1137, 2330, 4.84)),
-    "tiled": Row("conv2d", lambda _: task_of(_WINDOW), "tconv", (115, 548, 618, 1119, 2285, 5.03)),
+    "direct": Row("convolution", lambda _: task_of(_WINDOW), "conv", (113, 562, 631, 1137, 2330, 4.84)),
+    "tiled": Row("convolution", lambda _: task_of(_WINDOW), "tconv", (115, 548, 618, 1119, 2285, 5.03)),
     "gemm": Row("dense", lambda _: task_of(Dense(m=128, k=256, n=96)), None, (89, 1103, 1172, 1666, 3941, 2.25)),
     "1x1": Row(
-        "conv2d", lambda _: task_of(conv(64, (28, 28), 96, (1, 1))), "k1conv", (160, 1190, 1259, 1761, 4210, 3.8)
+        "convolution", lambda _: task_of(conv(64, (28, 28), 96, (1, 1))), "k1conv", (160, 1190, 1259, 1761, 4210, 3.8)
     ),
     "pool": Row("pool", _pool),
 }
