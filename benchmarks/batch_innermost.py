@@ -24,7 +24,7 @@ from romou.base.errors import RomouError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.operators.contraction import Contraction
-from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.operators.family import Case
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop

@@ -38,10 +38,10 @@ from romou.api.tune import searching
 from romou.base.errors import RomouError
 from romou.base.files import replacing
 from romou.compiler.compilation import import_model
-from romou.driver.course import Course
-from romou.driver.finish import finish
-from romou.driver.kept_choice import choice_of
+from romou.driver.choice.finish import finish
+from romou.driver.choice.kept import choice_of
 from romou.driver.options import TuneOptions
+from romou.driver.search.course import Course
 from romou.runtime.module.timed import ratio
 from romou.tools.report.table import number, table_of_numbers
 

@@ -29,7 +29,7 @@ from mobile_options import gpus_option
 from romou.base.errors import BuildError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
-from romou.compiler.operators import algorithms
+from romou.compiler.operators.algorithms import algorithm as algorithms
 from romou.compiler.operators.contraction import schedule
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.scheduling.loops import Loop, load_texels, loops_below, unroll_tile

@@ -24,8 +24,8 @@ import romou
 from bench_mobile_static import Result, best_of
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families import family_of
-from romou.compiler.operators.quantized.integer_kernel import DOT, FLOAT
-from romou.compiler.operators.quantized.integer_matrix import IntegerProduct
+from romou.compiler.operators.kernels.quantized.integer_kernel import DOT, FLOAT
+from romou.compiler.operators.kernels.quantized.integer_matrix import IntegerProduct
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.scheduling.rewrites import join
 from romou.compiler.task import TunableTask

@@ -29,7 +29,7 @@ from tvm import te
 from romou.base.errors import DeviceError
 from romou.base.space import Config
 from romou.compiler.frontend.reference import relative_l2_error
-from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix, IntegerProduct
+from romou.compiler.operators.kernels.quantized.integer_matrix import IntegerMatrix, IntegerProduct
 from romou.compiler.task import TunableTask
 from romou.devices.backends.base import Backend
 from romou.devices.targets import Target

@@ -17,11 +17,11 @@ from onnx import TensorProto, helper
 
 from romou.compiler.assembly.kernel import build_reference
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
+from romou.compiler.operators.families.bases.convolution_references import convolve, convolve_back, filter_gradient
 from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.references import convolve, convolve_back, filter_gradient
-from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES

@@ -12,7 +12,7 @@ from scipy import stats
 
 from phone_tasks import PhoneTask
 from romou.base.space import Config
-from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.costs.criteria import judge
 from romou.compiler.operators.costs.estimate import estimate_parts, estimate_seconds
 from romou.devices.targets import Target

@@ -17,7 +17,7 @@ from rich.table import Table
 from scipy import optimize, stats
 
 from phone_judged import Judged, grouped
-from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.costs.estimate import call_parts
 from romou.compiler.tir.expressions import bytes_of
 from romou.tools.report.table import table_of_numbers

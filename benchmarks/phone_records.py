@@ -29,7 +29,7 @@ from phone_sizes import sized
 from phone_tasks import load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
-from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.costs.estimate import can_estimate
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm

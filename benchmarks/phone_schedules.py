@@ -21,7 +21,7 @@ from rich.console import Console
 from phone_tasks import PhoneTask, load_tasks
 from romou.base.outcome import Outcome
 from romou.base.space import Config
-from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.costs.criteria import Choices, judge
 from romou.devices.targets import Target
 from romou.tools.report.table import table_of_numbers

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.costs.estimate import estimable

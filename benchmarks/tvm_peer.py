@@ -14,8 +14,8 @@ from tvm.relax.backend.gpu_generic import pipeline
 
 from kernel_references import conv
 from romou.base.errors import UsageError
+from romou.compiler.operators.families.bases.convolution_references import convolve
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.references import convolve
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tuner.measure import verify

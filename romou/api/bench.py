@@ -21,7 +21,7 @@ from romou.compiler.task import under_keys
 from romou.devices.targets import Target
 from romou.driver.model import tuned_model
 from romou.driver.options import BenchOptions, CompareOptions
-from romou.driver.records import recorded_configs, valid_configs
+from romou.driver.search.records import recorded_configs, valid_configs
 from romou.driver.site import TimingSite, timing
 from romou.driver.summary import nodes_of_functions
 from romou.tools.regression import Bench, operators_of, with_times

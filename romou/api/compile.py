@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
-from romou.driver.check_compiled import checked, without_check
+from romou.driver.check.compiled import checked, without_check
 from romou.driver.model import default_model
 from romou.driver.options import CompileOptions
-from romou.driver.shapes import for_each_shape
 from romou.driver.site import TimingSite
+from romou.driver.sizes.shapes import for_each_shape
 from romou.driver.summary import warn_of_host
 from romou.runtime.module import TunedModel
 

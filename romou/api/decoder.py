@@ -17,9 +17,9 @@ from romou.base.arguments import whole_of
 from romou.base.compat import check_versions
 from romou.base.errors import UsageError
 from romou.compiler.frontend.decoder_graph import CachedModel
-from romou.driver.link import linked
 from romou.driver.options import CompileOptions, TuneOptions
-from romou.driver.shapes import made_of
+from romou.driver.sizes.link import linked
+from romou.driver.sizes.shapes import made_of
 from romou.runtime.module.stepper import Stepper
 
 if TYPE_CHECKING:

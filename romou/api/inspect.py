@@ -13,7 +13,7 @@ from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.pipeline import STAGE_NAMES
 from romou.driver.lowering import lowered_model
 from romou.driver.options import InspectOptions, ModelOptions, RecordedOptions
-from romou.driver.records import recorded_configs
+from romou.driver.search.records import recorded_configs
 from romou.driver.summary import nodes_of_functions, nodes_of_tasks, planned_memory
 from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function

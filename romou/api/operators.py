@@ -24,10 +24,10 @@ from romou.api.tune import tune
 from romou.base.errors import UsageError, first_line, unknown_name
 from romou.base.variants import VariantName
 from romou.compiler.frontend import ImportedModel
-from romou.compiler.operators.contraction_family import OPAQUE
 from romou.compiler.operators.families import family_of
+from romou.compiler.operators.families.bases.contraction import OPAQUE
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
-from romou.compiler.operators.own import KernelConfig, with_schedule
+from romou.compiler.operators.kernels.user_schedule import KernelConfig, with_schedule
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import FREE_IMAGES

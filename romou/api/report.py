@@ -21,7 +21,7 @@ from romou.devices.hardware import load_device, load_spec
 from romou.devices.hardware.archprobe_report import curves_of, is_report
 from romou.devices.targets import Target
 from romou.driver.options import ReportOptions
-from romou.driver.records import recorded_configs
+from romou.driver.search.records import recorded_configs
 from romou.runtime.module import Summary
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step

@@ -12,15 +12,15 @@ from romou.base.linking import check_linker
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
-from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
-from romou.driver.busy import ProcessorUse, warn_if_busy
-from romou.driver.course import Course
-from romou.driver.finish import finish
-from romou.driver.kept_choice import keep_choice, kept_choice
+from romou.driver.choice.finish import finish
+from romou.driver.choice.kept import keep_choice, kept_choice
 from romou.driver.options import TuneOptions
-from romou.driver.search import ModelSearch
-from romou.driver.shapes import for_each_shape
+from romou.driver.search.ahead import DefaultKernels, DeferredThread, DeviceProbe
+from romou.driver.search.busy import ProcessorUse, warn_if_busy
+from romou.driver.search.course import Course
+from romou.driver.search.model_search import ModelSearch
 from romou.driver.site import TimingSite
+from romou.driver.sizes.shapes import for_each_shape
 from romou.driver.summary import warn_of_stand_in
 from romou.runtime.module import TunedModel
 from romou.runtime.workers import nursery

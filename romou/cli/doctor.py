@@ -176,7 +176,7 @@ def command(rpc: str | None, is_json: bool) -> None:
         findings += [*_driver_of_pypi(), *devices]
         has_device = any(report["is_usable"] for report in reports)
     else:
-        from romou.driver.server_check import check_server, has_usable_device
+        from romou.driver.check.server import check_server, has_usable_device
         from romou.runtime.rpc import Address
 
         findings, reports = list(check_server(Address.parse(rpc))), []

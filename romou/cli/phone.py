@@ -173,7 +173,7 @@ def record(output: Path, is_json: bool, **options: Any) -> None:
     The device's clock is held up and checked around each config. The file can be offered to Romou: it judges the
     estimate, and its best configs become tuned schedules.
     """
-    from romou.driver.phone_recording import record_phone
+    from romou.driver.phone.recording import record_phone
 
     out = console(is_json=is_json)
     recording = record_phone(output, PhoneRecordOptions(**options), say=lambda line: out.print(line, markup=False))

@@ -71,7 +71,7 @@ def command(
     elif contribute is None:
         click.echo(context.get_help())
     else:
-        from romou.driver.contribution import contribute_schedules
+        from romou.driver.search.contribution import contribute_schedules
 
         if work_dir is not None and recording is not None:
             raise UsageError("--work-dir and --recording are both given; use one")

@@ -12,7 +12,7 @@ from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.costs.estimate import can_estimate
-from romou.compiler.operators.recurrent import is_time_loop
+from romou.compiler.operators.kernels.recurrent import is_time_loop
 from romou.compiler.scheduling.blocks import is_scheduled, is_view
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of, origins_of

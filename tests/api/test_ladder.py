@@ -24,7 +24,7 @@ from romou.compiler.assembly import build
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.graph.origins import function_origins
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.stages import stage
 from romou.devices.targets import Target
 from romou.models import load, names
@@ -314,7 +314,7 @@ def test_what_is_wrong_on_every_rung_is_an_error(fallbacks: None, monkeypatch: p
         models.append(model)
         raise NumericError(f"wrong {len(models)}", operator="Conv", node="t0")
 
-    monkeypatch.setattr("romou.driver.check_compiled.verified", wrong)
+    monkeypatch.setattr("romou.driver.check.compiled.verified", wrong)
     with pytest.raises(NumericError, match="wrong 1"):
         romou.compile(net(), target=HOST)
     # With its activation, without it, by TVM's rules, by the simplest schedule, and on the host.

@@ -10,7 +10,8 @@ import pytest
 import romou
 from romou.base.device_lock import device_lock, lock_path
 from romou.base.space import Config
-from romou.driver import finalist, finish, model
+from romou.driver import model
+from romou.driver.choice import finalist, finish
 from romou.runtime.module import Timed
 from romou.tuner.search import TaskResult, TuningSession
 from support.models.small_networks import NetworkBuilder, short_net

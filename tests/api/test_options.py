@@ -16,7 +16,7 @@ from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.costs.criteria import L1_RULES
 from romou.driver import options
-from romou.driver.records import open_records
+from romou.driver.search.records import open_records
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search.strategies import EXPLORERS
 from support.models.small_networks import NetworkBuilder

@@ -19,9 +19,10 @@ from romou.cli import main
 from romou.compiler.frontend.precision import AS_GIVEN
 from romou.compiler.frontend.reference import relative_l2_error
 from romou.devices.backends.opencl.fp16_accesses import needs_fp16
-from romou.driver import check_compiled, verify
-from romou.driver.finish import configs_with_fp32_sums
-from romou.driver.wrong_node import first_wrong_on_equal_inputs
+from romou.driver.check import compiled as check_compiled
+from romou.driver.check import verify
+from romou.driver.check.wrong_node import first_wrong_on_equal_inputs
+from romou.driver.choice.finish import configs_with_fp32_sums
 from romou.runtime.module import TunedModel
 from support.kernels.operators import conv, task_of
 from support.models.small_networks import NetworkBuilder, prime_net

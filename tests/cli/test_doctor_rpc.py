@@ -15,7 +15,7 @@ from romou.cli import main
 from romou.compiler.operators.families import families
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from romou.driver import server_check
+from romou.driver.check import server as server_check
 from romou.tuner.measure import LocalBuilder, Toolchain
 from support.devices import faulty_kernels
 from support.servers.rpc_servers import Server, plain_server, serving

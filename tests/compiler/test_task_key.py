@@ -18,13 +18,13 @@ from tvm_ffi.structural import structural_map
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
-from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.families import families
+from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask, structure_of
 from romou.compiler.typical import typical_tasks
 from romou.devices.targets import Target
-from romou.driver.records import recorded_configs, valid_configs
+from romou.driver.search.records import recorded_configs, valid_configs
 from romou.tuner.records import Origin, Record, RecordStore
 from romou.tuner.records.task_files import keep_tasks, kept_task, other_tasks
 from romou.tuner.search import TuningOptions, TuningSession

@@ -11,8 +11,8 @@ from romou.base.errors import DeviceError
 from romou.compiler import compilation
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
-from romou.driver import ahead
-from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
+from romou.driver.search import ahead
+from romou.driver.search.ahead import DefaultKernels, DeferredThread, DeviceProbe
 from romou.tuner.measure import MeasureOptions
 from support.models.small_networks import NetworkBuilder
 

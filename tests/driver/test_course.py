@@ -9,9 +9,9 @@ import pytest
 
 import romou
 from romou.base.clock import Deadline
-from romou.driver.busy import ProcessorUse
-from romou.driver.course import Course
-from romou.driver.finalist import WHOLE_MODEL_ROUNDS, alternate_times
+from romou.driver.choice.finalist import WHOLE_MODEL_ROUNDS, alternate_times
+from romou.driver.search.busy import ProcessorUse
+from romou.driver.search.course import Course
 from romou.tuner.search import SessionHooks, TaskResult, TuningSession
 from romou.tuner.search.progress import Step
 from support.models.small_networks import short_net

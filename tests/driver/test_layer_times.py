@@ -7,7 +7,7 @@ import tvm
 
 import romou
 from romou.base.errors import DeviceError
-from romou.driver import layer_times
+from romou.driver.choice import layer_times
 from romou.runtime.module.timed import noise_of
 from support.models.small_networks import NetworkBuilder
 

@@ -21,10 +21,10 @@ from romou.compiler.operators.workload import Workload
 from romou.compiler.single_operator import conv
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from romou.driver import phone_recording
 from romou.driver.options import PhoneRecordOptions
-from romou.driver.phone_operators import CONFIGS, ChosenConfig, choose, operators
-from romou.driver.phone_recording import MEASURE, PhoneRecorder, record_phone
+from romou.driver.phone import recording as phone_recording
+from romou.driver.phone.operators import CONFIGS, ChosenConfig, choose, operators
+from romou.driver.phone.recording import MEASURE, PhoneRecorder, record_phone
 from romou.runtime.rpc import Address, connect
 from romou.tuner.measure import BuildResult, MeasureResult, RpcRunner
 from romou.tuner.pruning.tasks import pruned_task

@@ -11,9 +11,10 @@ import pytest
 import romou
 from romou.api.tune import searching
 from romou.compiler.compilation import Compilation, import_model
-from romou.driver import finalist, finish, model
-from romou.driver.course import Course
+from romou.driver import model
+from romou.driver.choice import finalist, finish
 from romou.driver.options import TuneOptions
+from romou.driver.search.course import Course
 from romou.tuner.search import TaskResult, TuningSession
 from support.models.small_networks import NetworkBuilder
 

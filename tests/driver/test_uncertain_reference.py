@@ -11,8 +11,8 @@ from onnx import helper
 
 import romou
 from romou.compiler.frontend.reference import reference_outputs, uncertainties, with_rounding_errors
-from romou.driver import verify
-from romou.driver.verify import OutputCheck
+from romou.driver.check import verify
+from romou.driver.check.verify import OutputCheck
 from support.models.small_networks import NetworkBuilder, residual_net
 
 TARGET = "opencl -device=host"

@@ -19,13 +19,14 @@ from romou.api.tune import searching
 from romou.base.space import Config
 from romou.compiler import task as task_module
 from romou.compiler.compilation import Compilation, import_model
-from romou.driver import course as courses
-from romou.driver import finalist, model
-from romou.driver.course import Course
-from romou.driver.finish import finish
-from romou.driver.kept_choice import FOLDER_NAME, choice_of
+from romou.driver import model
+from romou.driver.choice import finalist
+from romou.driver.choice.finish import finish
+from romou.driver.choice.kept import FOLDER_NAME, choice_of
+from romou.driver.choice.whole_model import GROUPS, MOST_ROUNDS, Kept, best_by_model_time
 from romou.driver.options import TuneOptions
-from romou.driver.whole_model_choice import GROUPS, MOST_ROUNDS, Kept, best_by_model_time
+from romou.driver.search import course as courses
+from romou.driver.search.course import Course
 from romou.runtime.module import Timed
 from romou.tuner.measure import DeviceFingerprint
 from romou.tuner.search import TaskResult, TuningSession

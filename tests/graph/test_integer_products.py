@@ -18,8 +18,8 @@ import bench_integer_convolutions as bench
 import romou
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.importing import import_onnx
-from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix
-from romou.compiler.operators.winograd.convolution import algorithms
+from romou.compiler.operators.algorithms.winograd.convolution import algorithms
+from romou.compiler.operators.kernels.quantized.integer_matrix import IntegerMatrix
 from romou.compiler.pipeline import GRAPH, run
 from romou.compiler.stages import Context
 from romou.compiler.tir.expressions import is_constant

@@ -109,7 +109,7 @@ def test_a_kernel_that_cannot_take_whole_texels_keeps_its_tensors_in_buffers(mon
         te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.fmod(x[i, j], tirx.const(3.0, "float32")))])
     )
     assert has_vector_form(te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.erf(x[i, j]))]))
-    monkeypatch.setattr("romou.compiler.operators.template.has_vector_form", lambda _: False)
+    monkeypatch.setattr("romou.compiler.operators.families.bases.contraction_template.has_vector_form", lambda _: False)
     inputs = {"x": np.ones((1, 8, 6, 6), np.float32)}
     model = model_of({"a": ("Conv", "x w"), "b": ("Conv", "a w")}, inputs, {"w": np.ones((8, 8, 3, 3), np.float32)})
     assert set(scopes(placed(model)).values()) == {"global"}

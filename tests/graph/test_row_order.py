@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import romou
+from romou.compiler.operators.families.bases.window_partition import CUT, JOINED, RowOrder
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.row_order import CUT, JOINED, RowOrder
 from support.kernels.operators import error_of, random_arrays, reference, task_of
 from support.models.blocks import Net
 from support.suite.exhaustive import few

@@ -20,10 +20,10 @@ from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelErro
 from romou.compiler.assembly.symbolic import Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.devices.targets import Target
-from romou.driver import run_time_sizes
+from romou.driver.check.verify import OutputCheck
 from romou.driver.options import PrecisionName
-from romou.driver.run_time_sizes import _config
-from romou.driver.verify import OutputCheck
+from romou.driver.sizes import run_time_sizes
+from romou.driver.sizes.run_time_sizes import _config
 from support.kernels.operators import conv, task_of
 from support.models.open_networks import encoder, recogniser, recurrent, rolled, wrong_points
 from support.models.small_networks import NetworkBuilder

@@ -15,7 +15,7 @@ from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
-from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.loops import Block, Loop

@@ -20,8 +20,8 @@ from tvm_ffi.structural import structural_equal
 from romou.base.space import ConfigBlock
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.operators.families import families, family_of, workload_of
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.traversal import nodes_in
 from romou.compiler.typical import graph_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 
-from romou.compiler.operators.quantized.kernel import OF_BLOCK, PAIRS
+from romou.compiler.operators.kernels.quantized.kernel import OF_BLOCK, PAIRS
 from romou.devices.targets import Target
 from romou.tuner.measure.verify import poison
 from support.kernels.operators import assert_agrees

@@ -14,7 +14,7 @@ from onnx import helper
 import romou
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import relative_l2_error
-from romou.compiler.operators.quantized.kernel import LOCAL, TABLE
+from romou.compiler.operators.kernels.quantized.kernel import LOCAL, TABLE
 from romou.devices.targets import Target
 from romou.tuner.measure.verify import poison
 from support.kernels.operators import assert_agrees

@@ -12,7 +12,7 @@ from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families import quantized_product
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
-from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
+from romou.compiler.operators.kernels.quantized.tensor_core_defaults import data_choices, tensor_core_config
 from romou.compiler.task import TunableTask
 from romou.devices.backends.cuda.overlapped_launches import with_waits
 from romou.devices.backends.opencl import backend as opencl

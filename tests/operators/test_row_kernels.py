@@ -16,7 +16,7 @@ from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.graph.place_images import SCOPE
 from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.forms import form_of
-from romou.compiler.operators.streaming.row_kernel import TREE
+from romou.compiler.operators.kernels.streaming.row_kernel import TREE
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.targets import Target

@@ -19,9 +19,9 @@ from romou.base.limits import Limits
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.operators.algorithms.winograd.convolution import SIDES, TILES
+from romou.compiler.operators.algorithms.winograd.matrices import transform_matrices
 from romou.compiler.operators.families.convolution import CONV2D
-from romou.compiler.operators.winograd.convolution import SIDES, TILES
-from romou.compiler.operators.winograd.matrices import transform_matrices
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.presets import load_preset

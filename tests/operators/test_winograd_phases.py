@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tvm
 
-from romou.compiler.operators.algorithms import WinogradAlgorithm
+from romou.compiler.operators.algorithms.algorithm import WinogradAlgorithm
+from romou.compiler.operators.algorithms.winograd.convolution import TILES
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
-from romou.compiler.operators.winograd.convolution import TILES
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target

@@ -10,10 +10,10 @@ import pytest
 from tvm import te, tirx
 
 from romou.base.space import Config
-from romou.compiler.operators.algorithms import WORDS
+from romou.compiler.operators.algorithms.algorithm import WORDS
 from romou.compiler.operators.families import family_of
-from romou.compiler.operators.references import convolve
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
+from romou.compiler.operators.families.bases.convolution_references import convolve
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target

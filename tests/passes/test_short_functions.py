@@ -15,7 +15,7 @@ from romou.compiler.frontend import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx
-from romou.compiler.operators.functions import ACCURATE, NATIVE
+from romou.compiler.operators.native_functions import ACCURATE, NATIVE
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from support.kernels.operators import built, error_of, random_arrays, reference, run

@@ -19,7 +19,7 @@ from romou.base.linking import export_library
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
 from romou.driver.options import PhoneRecordOptions
-from romou.driver.phone_recording import MEASURE, record_phone
+from romou.driver.phone.recording import MEASURE, record_phone
 from romou.runtime.module.tensors import device_tensor
 from romou.runtime.rpc import Address, connect
 from romou.tuner.records import RecordStore

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from romou.base.space import Config
-from romou.compiler.operators.algorithms import TF32X3
+from romou.compiler.operators.algorithms.algorithm import TF32X3
 from romou.compiler.operators.costs.closed_form import ClosedForm
 from romou.compiler.operators.costs.form import columns_of, combinations
 from romou.compiler.operators.costs.forms import form_of

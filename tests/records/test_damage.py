@@ -19,7 +19,7 @@ from fuzz_files import FAULTS, READ, REFUSED, fuzz
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
 from romou.cli import main
-from romou.driver.contribution import contribute_schedules
+from romou.driver.search.contribution import contribute_schedules
 from romou.tuner.records import Record, RecordStore
 from romou.tuner.records.autotvm import read_autotvm
 from romou.tuner.records.database import read_schedules

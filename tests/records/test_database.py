@@ -264,7 +264,7 @@ def test_tune_tries_the_database_unless_it_is_left_out(
             asked.append(task.name)
             return []
 
-    monkeypatch.setattr("romou.driver.search.ScheduleDatabase", Watched)
+    monkeypatch.setattr("romou.driver.search.model_search.ScheduleDatabase", Watched)
     model = romou.operators.conv2d(in_channels=64, size=16, out_channels=64, kernel=3)
     romou.tune(model, target="opencl -device=host", trials=1, work_dir=tmp_path, database=is_used)
     assert bool(asked) == is_used

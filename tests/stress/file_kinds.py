@@ -26,7 +26,7 @@ from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
-from romou.driver.contribution import contribute_schedules
+from romou.driver.search.contribution import contribute_schedules
 from romou.runtime.deploy.phone import Phone
 from romou.runtime.module import Argument, manifest
 from romou.tools.regression import Bench, OperatorBench

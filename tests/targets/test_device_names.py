@@ -17,8 +17,8 @@ from romou.cli.common import LOADING
 from romou.devices.backends import backend
 from romou.devices.hardware import known_shipped_devices, known_socs, soc_called
 from romou.devices.targets import Target, attached_index, device_text, with_device
-from romou.driver.ahead import DeviceProbe
 from romou.driver.options import TuneOptions
+from romou.driver.search.ahead import DeviceProbe
 from support.models.small_networks import NetworkBuilder
 
 ATTACHED = backend("opencl").list_devices()

@@ -7,8 +7,8 @@ A sequence of any length has one weight and one set of kernels.
         state[(t + 1) % 2, d, b, j], output[t, d, b, j] = step(sums, products[t, b, d, :, j])
         output[steps, d, b, j] = state[(t + 1) % 2, d, b, j], if the last state is read
 
-`romou/compiler/operators/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for
-each step. All units read the state before a step, so the states before and after it are both kept.
+`romou/compiler/operators/kernels/recurrent.py` makes a kernel of each nest below the time loop, which the host launches
+for each step. All units read the state before a step, so the states before and after it are both kept.
 """
 
 from __future__ import annotations

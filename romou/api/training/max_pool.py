@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tvm import relax, te, tirx
 
 from romou.base.errors import ModelError
-from romou.compiler.operators.convolution import four_sides
+from romou.compiler.operators.families.bases.convolution import four_sides
 from romou.compiler.tir.expressions import static_shape
 
 

@@ -12,7 +12,7 @@ from tvm import relax
 
 from romou.api.training import max_pool
 from romou.base.errors import ModelError
-from romou.compiler.operators.convolution import common_fields
+from romou.compiler.operators.families.bases.convolution import common_fields
 from romou.compiler.operators.families.conv2d_backward_filter import in_relax
 from romou.compiler.operators.families.conv2d_transpose import backward_input
 from romou.compiler.operators.workload import Conv2d

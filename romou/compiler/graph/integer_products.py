@@ -3,8 +3,8 @@
     matmul(int32(x) - zero, weight: int32)      ->      integer_product(packed_bytes(x), packed weight) - zero * sums
 
 for a constant matrix of at most 8 bits and x of 8 bits: the weight stays one byte an element
-(`operators/quantized/integer_matrix.py`). Other products, and those of many rows on a GPU without dot products, are
-computed in floats:
+(`operators/kernels/quantized/integer_matrix.py`). Other products, and those of many rows on a GPU without dot products,
+are computed in floats:
 
     matmul(int32(x) - zero, weight: int32)      ->      int32(matmul(float32(int32(x) - zero), weight: float32))
 
@@ -28,7 +28,7 @@ from tvm import relax
 
 from romou.base.limits import Limits
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
-from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix, IntegerProduct
+from romou.compiler.operators.kernels.quantized.integer_matrix import IntegerMatrix, IntegerProduct
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.origin import bindings_of

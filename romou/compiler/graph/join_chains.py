@@ -19,11 +19,11 @@ from tvm import relax, tirx
 
 from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
 from romou.compiler.operators.families import template_of
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.families.depthwise_pointwise import is_pair
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.families.row_reduction import RowReduction
-from romou.compiler.operators.quantized.rows import MOST_FEW
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.kernels.quantized.rows import MOST_FEW
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.scheduling.rewrites import join

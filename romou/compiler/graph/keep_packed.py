@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from romou.compiler.operators.contraction_family import OPAQUE
+from romou.compiler.operators.families.bases.contraction import OPAQUE
 from romou.compiler.operators.family import Graph
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, dtype_of, is_constant, shape_of, static_shape

@@ -17,7 +17,7 @@ from tvm import relax
 
 from romou.compiler.graph.keep_packed import BINARY, COMPARISON, FULL_TEXELS, UNARY, WHERE
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
-from romou.compiler.operators.contraction_family import OUT_ELEMWISE_FUSABLE
+from romou.compiler.operators.families.bases.contraction import OUT_ELEMWISE_FUSABLE
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
 

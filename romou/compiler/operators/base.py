@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import tvm
 from tvm import tirx
 
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.operators.workload import WORKLOAD
 from romou.compiler.tir.primitives import is_image
 
 # Registers for addresses and loop counters, besides a kernel's tiles.
 ADDRESSES = 16
+
+
+class StoredWeight(Protocol):
+    """A weight in the form that a config's kernel reads. A call makes it of the packed weight."""
+
+    @property
+    def name(self) -> str:
+        """Return the parameter's name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape that the kernel reads."""
+
+    def __call__(self, packed: np.ndarray) -> np.ndarray:
+        """Return the packed weight as an array of `shape`."""
 
 
 class Template(ABC):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from tvm import te, tirx
 
 from romou.base.schema import made_of
-from romou.compiler.operators.packed_weight import zero_unless
+from romou.compiler.tir.expressions import zero_unless
 from romou.compiler.tir.primitives import LANES
 
 if TYPE_CHECKING:

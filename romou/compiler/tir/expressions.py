@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 Shape: TypeAlias = tuple[int, ...]
 FLOATS = ("float32", "float16")
@@ -50,3 +50,10 @@ def conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
     a and (b and c)      ->      [a, b, c]
     """
     return [*conjuncts(condition.a), *conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
+
+
+def zero_unless(dtype: str, value: tirx.Expr, *conditions: tirx.Expr | bool) -> tirx.Expr:
+    """Return `if all conditions: value else 0`, without a branch if all conditions are True."""
+    unknown = [condition for condition in conditions if not isinstance(condition, bool)]
+    assert all(condition for condition in conditions if isinstance(condition, bool)), "nothing would be left"
+    return te.if_then_else(te.all(*unknown), value, tirx.const(0, dtype)) if unknown else value

@@ -1,7 +1,6 @@
 """Functions in PTX for kernels on tensor cores. CUDA C++ and NVIDIA's OpenCL C take them.
 
-`tensor_core_kernel.py` in `operators/quantized` and `operators/attention` calls those at the top, and passes those at
-the bottom.
+`tensor_core_kernel.py` in the rooms of `operators/kernels` calls those at the top, and passes those at the bottom.
 
 Offsets into local memory are in units of 16 bytes, unless a name says otherwise. A language says what stands for
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from romou.base.errors import UsageError
 from romou.base.space import Config
-from romou.compiler.operators.algorithms import ALGORITHM, DIRECT
+from romou.compiler.operators.algorithms.algorithm import ALGORITHM, DIRECT
 from romou.compiler.operators.costs.estimate import estimable, estimate_cycles, missing_facts
 from romou.tuner.pruning.tasks import pruned_space, usage_of
 

@@ -24,7 +24,7 @@ from romou.base.foreign import parsed, refused, unzipped
 from romou.base.outcome import Outcome
 from romou.base.schema import FileName, Matching, Range, made_of, shown
 from romou.compiler.operators.contraction.knobs import FP16, FP32
-from romou.compiler.operators.convolution import four_sides
+from romou.compiler.operators.families.bases.convolution import four_sides
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d, Workload
 from romou.compiler.single_operator import task_of

@@ -21,7 +21,7 @@ from romou.base.foreign import refused
 from romou.base.knob import Choice, nearest
 from romou.base.schema import made_of
 from romou.base.space import Config, Space
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.tuner.records.record import Record, fastest, record_data
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import te, tirx
 
-from romou.compiler.operators.quantized.integer_matrix import IntegerMatrix, IntegerProduct
+from romou.compiler.operators.kernels.quantized.integer_matrix import IntegerMatrix, IntegerProduct
 from romou.compiler.task import TunableTask
 from romou.tuner.measure.verify import poison
 

@@ -11,7 +11,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
-from romou.compiler.operators.functions import FUNCTIONS
+from romou.compiler.operators.native_functions import FUNCTIONS
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
 from romou.compiler.tir.primitives import LANES, MemoryKind
 

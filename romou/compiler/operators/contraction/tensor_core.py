@@ -2,7 +2,7 @@
 
 fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits of mantissa, as fp16 has, and fp32's range) if the user
 allows it. Else a float is split into two numbers of TF32, and three products of these have fp32's precision. That is an
-algorithm (`operators/algorithms.py`), known as 3xTF32 from CUTLASS.
+algorithm (`operators/algorithms/algorithm.py`), known as 3xTF32 from CUTLASS.
 
 A warp is 4 work-items along the pixels (x) times 8 along the output channels (y). The warps of a work group follow
 along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` replaces this

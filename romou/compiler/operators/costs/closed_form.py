@@ -21,7 +21,7 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
-from romou.compiler.operators.algorithms import DIRECT, DirectAlgorithm
+from romou.compiler.operators.algorithms.algorithm import DIRECT, DirectAlgorithm
 from romou.compiler.operators.analysis.registers import (
     RegisterEstimate,
     address_registers,
@@ -33,7 +33,7 @@ from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
 from romou.compiler.operators.costs.data_reads import DataReads, Pixels, Steps
 from romou.compiler.operators.costs.form import Form, combinations, form_of, loads_of_one, tabulate
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Banks of a GPU's local memory that serve work-items at the same time, and bytes of a bank's vector.

@@ -22,7 +22,8 @@ from romou.base.config_block import ConfigBlock
 from romou.base.knob import nearest
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.algorithms import ALGORITHM, DIRECT, Algorithm
+from romou.compiler.operators.algorithms.algorithm import ALGORITHM, DIRECT, Algorithm
+from romou.compiler.operators.algorithms.split_sum import PIECES
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction.defaults import type_of_sums
 from romou.compiler.operators.contraction.form import Contraction
@@ -34,8 +35,7 @@ from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.costs.form import Form, columns_of, tabulate
 from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.costs.pretrained import pretrained_for
-from romou.compiler.operators.pieces import PIECES
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.devices.hardware import HardwareSpec
 from romou.devices.targets import Target

@@ -12,8 +12,8 @@ from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.form import Form, form_of
 from romou.compiler.operators.costs.packed_form import PackedForm
 from romou.compiler.operators.families.integer_product import IntegerTemplate
-from romou.compiler.operators.quantized.integer_kernel import DOT
-from romou.compiler.operators.quantized.integer_matrix import BYTES, VECTOR
+from romou.compiler.operators.kernels.quantized.integer_kernel import DOT
+from romou.compiler.operators.kernels.quantized.integer_matrix import BYTES, VECTOR
 from romou.compiler.tir.primitives import LANES
 
 # Instructions that make a float of a byte: two shifts, or a shift and a mask, and a conversion.

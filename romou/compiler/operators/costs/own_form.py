@@ -15,8 +15,8 @@ from romou.base.space import Columns
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.costs.form import Form, form_of
-from romou.compiler.operators.marked_rows import MarkedRows
-from romou.compiler.operators.own import OwnTemplate
+from romou.compiler.operators.kernels.row_functions.template import MarkedRows
+from romou.compiler.operators.kernels.user_schedule import OwnTemplate
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES
 

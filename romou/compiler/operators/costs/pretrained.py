@@ -23,7 +23,7 @@ from romou.base.errors import RecordError
 from romou.base.files import read_file, replacing
 from romou.base.foreign import refused, unzipped
 from romou.compiler.operators.costs.features import aligned, kernel_types, known_columns
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.devices.hardware import families_of
 from romou.devices.targets import Target
 

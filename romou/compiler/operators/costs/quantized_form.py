@@ -13,8 +13,8 @@ from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.form import Form, form_of
 from romou.compiler.operators.costs.packed_form import PackedForm
 from romou.compiler.operators.families.quantized_product import BUFFER, IMAGE, QuantizedTemplate
-from romou.compiler.operators.quantized.kernel import MASK, OF_BLOCK, PAIRS, Tiles
-from romou.compiler.operators.tensor_cores import PRODUCTS
+from romou.compiler.operators.kernels.quantized.kernel import MASK, OF_BLOCK, PAIRS, Tiles
+from romou.compiler.operators.kernels.tensor_cores import PRODUCTS
 from romou.compiler.tir.primitives import LANES
 
 # Bytes of a chunk of a row.

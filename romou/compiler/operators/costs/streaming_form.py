@@ -16,7 +16,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.form import Form, form_of, loads_of_one, tabulate
-from romou.compiler.operators.streaming.template import Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.template import Points, StreamingTemplate
 from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.primitives import MemoryKind

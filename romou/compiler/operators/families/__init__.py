@@ -16,9 +16,9 @@ from tvm import tirx
 from romou.base.knob import Knob
 from romou.base.schema import shown
 from romou.compiler.operators.base import Template
-from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.operators.family import Family
-from romou.compiler.operators.own import OWN, OwnTemplate
+from romou.compiler.operators.kernels.user_schedule import OWN, OwnTemplate
 from romou.compiler.operators.workload import Workload
 
 
@@ -26,7 +26,9 @@ from romou.compiler.operators.workload import Workload
 def families() -> tuple[Family, ...]:
     """Return all families in the order of their precedence."""
     modules = [
-        importlib.import_module(f"{__name__}.{module_info.name}") for module_info in pkgutil.iter_modules(__path__)
+        importlib.import_module(f"{__name__}.{module_info.name}")
+        for module_info in pkgutil.iter_modules(__path__)
+        if not module_info.ispkg
     ]
     every = [family for module in modules for family in getattr(module, "FAMILIES", None) or (module.FAMILY,)]
     return tuple(sorted(every, key=lambda family: (family.precedence, family.name)))

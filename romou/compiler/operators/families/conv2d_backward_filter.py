@@ -7,7 +7,7 @@ output    (oc, ic / groups, kh, kw)
 For each tap, the gradient is a sum over all pixels of the batch: output gradient times the input under the tap. As a
 contraction, texels of output channels meet (tap, input channel), and the reduction takes four pixels at a time. There
 are few outputs and hundreds of thousands of pixels, so the sum can be split into pieces
-(`romou/compiler/operators/pieces.py`).
+(`romou/compiler/operators/algorithms/split_sum.py`).
 
 Source: BEAST's paper, section 6, which names this the slowest of the three training passes.
 """
@@ -22,17 +22,17 @@ from typing import Literal
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
+from romou.compiler.operators.algorithms.split_sum import PIECES, TOTAL
+from romou.compiler.operators.algorithms.winograd.convolution import TILES, Winograd, algorithms
+from romou.compiler.operators.algorithms.winograd.filter_gradient import WinogradFilter
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.form import round_up
 from romou.compiler.operators.contraction.stages import Stage
-from romou.compiler.operators.contraction_family import ContractionFamily
-from romou.compiler.operators.convolution import four_sides
+from romou.compiler.operators.families.bases.contraction import ContractionFamily
+from romou.compiler.operators.families.bases.convolution import four_sides
+from romou.compiler.operators.families.bases.convolution_references import filter_gradient
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, backward_input
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.pieces import PIECES, TOTAL
-from romou.compiler.operators.references import filter_gradient
-from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
-from romou.compiler.operators.winograd.filter_gradient import WinogradFilter
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest

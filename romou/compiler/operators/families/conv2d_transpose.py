@@ -22,9 +22,10 @@ import numpy as np
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
+from romou.compiler.operators.algorithms.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.stages import Stage
-from romou.compiler.operators.convolution import (
+from romou.compiler.operators.families.bases.convolution import (
     ConvolutionFamily,
     attributes,
     common_fields,
@@ -32,14 +33,12 @@ from romou.compiler.operators.convolution import (
     is_channels_first,
     is_of_images,
 )
+from romou.compiler.operators.families.bases.convolution_references import convolve_back
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.packed_weight import zero_unless
-from romou.compiler.operators.references import convolve_back
-from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
-from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
+from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape, zero_unless
 from romou.compiler.tir.primitives import LANES
 
 

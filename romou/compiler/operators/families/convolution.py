@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from romou.compiler.operators.convolution import ConvolutionFamily, groups_of
-from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
+from romou.compiler.operators.algorithms.winograd.convolution import TILES, Winograd, algorithms
+from romou.compiler.operators.families.bases.convolution import ConvolutionFamily, groups_of
 from romou.compiler.operators.workload import Conv2d, Conv3d
 
 

@@ -2,7 +2,7 @@
 
 data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
 
-Rows of the data may be read in another order (`romou/compiler/operators/row_order.py`).
+Rows of the data may be read in another order (`romou/compiler/operators/families/bases/window_partition.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
-from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.families.bases.contraction import ContractionFamily
+from romou.compiler.operators.families.bases.window_partition import RowOrder, order_of, steps_back
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.row_order import RowOrder, order_of, steps_back
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name

@@ -22,13 +22,13 @@ from tvm_ffi.structural import structural_map
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
+from romou.compiler.operators.algorithms.algorithm import DIRECT, Algorithm, Contracted, DirectAlgorithm
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.stages import Stage
+from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.families.convolution import CONV2D, DEPTHWISE
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.functions import with_functions
-from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.native_functions import with_functions
 from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
 from romou.compiler.operators.workload import WORKLOAD, Conv2d
 from romou.compiler.scheduling.blocks import find_blocks

@@ -44,8 +44,8 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.functions import FUNCTIONS, function_choices, with_functions
-from romou.compiler.operators.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.passes.fp16_moves import only_moves
 from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
 from romou.compiler.scheduling.loops import VECTOR_WIDTH

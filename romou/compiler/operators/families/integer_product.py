@@ -2,8 +2,8 @@
 
 data (m, words)     weight uint32 (words, columns)     corrections int32 (n,)     output (m, n)
 
-`operators/quantized/integer_matrix.py` shows the packing, and how zero points are corrected behind the sums. Results
-are exact. The graph pass `rewrite_integer_products` makes these products.
+`operators/kernels/quantized/integer_matrix.py` shows the packing, and how zero points are corrected after the sums.
+Results are exact. The graph pass `rewrite_integer_products` makes these products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.quantized.integer_kernel import (
+from romou.compiler.operators.kernels.quantized.integer_kernel import (
     DOT,
     FLOAT,
     OF_STAGE,
@@ -31,9 +31,15 @@ from romou.compiler.operators.quantized.integer_kernel import (
     Operands,
     Tiles,
 )
-from romou.compiler.operators.quantized.integer_matrix import BYTES, PRODUCT, VECTOR, IntegerMatrix, IntegerProduct
-from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA
-from romou.compiler.operators.quantized.template import PackedTemplate
+from romou.compiler.operators.kernels.quantized.integer_matrix import (
+    BYTES,
+    PRODUCT,
+    VECTOR,
+    IntegerMatrix,
+    IntegerProduct,
+)
+from romou.compiler.operators.kernels.quantized.knobs import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.kernels.quantized.template import PackedTemplate
 from romou.compiler.tir.primitives import LANES, advance_pointers
 
 KNOBS = (

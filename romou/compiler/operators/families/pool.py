@@ -26,8 +26,8 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.streaming.template import WORK_GROUP, Points, StreamingTemplate
-from romou.compiler.operators.streaming.windows import kept_inside, without_branches
+from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.windows import kept_inside, without_branches
 from romou.compiler.scheduling.blocks import (
     Reduction,
     axes_of,

@@ -24,7 +24,7 @@ from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.contraction.knobs import WEIGHT
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.quantized.kernel import (
+from romou.compiler.operators.kernels.quantized.kernel import (
     BYTES,
     EXPONENT,
     MASK,
@@ -38,16 +38,16 @@ from romou.compiler.operators.quantized.kernel import (
     QuantizedKernel,
     Tiles,
 )
-from romou.compiler.operators.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
-from romou.compiler.operators.quantized.norm import Norm
-from romou.compiler.operators.quantized.pairs_defaults import pairs_config
-from romou.compiler.operators.quantized.pairs_kernel import PairsKernel
-from romou.compiler.operators.quantized.rows import MOST_FEW
-from romou.compiler.operators.quantized.template import PackedTemplate
-from romou.compiler.operators.quantized.tensor_core_defaults import data_choices, tensor_core_config
-from romou.compiler.operators.quantized.tensor_core_kernel import TensorCoreKernel
-from romou.compiler.operators.quantized.vector_kernel import ROWS, VectorKernel
-from romou.compiler.operators.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
+from romou.compiler.operators.kernels.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
+from romou.compiler.operators.kernels.quantized.norm import Norm
+from romou.compiler.operators.kernels.quantized.pairs_defaults import pairs_config
+from romou.compiler.operators.kernels.quantized.pairs_kernel import PairsKernel
+from romou.compiler.operators.kernels.quantized.rows import MOST_FEW
+from romou.compiler.operators.kernels.quantized.template import PackedTemplate
+from romou.compiler.operators.kernels.quantized.tensor_core_defaults import data_choices, tensor_core_config
+from romou.compiler.operators.kernels.quantized.tensor_core_kernel import TensorCoreKernel
+from romou.compiler.operators.kernels.quantized.vector_kernel import ROWS, VectorKernel
+from romou.compiler.operators.kernels.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.placement import excess_of_image

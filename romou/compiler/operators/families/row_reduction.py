@@ -30,8 +30,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.functions import FUNCTIONS, function_choices, with_functions
-from romou.compiler.operators.streaming.row_kernel import (
+from romou.compiler.operators.kernels.streaming.row_kernel import (
     LEAST_OF_TREE,
     MOST_UNROLLED,
     SERIAL,
@@ -42,8 +41,9 @@ from romou.compiler.operators.streaming.row_kernel import (
     second_partials,
     sums_of,
 )
-from romou.compiler.operators.streaming.rows import Rows, rows_of
-from romou.compiler.operators.streaming.template import Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.rows import Rows, rows_of
+from romou.compiler.operators.kernels.streaming.template import Points, StreamingTemplate
+from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of
 from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, SUB_GROUP, THREAD_COUNTS, THREADS, VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import split_tuples

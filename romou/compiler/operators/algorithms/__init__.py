@@ -1,0 +1,1 @@
+"""The algorithms of a contraction, and the kernels of those that need several."""

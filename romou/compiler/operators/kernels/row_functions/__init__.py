@@ -1,0 +1,1 @@
+"""Functions of each row along an axis, such as sorts and cumulated sums."""

@@ -1,0 +1,1 @@
+"""Outputs compared with those of onnxruntime, and devices compared with a known kernel."""

@@ -1,0 +1,1 @@
+"""The recording of a phone, for costs and schedules of its GPU."""

@@ -1,0 +1,1 @@
+"""Models for several shapes, and for sizes at run time."""
