@@ -19,7 +19,7 @@ from rich.console import Console
 
 import romou
 from romou import models
-from romou.tools.inspection.check import CheckReport
+from romou.tools.inspection.check_report import CheckReport
 from romou.tools.report.table import print_table, table_of_numbers
 from romou.tuner.records.database import read_schedules
 

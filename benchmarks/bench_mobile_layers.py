@@ -46,7 +46,7 @@ from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning.tasks import PrunedTask, pruned_task
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.options import TuningOptions
+from romou.tuner.search.tuning_options import TuningOptions
 from tvm_patches.quiet import quiet_stderr
 
 # (GPU, precision) -> the lowest hand-written number of each layer, in the order of `layers`. On Mali the numbers are

@@ -29,7 +29,7 @@ from romou.compiler.operators.costs.estimate import estimable
 from romou.devices.hardware import HardwareSpec
 from romou.devices.targets import Target
 from romou.driver.options import CheckOptions
-from romou.tools.inspection.check import checked_layers
+from romou.tools.inspection.check_report import checked_layers
 from romou.tools.report.table import print_table, table_of_numbers
 
 DATA = Path(__file__).parent / "data" / "published_networks.csv"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from romou.runtime.module.run_time_rows import RunTimeRowsModel as RunTimeRowsModel
     from romou.runtime.module.saved import load as load
     from romou.runtime.module.tuned_model import TunedModel as TunedModel
-    from romou.tuner.measure.options import MeasureOptions as MeasureOptions
+    from romou.tuner.measure.measure_options import MeasureOptions as MeasureOptions
     from romou.tuner.search.trial import Trial as Trial
 
     devices = attached_devices
@@ -74,7 +74,7 @@ _NAMES = {
     "romou.runtime.module.binding": ("BoundModel",),
     "romou.runtime.module.outputs": ("Outputs",),
     "romou.devices.targets": ("Target",),
-    "romou.tuner.measure.options": ("MeasureOptions",),
+    "romou.tuner.measure.measure_options": ("MeasureOptions",),
     "romou.tuner.search.trial": ("Trial",),
     "romou.base.outcome": ("Outcome",),
     "romou.base.errors": (

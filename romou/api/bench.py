@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import tvm
 
+from romou.base.checked_options import takes_options
 from romou.base.clock import timestamp
 from romou.base.compat import check_versions
-from romou.base.options import takes_options
 from romou.base.space import Config
 from romou.base.version import __version__
 from romou.compiler.compilation import Compilation

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.base.checked_options import takes_options
 from romou.base.compat import check_versions
 from romou.base.errors import DeviceError, ModelError
-from romou.base.options import takes_options
 from romou.compiler.budget import check_sizes
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend.host_groups import node_name
@@ -17,7 +17,7 @@ from romou.compiler.frontend.precision import fp16_error
 from romou.devices.targets import device_text
 from romou.driver.options import CheckOptions
 from romou.driver.summary import unmeasured
-from romou.tools.inspection.check import (
+from romou.tools.inspection.check_report import (
     CheckReport,
     checked_layers,
     host_nodes,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.api.bench import bench_of
+from romou.base.checked_options import takes_options
 from romou.base.errors import DeviceError, UsageError
-from romou.base.options import takes_options
 from romou.base.space import Config
 from romou.devices.targets import Target, attached_index
 from romou.driver.options import CompareOptions

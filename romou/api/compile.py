@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.base.checked_options import takes_options
 from romou.base.compat import check_versions
-from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.driver.check.compiled import checked, without_check
 from romou.driver.model import default_model

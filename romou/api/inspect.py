@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.arguments import path_of
+from romou.base.checked_options import takes_options
 from romou.base.errors import unknown_name
-from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.pipeline import STAGE_NAMES

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
+from romou.base.checked_options import takes_options
 from romou.base.compat import check_versions
 from romou.base.errors import ModelError, UsageError
 from romou.base.files import read_file
 from romou.base.foreign import parsed, refused
-from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
@@ -25,7 +25,7 @@ from romou.driver.search.records import recorded_configs
 from romou.runtime.module import Summary
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
-from romou.tools.inspection.check import limit_of
+from romou.tools.inspection.check_report import limit_of
 from romou.tools.regression import Bench
 from romou.tools.regression.bench_data import KIND
 from romou.tools.report.evidence import Evidence

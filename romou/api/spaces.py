@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.arguments import instance_of
-from romou.base.options import takes_options
+from romou.base.checked_options import takes_options
 from romou.base.space import Space
 from romou.driver.lowering import lowered_model
 from romou.driver.options import ModelOptions, SpaceOptions

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.base.checked_options import takes_options
 from romou.base.compat import check_versions
 from romou.base.linking import check_linker
-from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.driver.choice.finish import finish

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from romou.cli.click_options import options_of, rpc_option
 from romou.cli.common import announce, console, debug_option, json_option, print_json
 from romou.cli.models import check_dimensions, read_model
-from romou.cli.options import options_of, rpc_option
 from romou.driver.options import BenchOptions
 
 if TYPE_CHECKING:

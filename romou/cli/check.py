@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from romou.base.errors import EXIT_FAILED, EXIT_NO_DEVICE
+from romou.cli.click_options import options_of
 from romou.cli.common import announce, console, debug_option, json_option, print_json
 from romou.cli.models import check_dimensions, read_model
-from romou.cli.options import options_of
 from romou.driver.options import CheckOptions
 
 
@@ -58,7 +58,7 @@ def command(
     announce(options["target"], options["device"], None, is_timed=False)
     source = read_model(model)
     import romou
-    from romou.tools.report.check import check_lines, check_table, write_check_page
+    from romou.tools.report.check_page import check_lines, check_table, write_check_page
     from romou.tools.report.table import print_table
 
     report = romou.check(source, **options)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.cli import common
+from romou.cli.click_options import options_of
 from romou.cli.models import check_dimensions, default_output, read_model
-from romou.cli.options import options_of
 from romou.driver.options import CompileOptions
 
 if TYPE_CHECKING:

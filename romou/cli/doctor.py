@@ -14,8 +14,8 @@ from romou.base import environment
 from romou.base.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
 from romou.base.finding import Finding
 from romou.base.linking import linker
+from romou.cli.click_options import rpc_option
 from romou.cli.common import console, debug_option, json_option, print_json
-from romou.cli.options import rpc_option
 from romou.devices.hardware.quirks import quirks_of
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from romou.cli.click_options import options_of, precision_options, shape_options, target_option
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
-from romou.cli.options import options_of, precision_options, shape_options, target_option
 from romou.driver.options import InspectOptions
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from romou.cli.click_options import options_of
 from romou.cli.common import console, debug_option, is_quiet, json_option, key_option, print_json
-from romou.cli.options import options_of
 from romou.driver.options import PhoneRecordOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])

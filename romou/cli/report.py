@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from romou.cli.click_options import options_of
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
-from romou.cli.options import options_of
 from romou.driver.options import ReportOptions
 
 

@@ -10,8 +10,8 @@ import click
 
 from romou.base.errors import UsageError, unknown_name
 from romou.base.inputs import converted
+from romou.cli.click_options import parse_shapes, rpc_option
 from romou.cli.common import announce, console, debug_option, json_option, print_json
-from romou.cli.options import parse_shapes, rpc_option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,8 +10,8 @@ import click
 
 from romou.base.errors import UsageError
 from romou.cli import common
+from romou.cli.click_options import options_of
 from romou.cli.models import check_dimensions, default_output, read_model
-from romou.cli.options import options_of
 from romou.driver.options import ImportOptions, TuneOptions
 
 if TYPE_CHECKING:

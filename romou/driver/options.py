@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
 from romou.base.arguments import instance_of, whole_of
+from romou.base.checked_options import CheckedOptions, number, option, whole
 from romou.base.errors import UsageError, unknown_name
-from romou.base.options import CheckedOptions, number, option, whole
 from romou.base.variants import VARIANTS, VariantName
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 import romou
 from romou.base.errors import UsageError
 from romou.base.open_dimensions import check_closed
-from romou.cli.options import parse_dims, parse_shapes
+from romou.cli.click_options import parse_dims, parse_shapes
 from romou.compiler.frontend import shape_sets
 from romou.compiler.importing import import_onnx
 from support.models.open_networks import encoder, recogniser

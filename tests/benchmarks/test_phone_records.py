@@ -17,7 +17,7 @@ from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.compiler.single_operator import conv
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from romou.driver.phone.operators import ChosenConfig, choose
+from romou.driver.phone.layers import ChosenConfig, choose
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, Record
 from romou.tuner.records.recording import RecordedTrial, Recording, recordable_task

@@ -12,8 +12,8 @@ import click
 import pytest
 
 import romou
+from romou.base.checked_options import CheckedOptions
 from romou.base.errors import UsageError
-from romou.base.options import CheckedOptions
 from romou.cli import main
 from romou.driver import options
 from support.models.small_networks import prime_net

@@ -23,7 +23,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.driver.options import PhoneRecordOptions
 from romou.driver.phone import recording as phone_recording
-from romou.driver.phone.operators import CONFIGS, ChosenConfig, choose, operators
+from romou.driver.phone.layers import CONFIGS, ChosenConfig, choose, operators
 from romou.driver.phone.recording import MEASURE, PhoneRecorder, record_phone
 from romou.runtime.rpc import Address, connect
 from romou.tuner.measure import BuildResult, MeasureResult, RpcRunner

@@ -22,8 +22,8 @@ from romou.compiler.operators.costs.estimate import call_parts, estimate_parts, 
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.hardware import load_device
 from romou.devices.hardware.quirks import known_quirks
-from romou.tools.inspection.check import CheckReport, quirk_lines
-from romou.tools.report.check import check_lines
+from romou.tools.inspection.check_report import CheckReport, quirk_lines
+from romou.tools.report.check_page import check_lines
 from romou.tuner.pruning.tasks import usage_of
 from support.models.small_networks import NetworkBuilder
 

@@ -20,7 +20,7 @@ from romou.base.space import Config
 from romou.cli import main
 from romou.compiler.compilation import import_model
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
-from romou.compiler.operators.kernels.quantized.rows import last_sizes
+from romou.compiler.operators.kernels.quantized.row_classes import last_sizes
 from romou.devices.targets import Target
 from support.models.open_networks import wrong_points
 from support.models.quantized import QuantizedCase, quantized_task

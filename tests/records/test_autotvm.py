@@ -16,8 +16,8 @@ from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.cli import main
+from romou.compiler.operators.costs.features import Loops
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.text_loops import Loops
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm

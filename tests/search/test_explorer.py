@@ -15,7 +15,7 @@ from romou.base.knob import Knob
 from romou.base.space import Config, Space
 from romou.tuner.search.cost_model import CostModel
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.options import TuningOptions
+from romou.tuner.search.tuning_options import TuningOptions
 from support.suite.exhaustive import exhaustive
 
 POWERS = [1, 2, 4, 8, 16, 32, 64]

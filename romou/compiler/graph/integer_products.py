@@ -66,7 +66,7 @@ def rewrite_integer_products(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none."""
     values = [binding.value for binding in bindings_of(mod["main"])]
     has_products = any(op_name(value) in _PRODUCTS and dtype_of(value) == "int32" for value in values)
-    return rebuild_main(mod, _Rewriter(target.limits)) if has_products else mod
+    return rebuild_main(mod, _IntegerProducts(target.limits)) if has_products else mod
 
 
 class _Bytes(NamedTuple):
@@ -79,7 +79,7 @@ class _Bytes(NamedTuple):
     zero: relax.Expr | None
 
 
-class _Rewriter(MainRewriter):
+class _IntegerProducts(MainRewriter):
     """Rewriter with the packed or float form of each product, and the float form of sums of products.
 
     has_mixed_dots: whether the device multiplies unsigned with signed bytes.

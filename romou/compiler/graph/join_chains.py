@@ -23,7 +23,7 @@ from romou.compiler.operators.families.bases.contraction_template import Contrac
 from romou.compiler.operators.families.depthwise_pointwise import is_pair
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.families.row_reduction import RowReduction
-from romou.compiler.operators.kernels.quantized.rows import MOST_FEW
+from romou.compiler.operators.kernels.quantized.row_classes import MOST_FEW
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.scheduling.rewrites import join

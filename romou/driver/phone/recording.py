@@ -18,7 +18,7 @@ from romou.base.interpreter import child_environment, python_command
 from romou.base.outcome import Outcome
 from romou.compiler.operators.costs.estimate import estimable
 from romou.driver.options import PhoneRecordOptions
-from romou.driver.phone.operators import CONFIGS, ChosenConfig, choose, operators
+from romou.driver.phone.layers import CONFIGS, ChosenConfig, choose, operators
 from romou.driver.site import remote_runner
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.keys import VARIABLE

@@ -13,7 +13,7 @@ from romou.base.errors import UsageError
 from romou.compiler.compilation import import_model
 from romou.compiler.frontend import ImportedModel, Shapes
 from romou.compiler.frontend.padding import Padding, padding_of
-from romou.compiler.operators.kernels.quantized.rows import last_sizes
+from romou.compiler.operators.kernels.quantized.row_classes import last_sizes
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
 from romou.driver.sizes.link import linked
 from romou.driver.sizes.run_time_sizes import with_run_time_sizes

@@ -3,7 +3,7 @@
 from romou.runtime.workers.child import ChildBugError
 from romou.tuner.measure.builder import LocalBuilder
 from romou.tuner.measure.fingerprint import DeviceFingerprint
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.rpc_runner import RpcRunner
 from romou.tuner.measure.runner import LocalRunner
 from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner, Toolchain

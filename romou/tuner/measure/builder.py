@@ -16,7 +16,7 @@ from romou.devices.targets import Target
 from romou.runtime.workers.calls import shorten
 from romou.runtime.workers.child import seconds_left
 from romou.tuner.measure.build_processes import BuildProcesses, Built
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.types import BuildResult, Candidate, Toolchain
 
 _MOST_WORKERS = 8

@@ -17,7 +17,7 @@ from romou.tuner.measure import dask_job
 from romou.tuner.measure.build_processes import Built
 from romou.tuner.measure.builder import FolderBuilder
 from romou.tuner.measure.dask_scheduler import SchedulerAddress, connect
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.servers import GO_ON, first_line
 from romou.tuner.measure.types import Toolchain
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from romou.base.errors import BuildError
 from romou.base.folders import HeldFolder
 from romou.runtime.workers.child import ChildBugError, ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.types import Toolchain
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from romou.runtime.rpc.connection import TELL_S, is_loopback, telling
 from romou.runtime.rpc.tracker import Tracker
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.tuner.measure.fingerprint import DeviceFingerprint, split_device
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.runner import CheckingRunner, run_spec, timed_out
 from romou.tuner.measure.servers import GO_ON, Servers, first_line
 from romou.tuner.measure.types import BuildResult, RunReply, Toolchain

@@ -19,7 +19,7 @@ from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.tuner.measure.fingerprint import DeviceFingerprint
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.references import References
 from romou.tuner.measure.run_job import RunSpec
 from romou.tuner.measure.types import BuildResult, MeasureResult, RunReply, Toolchain

@@ -14,7 +14,7 @@ import time
 from romou.base.errors import ConnectionLostError, DeviceError
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
-from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.measure_options import MeasureOptions
 
 logger = logging.getLogger("romou")
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from romou.base.knob import Choice
 from romou.base.space import Config, Space
 from romou.compiler.operators.algorithms.algorithm import DIRECT
+from romou.compiler.operators.costs.features import Loops
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.text_loops import Loops
 from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.tuner.records.autotvm import AutotvmTask
 

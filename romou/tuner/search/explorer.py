@@ -13,10 +13,10 @@ from romou.base.knob import Choice
 from romou.base.space import Config, Space
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.tuner.search.cost_model import CostModel
-from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.ordinal import KnobFeatures, spread
 from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces
 from romou.tuner.search.transfer import TransferData
+from romou.tuner.search.tuning_options import TuningOptions
 
 # If a kernel is this many times slower than the best one, other spellings of the same arithmetic are tried last.
 _HOPELESS = 1.05

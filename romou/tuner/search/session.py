@@ -20,13 +20,13 @@ from romou.compiler.operators.costs.estimate import can_estimate, missing_facts,
 from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.tuner.records import Origin, Record, Records
 from romou.tuner.records.database import ScheduleDatabase
-from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.pipeline import Pipeline
 from romou.tuner.search.progress import MakeProgress, NoProgress, Status
 from romou.tuner.search.scheduler import Progression, next_task
 from romou.tuner.search.task_search import TaskResult, TaskSearch
 from romou.tuner.search.transfer import TransferData
 from romou.tuner.search.trial import Trial, TrialCallback
+from romou.tuner.search.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
     from romou.compiler.operators.costs.features import Correction

@@ -14,9 +14,9 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.costs.features import Correction, TaskFeatures
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.scheduler import Progression
 from romou.tuner.search.transfer import TransferData
+from romou.tuner.search.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask

@@ -22,7 +22,6 @@ from romou.base.variants import VARIANTS
 from romou.compiler.operators.algorithms.operator import Operator
 from romou.compiler.operators.algorithms.split_sum import PIECES, build_pieces, bytes_between, schedule_pieces
 from romou.compiler.operators.algorithms.split_sum import STAGES as PIECES_STAGES
-from romou.compiler.operators.algorithms.weight_packing import PACKED, is_computed, schedule_packing
 from romou.compiler.operators.algorithms.winograd.convolution import (
     STAGES,
     TILES,
@@ -38,7 +37,13 @@ from romou.compiler.operators.contraction.dimensions import describe
 from romou.compiler.operators.contraction.knobs import GROUP, MIXED, MOST_MIXED, space_of, store_constraints, sums_of
 from romou.compiler.operators.contraction.occupancy import work_groups
 from romou.compiler.operators.contraction.registers import kept_loops
-from romou.compiler.operators.contraction.schedule import schedule_group_store, schedule_stages
+from romou.compiler.operators.contraction.schedule import (
+    PACKED,
+    is_computed,
+    schedule_group_store,
+    schedule_packing,
+    schedule_stages,
+)
 from romou.compiler.operators.contraction.stages import BLOCKS, Stage, build_stages
 from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, split_cycles, staged_config
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices
@@ -105,7 +110,7 @@ class Contracted:
 
     @property
     def is_weight_computed(self) -> bool:
-        """Return whether each call packs the weight (`romou/compiler/operators/algorithms/weight_packing.py`)."""
+        """Return whether each call packs the weight (`schedule_packing`)."""
         return is_computed(self.func, self.weight)
 
     @property

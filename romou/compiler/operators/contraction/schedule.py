@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction.knobs import FP32, ITERATION, MIXED, number_bytes, rows_of_items
@@ -27,6 +27,10 @@ from romou.compiler.tir.primitives import (
     unroll_by_compiler,
 )
 
+# The stage that packs a weight which is computed at run time, as in training, and its buffer. It is a kernel before the
+# contraction's.
+PACKED = "packed_weight"
+_PACKING_GROUP = 64
 # Stages whose innermost axis is loaded into registers as one vector: without local memory, and with it.
 _TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
 
@@ -281,3 +285,17 @@ def _sum_in_registers(sch: s_tir.Schedule, part: Block, loops: Sequence[Loop], c
     init = sch.decompose_reduction(part, reduction[0])
     unroll_tile(sch, sch.get_loops(init)[-4:], config["vector_width"])
     unroll_tile(sch, sch.get_loops(registers)[-4:], config["vector_width"])
+
+
+def is_computed(func: tirx.PrimFunc, weight: tirx.Buffer) -> bool:
+    """Return whether a function packs the weight itself instead of taking it as a parameter."""
+    return not any(parameter.same_as(weight) for parameter in func.params)
+
+
+def schedule_packing(sch: s_tir.Schedule) -> None:
+    """Bind one work-item to each element of the packed weight, if the function has that stage."""
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if sch.get(block).name_hint == PACKED:
+            group, item = sch.split(sch.fuse(*sch.get_loops(block)), [None, _PACKING_GROUP])
+            sch.bind(group, "blockIdx.x")
+            sch.bind(item, "threadIdx.x")

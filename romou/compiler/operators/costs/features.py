@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from romou.compiler.operators.costs.estimate import estimate_parts, estimate_sec
 from romou.compiler.operators.costs.form import Form, columns_of
 from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families import declared_knobs
-from romou.compiler.operators.text_loops import Loops, loops_of
 from romou.devices.hardware import HardwareSpec
 
 _USAGE = (
@@ -94,6 +93,31 @@ _WARP, _LINE_BYTES = 32, 128
 
 # Features, their columns and expected scores -> corrected scores.
 Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.ndarray]
+
+
+class Loops(NamedTuple):
+    """The loops of a sum of products in a kernel's text. Fields may be arrays.
+
+    is_unrolled: whether loops are unrolled in the text. Otherwise the compiler decides, even for the lanes of a texel
+    unrolled: steps of the reduction that are unrolled, without the lanes
+    channels, rows, columns: iterations of the inner loops over channels and over the window. A window that is split
+        over two loops has fewer than its extent
+    """
+
+    is_unrolled: Any
+    unrolled: Any
+    channels: Any
+    rows: Any
+    columns: Any
+
+
+def loops_of(template: Template, columns: Columns, count: int) -> Loops:
+    """Return the loops of Romou's kernels, each an array of `count`: the window is inside of the channels."""
+    *outer, width = getattr(getattr(template, "workload", None), "kernel", None) or (1,)
+    height = math.prod(outer)
+    unrolled = np.where(np.asarray(columns.get("unroll", "")) == "window", height * width, 1)
+    fields = (True, unrolled, 1, height, width)
+    return Loops(*(np.broadcast_to(field, count) for field in fields))
 
 
 class TaskFeatures:

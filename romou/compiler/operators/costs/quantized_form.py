@@ -13,7 +13,7 @@ from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.form import Form, form_of
 from romou.compiler.operators.costs.packed_form import PackedForm
 from romou.compiler.operators.families.quantized_product import BUFFER, IMAGE, QuantizedTemplate
-from romou.compiler.operators.kernels.quantized.kernel import MASK, OF_BLOCK, PAIRS, Tiles
+from romou.compiler.operators.kernels.quantized.kernel import MASK, OF_BLOCK, PAIRS, QuantizedTiles
 from romou.compiler.operators.kernels.tensor_cores import PRODUCTS
 from romou.compiler.tir.primitives import LANES
 
@@ -43,7 +43,7 @@ class QuantizedForm(PackedForm):
         shared = np.where(tiles.is_mma, _SHARED, 1)
         return tiles.item_data * shared * tiles.codes * self._element_bytes, tiles.item_rows / shared * of_row
 
-    def _bytes_of_row(self, tiles: Tiles) -> Any:
+    def _bytes_of_row(self, tiles: QuantizedTiles) -> Any:
         """Return the bytes of a row's codes in a step."""
         return _CHUNK_BYTES * tiles.codes / self._work.chunk
 

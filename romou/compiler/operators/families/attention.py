@@ -23,7 +23,7 @@ from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.attention.blocks import Attention, attention_of
-from romou.compiler.operators.kernels.attention.kernel import OWN, SHARED, AttentionKernel, Tiles
+from romou.compiler.operators.kernels.attention.kernel import OWN, SHARED, AttentionKernel, AttentionTiles
 from romou.compiler.operators.kernels.attention.tensor_core_kernel import TensorCoreAttentionKernel
 from romou.compiler.operators.kernels.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
 from romou.compiler.operators.native_functions import FUNCTIONS, with_functions
@@ -115,9 +115,9 @@ class AttentionTemplate(Template):
     def activations(self) -> set[str]:
         return set()
 
-    def tiles(self, columns: Columns) -> Tiles:
+    def tiles(self, columns: Columns) -> AttentionTiles:
         """Return the tiles of a config, or of many."""
-        return Tiles(self.attention, columns)
+        return AttentionTiles(self.attention, columns)
 
     def registers(self, columns: Columns) -> Any:
         """Return the registers of a work-item's tiles."""

@@ -422,9 +422,9 @@ class Elementwise(StreamingTemplate):
         )
         form = along.form_of(bounded(block.body.value))
         assert form is not None, "`_across` found it"
-        loaded, turned = (
+        loaded, transposed = (
             tirx.decl_buffer([width * across], register_type(kind), name, scope="local")
-            for name in ("loaded", "turned")
+            for name in ("loaded", "transposed")
         )
         begin, first = along.begin(indices[self._across]), {row.vector: row.begin(indices[-1])}
         values = {**dict(zip(axes, indices, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
@@ -432,14 +432,14 @@ class Elementwise(StreamingTemplate):
             loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane]
         )
         step = tirx.Var("step", along.lane.ty)
-        turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [row.lane * across + step]), [step * width + row.lane])
+        element = tirx.BufferLoad(loaded, [row.lane * across + step])
+        move = tirx.BufferStore(transposed, element, [step * width + row.lane])
         into = [*indices[:-1], substitute(row.index, first)]
         into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
-        store = tirx.BufferStore(
-            block.body.buffer, tirx.BufferLoad(turned, [step * width + row.lane]).astype(kind), into
-        )
+        element = tirx.BufferLoad(transposed, [step * width + row.lane])
+        store = tirx.BufferStore(block.body.buffer, element.astype(kind), into)
         loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
-        turns = loop(step, across, loop(row.lane, width, turn, "unrolled"), "unrolled")
+        transposes = loop(step, across, loop(row.lane, width, move, "unrolled"), "unrolled")
 
         # The first of two overlapping vectors stores the overlap. The last vector of a row stores at most three
         # elements: part, two as a vector, or both.
@@ -462,7 +462,7 @@ class Elementwise(StreamingTemplate):
 
         is_first = indices[self._across] < self.shape[self._across] // across
         first_rows = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
-        return tirx.SeqStmt([loads, turns, *first_rows, rows(along.repeated, across)]), [loaded, turned]
+        return tirx.SeqStmt([loads, transposes, *first_rows, rows(along.repeated, across)]), [loaded, transposed]
 
 
 def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int, value: tirx.Expr) -> bool:

@@ -28,8 +28,8 @@ from romou.compiler.operators.kernels.quantized.integer_kernel import (
     OF_STEP,
     OF_WORD,
     IntegerKernel,
-    Operands,
-    Tiles,
+    IntegerOperands,
+    IntegerTiles,
 )
 from romou.compiler.operators.kernels.quantized.integer_matrix import (
     BYTES,
@@ -38,8 +38,7 @@ from romou.compiler.operators.kernels.quantized.integer_matrix import (
     IntegerMatrix,
     IntegerProduct,
 )
-from romou.compiler.operators.kernels.quantized.knobs import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA
-from romou.compiler.operators.kernels.quantized.template import PackedTemplate
+from romou.compiler.operators.kernels.quantized.template import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA, PackedTemplate
 from romou.compiler.tir.primitives import LANES, advance_pointers
 
 KNOBS = (
@@ -104,13 +103,13 @@ class IntegerTemplate(PackedTemplate):
     workload: IntegerProduct
 
     @functools.cached_property
-    def operands(self) -> Operands:
+    def operands(self) -> IntegerOperands:
         """The buffers of the product, of the simplified function."""
         sources, total, epilogue = self._buffers()
         assert epilogue is not None, "the sums are corrected"
         # In the order of the definition: data * weight.
         data, weight = sources
-        return Operands(data=data, weight=weight, product=total, epilogue=epilogue)
+        return IntegerOperands(data=data, weight=weight, product=total, epilogue=epilogue)
 
     @property
     def name(self) -> str:
@@ -124,9 +123,9 @@ class IntegerTemplate(PackedTemplate):
         operands, output = self.operands, self.func.params[-1]
         return {"data": str(operands.data.name), "weight": str(operands.weight.name), "output": str(output.name)}
 
-    def tiles(self, columns: Columns) -> Tiles:
+    def tiles(self, columns: Columns) -> IntegerTiles:
         """Return the tiles of a config, or of many."""
-        return Tiles(self.workload, columns)
+        return IntegerTiles(self.workload, columns)
 
     def registers(self, columns: Columns) -> Any:
         """Return the registers of a work-item's tiles."""

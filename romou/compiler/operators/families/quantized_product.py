@@ -34,16 +34,21 @@ from romou.compiler.operators.kernels.quantized.kernel import (
     SHIFT,
     TABLES,
     VECTORS,
-    Operands,
     QuantizedKernel,
-    Tiles,
+    QuantizedOperands,
+    QuantizedTiles,
 )
-from romou.compiler.operators.kernels.quantized.knobs import GROUP_PARTS, ITEM_DATA, MMA_ITEM_DATA, PLAIN_ITEM_DATA
 from romou.compiler.operators.kernels.quantized.norm import Norm
 from romou.compiler.operators.kernels.quantized.pairs_defaults import pairs_config
 from romou.compiler.operators.kernels.quantized.pairs_kernel import PairsKernel
-from romou.compiler.operators.kernels.quantized.rows import MOST_FEW
-from romou.compiler.operators.kernels.quantized.template import PackedTemplate
+from romou.compiler.operators.kernels.quantized.row_classes import MOST_FEW
+from romou.compiler.operators.kernels.quantized.template import (
+    GROUP_PARTS,
+    ITEM_DATA,
+    MMA_ITEM_DATA,
+    PLAIN_ITEM_DATA,
+    PackedTemplate,
+)
 from romou.compiler.operators.kernels.quantized.tensor_core_defaults import data_choices, tensor_core_config
 from romou.compiler.operators.kernels.quantized.tensor_core_kernel import TensorCoreKernel
 from romou.compiler.operators.kernels.quantized.vector_kernel import ROWS, VectorKernel
@@ -147,7 +152,7 @@ class QuantizedTemplate(PackedTemplate):
         return None if is_read_again else template
 
     @functools.cached_property
-    def operands(self) -> Operands:
+    def operands(self) -> QuantizedOperands:
         """The buffers of the product, of the simplified function."""
         sources, total, epilogue = self._buffers()
         # In the order of the definition: data * (codes - zeros) * scales. A normalization reads other tensors as well.
@@ -155,7 +160,7 @@ class QuantizedTemplate(PackedTemplate):
         data = sources[0] if norm is None else norm.data
         words, *other, scales = sources[1:] if norm is None else [s for s in sources if not norm.reads(s)]
         table, zeros = (other, []) if self.workload.has_table else ([], other)
-        return Operands(
+        return QuantizedOperands(
             data=data,
             norm=norm,
             words=words,
@@ -184,9 +189,9 @@ class QuantizedTemplate(PackedTemplate):
         operands, output = self.operands, self.func.params[-1]
         return {"data": str(operands.data.name), "weight": str(operands.words.name), "output": str(output.name)}
 
-    def tiles(self, columns: Columns) -> Tiles:
+    def tiles(self, columns: Columns) -> QuantizedTiles:
         """Return the tiles of a config, or of many."""
-        return Tiles(self.workload, columns, is_normalized=self.norm is not None)
+        return QuantizedTiles(self.workload, columns, is_normalized=self.norm is not None)
 
     def registers(self, columns: Columns) -> Any:
         """Return the registers of a work-item's tiles."""
@@ -329,7 +334,7 @@ class QuantizedTemplate(PackedTemplate):
             & (~tiles.is_wgmma | self._fills_warp_groups(tiles))
         )
 
-    def _fills_warp_groups(self, tiles: Tiles) -> Any:
+    def _fills_warp_groups(self, tiles: QuantizedTiles) -> Any:
         """Return whether four warps are along the weight's rows, and a warp holds few enough weights in registers."""
         weights = tiles.staged // tiles.parts // DEPTHS * tiles.item_rows * 2
         return (

@@ -30,6 +30,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.kernels.streaming.blocks import Rows, rows_of
 from romou.compiler.operators.kernels.streaming.row_kernel import (
     LEAST_OF_TREE,
     MOST_UNROLLED,
@@ -41,7 +42,6 @@ from romou.compiler.operators.kernels.streaming.row_kernel import (
     second_partials,
     sums_of,
 )
-from romou.compiler.operators.kernels.streaming.rows import Rows, rows_of
 from romou.compiler.operators.kernels.streaming.template import Points, StreamingTemplate
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of

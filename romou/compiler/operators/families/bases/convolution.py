@@ -22,8 +22,8 @@ import numpy as np
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
-from romou.compiler.operators.algorithms.weight_packing import PACKED
 from romou.compiler.operators.contraction import Contraction
+from romou.compiler.operators.contraction.schedule import PACKED
 from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.operators.families.bases.convolution_references import convolve
 from romou.compiler.operators.family import Case, Graph

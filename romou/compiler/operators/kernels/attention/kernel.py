@@ -54,7 +54,7 @@ _LEAST = -3.4028234663852886e38
 _MOST_UNROLLED = 8
 
 
-class Tiles:
+class AttentionTiles:
     """The tiles of a config. Knobs may be columns of many configs.
 
     queries, keys: rows of the output and keys that a work group holds at a time.
@@ -125,7 +125,7 @@ class AttentionKernel(KernelBuilder):
     def __init__(self, func: tirx.PrimFunc, attention: Attention, config: Config) -> None:
         super().__init__(attention.key.ty)
         self.func, self.attention, self.config = func, attention, config
-        self.tiles = tiles = Tiles(attention, config)
+        self.tiles = tiles = AttentionTiles(attention, config)
         self.rows, self.keys = int(config["item_queries"]), int(config["item_keys"])
         self.columns, self.across, self.threads = int(tiles.columns), int(tiles.across), int(tiles.threads)
         self.sub_group = self.across if tiles.is_mma else int(config.get("sub_group", 1))

@@ -48,7 +48,7 @@ OF_STEP, OF_WORD, OF_STAGE = "step", "word", "stage"
 _AHEAD, _LINE = 8, 16
 
 
-class Tiles:
+class IntegerTiles:
     """The tiles of a config. Knobs may be columns of many configs.
 
     columns: columns of the weight that a group computes.
@@ -91,7 +91,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operands:
+class IntegerOperands:
     """The buffers of a product, and the block that makes the output of its result.
 
     product: the buffer of the sums, which the epilogue loads at its own place.
@@ -114,7 +114,7 @@ class IntegerKernel(KernelBuilder):
         self,
         func: tirx.PrimFunc,
         work: IntegerProduct,
-        operands: Operands,
+        operands: IntegerOperands,
         config: Config,
         *,
         multiply_add: str | None = None,
@@ -123,7 +123,7 @@ class IntegerKernel(KernelBuilder):
         super().__init__()
         self.func, self.work, self.operands, self.multiply_add = func, work, operands, multiply_add
         self.has_dots_of_vectors = has_dots_of_vectors
-        self.tiles = tiles = Tiles(work, config)
+        self.tiles = tiles = IntegerTiles(work, config)
         self.rows, self.width = int(config["item_data"]), int(config["lanes"])
         self.vectors = int(config["item_columns"]) // self.width
         self.across, self.parts, self.stages = int(tiles.across), int(tiles.parts), int(tiles.stages)

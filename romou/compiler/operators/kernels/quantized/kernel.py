@@ -67,7 +67,7 @@ _MOST_IN_ONE_STEP = 16
 _MMA_STAGES, _WGMMA_STAGES, _SHARING = 3, 4, 4
 
 
-class Tiles:
+class QuantizedTiles:
     """The tiles of a config. Knobs may be columns of many configs.
 
     is_mma, is_wgmma: whether warps use tensor cores, and whether four warps do so together. Four work-items then share
@@ -168,7 +168,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operands:
+class QuantizedOperands:
     """The buffers of a product, and the block that makes the output of its result.
 
     product: the buffer of the sums, which the epilogue loads at its own place.
@@ -196,7 +196,7 @@ class QuantizedKernel(KernelBuilder):
         self,
         func: tirx.PrimFunc,
         work: QuantizedProduct,
-        operands: Operands,
+        operands: QuantizedOperands,
         config: Config,
         *,
         has_fp16: bool = False,
@@ -204,7 +204,7 @@ class QuantizedKernel(KernelBuilder):
         super().__init__()
         self._has_fp16 = has_fp16
         self.func, self.work, self.operands, self.config = func, work, operands, config
-        self.tiles = tiles = Tiles(work, config, is_normalized=operands.norm is not None)
+        self.tiles = tiles = QuantizedTiles(work, config, is_normalized=operands.norm is not None)
         self.rows, self.data, self.chunks = (int(config[f"item_{name}"]) for name in ("rows", "data", "chunks"))
         self.across, self.parts, self.threads = int(tiles.across), int(tiles.parts), int(tiles.threads)
         self.sub_group = int(config.get("sub_group", 1))

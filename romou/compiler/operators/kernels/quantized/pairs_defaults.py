@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.kernels.quantized.kernel import OF_BLOCK, PAIRS, Tiles
-from romou.compiler.operators.kernels.quantized.knobs import PLAIN_ITEM_DATA
-from romou.compiler.operators.kernels.quantized.rows import MOST_FEW
+from romou.compiler.operators.kernels.quantized.kernel import OF_BLOCK, PAIRS, QuantizedTiles
+from romou.compiler.operators.kernels.quantized.row_classes import MOST_FEW
+from romou.compiler.operators.kernels.quantized.template import PLAIN_ITEM_DATA
 from tvm_patches.quantized_matrix import QuantizedProduct
 
 _KNOBS = ("group_rows", "item_rows", "item_data", "item_chunks")
@@ -32,7 +32,7 @@ def pairs_config(work: QuantizedProduct, space: Space, limits: Limits) -> Config
         return next(iter(usable), None)
 
     def is_busy(config: Config) -> bool:
-        return 10 * int(Tiles(work, config).groups) * int(config["group_parts"]) >= 9 * limits.cores
+        return 10 * int(QuantizedTiles(work, config).groups) * int(config["group_parts"]) >= 9 * limits.cores
 
     return next(filter(is_busy, usable), usable[-1] if usable else None)
 

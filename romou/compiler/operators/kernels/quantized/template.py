@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tvm import s_tir, tirx
 
+from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import Template
@@ -16,6 +17,22 @@ from romou.compiler.tir.primitives import is_image
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+GROUP_PARTS = Knob(
+    name="group_parts",
+    choices=(1, 2, 4, 8, 16, 32),
+    default=1,
+    help="work-items that share a sum over k, and add up their parts in local memory",
+)
+# Rows of activations of a work-item without tensor cores, and on tensor cores.
+PLAIN_ITEM_DATA, MMA_ITEM_DATA = (1, 2, 3, 4, 6, 8), (2, *range(4, 65, 4))
+ITEM_DATA = Knob(
+    name="item_data",
+    choices=tuple(sorted({*PLAIN_ITEM_DATA, *MMA_ITEM_DATA})),
+    default=1,
+    help="rows of activations of a work-item",
+    scales_outputs=True,
+)
 
 
 class PackedTemplate(Template):

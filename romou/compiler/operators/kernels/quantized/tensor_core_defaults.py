@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.kernels.quantized.kernel import OF_WEIGHT, SHIFT, Tiles
-from romou.compiler.operators.kernels.quantized.knobs import MMA_ITEM_DATA
+from romou.compiler.operators.kernels.quantized.kernel import OF_WEIGHT, SHIFT, QuantizedTiles
+from romou.compiler.operators.kernels.quantized.template import MMA_ITEM_DATA
 from romou.compiler.operators.kernels.tensor_cores import MMA, WGMMA
 from tvm_patches.quantized_matrix import QuantizedProduct
 
@@ -48,13 +48,13 @@ def data_choices(work: QuantizedProduct, cores: int) -> list[int]:
     usual = [width for width in fitting if width in _WIDTHS]
 
     def busy(width: int) -> float:
-        return float(busy_share(work, Tiles(work, {**_LARGE_TILE, "item_data": width}), cores))
+        return float(busy_share(work, QuantizedTiles(work, {**_LARGE_TILE, "item_data": width}), cores))
 
     most = max((busy(width) for width in usual if width >= _LARGE_WIDTH), default=1.0)
     return [width for width in fitting if width in usual or (width > _LARGE_WIDTH and busy(width) > _BETTER * most)]
 
 
-def busy_share(work: QuantizedProduct, tiles: Tiles, cores: int) -> Any:
+def busy_share(work: QuantizedProduct, tiles: QuantizedTiles, cores: int) -> Any:
     """Return the share of the cores' rounds that makes results, if a core has one group at a time."""
     return work.m * work.n / (-(-tiles.groups // cores) * cores * tiles.outputs_of_group)
 
@@ -69,7 +69,7 @@ def tensor_core_config(work: QuantizedProduct, space: Space, limits: Limits) -> 
     usable = [config for tile in tiles if (config := _config(space, tile)) is not None]
 
     def groups(config: Config) -> int:
-        return int(Tiles(work, config).groups)
+        return int(QuantizedTiles(work, config).groups)
 
     full = (config for config in usable if 10 * groups(config) >= 9 * limits.cores)
     return next(full, max(usable, key=groups, default=None))
@@ -83,7 +83,8 @@ def _tiles_that_fill(work: QuantizedProduct, space: Space, cores: int) -> list[_
     widths = [int(width) for width in space.knobs["item_data"] if int(width) > _WIDE and width not in _WIDTHS]
     if WGMMA not in space.knobs["tensor_cores"] or not widths:
         return []
-    best = max(widths, key=lambda width: busy_share(work, Tiles(work, {**_LARGE_TILE, "item_data": width}), cores))
+    tiles = {width: QuantizedTiles(work, {**_LARGE_TILE, "item_data": width}) for width in widths}
+    best = max(widths, key=lambda width: busy_share(work, tiles[width], cores))
     return [(WGMMA, 64, 1, 2, best, 64)]
 
 

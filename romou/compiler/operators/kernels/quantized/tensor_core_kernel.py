@@ -28,7 +28,7 @@ import itertools
 from tvm import tirx
 
 from romou.base.space import Config
-from romou.compiler.operators.kernels.quantized.kernel import Operands, Tiles
+from romou.compiler.operators.kernels.quantized.kernel import QuantizedOperands, QuantizedTiles
 from romou.compiler.operators.kernels.quantized.outputs import checks, stored
 from romou.compiler.operators.kernels.tensor_cores import COLUMNS, DEPTHS, ROWS, UNIT, WARP, WGMMA
 from romou.compiler.scheduling.kernel_builder import Index, KernelBuilder
@@ -53,14 +53,14 @@ class TensorCoreKernel(KernelBuilder):
         self,
         func: tirx.PrimFunc,
         work: QuantizedProduct,
-        operands: Operands,
+        operands: QuantizedOperands,
         config: Config,
         *,
         asks_for_memory: bool,
     ) -> None:
         super().__init__()
         self.func, self.work, self.operands = func, work, operands
-        self.tiles = tiles = Tiles(work, config)
+        self.tiles = tiles = QuantizedTiles(work, config)
         self.staged, self.parts, self.threads = int(tiles.staged), int(tiles.parts), int(tiles.threads)
         self.rows, self.columns = int(tiles.rows), int(tiles.columns)
         self.fragments, self.tiles_of_data = int(config["item_rows"]) // 2, int(config["item_data"]) // 2

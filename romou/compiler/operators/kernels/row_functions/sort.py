@@ -206,17 +206,17 @@ class _LocalSort:
         """Halve the number of runs until one is left."""
         kept = self.work.kept
         bits = bits_of(kept)
-        with loop("round", bits_of(self.work.run // kept)) as turn:
-            with self._each(_int(self.half) >> turn) as at:
-                begin, inside = (at >> bits) << (turn + 1 + bits), at & (kept - 1)
-                second = begin + (_int(kept) << turn) + kept - 1 - inside
+        with loop("round", bits_of(self.work.run // kept)) as halving:
+            with self._each(_int(self.half) >> halving) as at:
+                begin, inside = (at >> bits) << (halving + 1 + bits), at & (kept - 1)
+                second = begin + (_int(kept) << halving) + kept - 1 - inside
                 with T.If(self.pairs.comes_before(second, self.pairs, begin + inside)), T.Then():
                     self.pairs.move(begin + inside, self.pairs, second)
             wait()
             with loop("step", bits) as step:
-                with self._each(_int(self.half) >> (turn + 1)) as at:
+                with self._each(_int(self.half) >> (halving + 1)) as at:
                     stride = _int(kept // 2) >> step
-                    begin, inside = (at >> (bits - 1)) << (turn + 1 + bits), at & (kept // 2 - 1)
+                    begin, inside = (at >> (bits - 1)) << (halving + 1 + bits), at & (kept // 2 - 1)
                     first = begin + inside * 2 - (inside & (stride - 1))
                     self._exchange(first, first + stride)
                 wait()

@@ -18,7 +18,7 @@ from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
 from romou.base.space import Config
-from romou.compiler.operators.kernels.streaming.rows import Pass, Rows, replaced
+from romou.compiler.operators.kernels.streaming.blocks import Pass, Rows, replaced
 from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads, substitute
 from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder
 from romou.compiler.scheduling.statements import register_type, unravel
@@ -93,7 +93,7 @@ class RowKernel(KernelBuilder):
             "row", self.threads, self.rows_of_group, has_sub_groups=self.sub_group > 1
         )
         # The iteration over a work-item's share, in blocks of `_each`.
-        self.iteration = tirx.Var("turn", self.index_type)
+        self.iteration = tirx.Var("iteration", self.index_type)
         # Lanes of a result: one for each row in a vector across rows.
         self.lanes_of_result = self.width if self.is_across else 1
         self.results: dict[tirx.Buffer, Array] = {}
@@ -179,7 +179,7 @@ class RowKernel(KernelBuilder):
             for lane in self.lanes_of(sums):
                 sums[lane] = total[lane]
         elif is_whole or is_unrolled:
-            with self.loop("turn", self.iterations, "unrolled" if is_unrolled else "serial") as iteration:
+            with self.loop("iteration", self.iterations, "unrolled" if is_unrolled else "serial") as iteration:
                 run(iteration)
         else:
             # Only the last iteration is guarded.

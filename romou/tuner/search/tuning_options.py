@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from romou.base.checked_options import CheckedOptions, number, whole
 from romou.base.errors import unknown_name
-from romou.base.options import CheckedOptions, number, whole
 from romou.tuner.search.strategies import EXPLORERS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from romou.base.options import CheckedOptions, number, whole
+from romou.base.checked_options import CheckedOptions, number, whole
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

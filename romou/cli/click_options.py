@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from romou.base.checked_options import CheckedOptions
 from romou.base.errors import UsageError
-from romou.base.options import CheckedOptions
 from romou.driver.options import ImportOptions, ModelOptions, TuneOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])

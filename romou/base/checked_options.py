@@ -1,7 +1,7 @@
 """Options as frozen dataclasses: checked when they are created, and documented once.
 
 A field's metadata holds its documentation for Python and its help on the command line. `takes_options` gives a function
-the signature and the documentation. `romou.cli.options` makes command-line options from the same fields.
+the signature and the documentation. `romou.cli.click_options` makes command-line options from the same fields.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def option(
     help_text: its help on the command line.
     lowest: the lowest number allowed, or "above 0". None for an option that is no number.
     why: the reason for `lowest`, for messages.
-    cli: its form on the command line, as `romou.cli.options` reads it.
+    cli: its form on the command line, as `romou.cli.click_options` reads it.
     """
     checks = {"lowest": lowest, "why": why, "is_whole": is_whole}
     metadata = {"doc": textwrap.dedent(doc).strip(), "help": help_text, **checks, **cli}

@@ -14,7 +14,7 @@ from romou.tools.report.html_page import write_html
 from romou.tools.report.table import float_lines, memory_text, mib, number, table_of_numbers
 
 if TYPE_CHECKING:
-    from romou.tools.inspection.check import CheckedLayer, CheckReport
+    from romou.tools.inspection.check_report import CheckedLayer, CheckReport
 
 _COLUMNS = ("calls", "ms", "share")
 _TEXTS = ("limit", "ONNX nodes")
