@@ -18,11 +18,11 @@ import numpy as np
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.costs.estimate import estimable
 from romou.compiler.operators.costs.features import Loops
 from romou.compiler.operators.costs.form import Form, columns_of
 from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES
 from romou.devices.targets import Target

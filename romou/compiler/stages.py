@@ -18,7 +18,7 @@ from romou.compiler.frontend.declared import Settled
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision
 from romou.compiler.graph.join_chains import Chain
 from romou.compiler.graph.origins import Rungs
-from romou.compiler.operators.base import StoredWeight
+from romou.compiler.operators.schedule_template import StoredWeight
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target

@@ -20,9 +20,9 @@ from romou.base.errors import InvalidConfigError
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.base.task import Task
-from romou.compiler.operators.base import StoredWeight, Template
 from romou.compiler.operators.costs.first_configs import first_configs
 from romou.compiler.operators.families import template_of
+from romou.compiler.operators.schedule_template import StoredWeight, Template
 from romou.compiler.scheduling.blocks import has_long_integers, is_scheduled
 from romou.compiler.task_key import task_key
 from romou.compiler.tir.expressions import bytes_of

@@ -15,9 +15,9 @@ from romou.base.space import Config
 from romou.compiler.assembly.build import Kept
 from romou.compiler.assembly.default_schedules import default_schedule, simplest_schedule
 from romou.compiler.failures import Failures
-from romou.compiler.operators.base import StoredWeight
 from romou.compiler.operators.families import RUNG
 from romou.compiler.operators.kernels.recurrent import is_time_loop, schedule_time_loop
+from romou.compiler.operators.schedule_template import StoredWeight
 from romou.compiler.passes.fp16_storage import compute_in_single
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.task import TunableTask, structure_of

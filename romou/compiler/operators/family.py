@@ -17,7 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from romou.compiler.operators.base import Template
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.tir.expressions import Shape
 
 

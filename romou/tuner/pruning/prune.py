@@ -17,9 +17,9 @@ from romou.base.knob import Choice
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.costs.criteria import Choices, Rules, Verdict, judge
 from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.schedule_template import Template
 from romou.devices.hardware import HardwareSpec
 
 # Criteria give way so that a search has at least this many configs.

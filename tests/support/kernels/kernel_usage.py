@@ -16,10 +16,10 @@ from romou.compiler.operators.algorithms.algorithm import DIRECT, WinogradAlgori
 from romou.compiler.operators.algorithms.winograd.convolution import TRANSFORMED
 from romou.compiler.operators.analysis.registers import estimate_registers
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.compiler.operators.kernels.streaming.template import StreamingTemplate
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.tir.primitives import LANES
 from support.kernels.kernel_accesses import GroupAccesses
 from support.kernels.kernel_structure import KernelStructure, images_of, parameter_name

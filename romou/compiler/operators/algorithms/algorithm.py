@@ -30,7 +30,6 @@ from romou.compiler.operators.algorithms.winograd.convolution import (
     Winograd,
 )
 from romou.compiler.operators.algorithms.winograd.filter_gradient import STAGES as FILTER_STAGES
-from romou.compiler.operators.base import StoredWeight
 from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.dimensions import describe
@@ -47,6 +46,7 @@ from romou.compiler.operators.contraction.schedule import (
 from romou.compiler.operators.contraction.stages import BLOCKS, Stage, build_stages
 from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, split_cycles, staged_config
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices
+from romou.compiler.operators.schedule_template import StoredWeight
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.loops import Block

@@ -12,9 +12,9 @@ import tvm
 from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.costs.form import Form, form_of, loads_of_one
 from romou.compiler.operators.families.attention import AttentionTemplate
+from romou.compiler.operators.schedule_template import ADDRESSES
 from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.tir.primitives import LANES
 

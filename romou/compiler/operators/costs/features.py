@@ -16,12 +16,12 @@ import numpy as np
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction.knobs import FP16
 from romou.compiler.operators.costs.estimate import estimate_parts, estimate_seconds, occupancy
 from romou.compiler.operators.costs.form import Form, columns_of
 from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families import declared_knobs
+from romou.compiler.operators.schedule_template import Template
 from romou.devices.hardware import HardwareSpec
 
 _USAGE = (

@@ -24,7 +24,6 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.algorithms.algorithm import ALGORITHM, DIRECT, Algorithm
 from romou.compiler.operators.algorithms.split_sum import PIECES
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction.defaults import type_of_sums
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.occupancy import lost_images
@@ -36,6 +35,7 @@ from romou.compiler.operators.costs.form import Form, columns_of, tabulate
 from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.devices.hardware import HardwareSpec
 from romou.devices.targets import Target

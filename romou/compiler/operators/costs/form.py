@@ -14,9 +14,9 @@ from romou.base.config_block import ConfigBlock
 from romou.base.limits import Limits
 from romou.base.space import Columns, Space
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.costs.criteria import Choices
 from romou.compiler.operators.costs.estimate import estimate_seconds
+from romou.compiler.operators.schedule_template import Template
 from romou.devices.hardware import HardwareSpec
 
 # Bytes of a number in counts of loads, whatever its type.

@@ -13,10 +13,10 @@ import numpy as np
 from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.costs.form import Form, form_of
 from romou.compiler.operators.kernels.row_functions.template import MarkedRows
 from romou.compiler.operators.kernels.user_schedule import OwnTemplate
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES
 

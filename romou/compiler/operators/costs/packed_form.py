@@ -9,9 +9,9 @@ import numpy as np
 
 from romou.base.space import Columns
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.costs.form import Form
 from romou.compiler.operators.kernels.quantized.template import PackedTemplate
+from romou.compiler.operators.schedule_template import ADDRESSES
 
 
 class PackedForm(Form):

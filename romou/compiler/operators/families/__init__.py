@@ -15,10 +15,10 @@ from tvm import tirx
 
 from romou.base.knob import Knob
 from romou.base.schema import shown
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.operators.family import Family
 from romou.compiler.operators.kernels.user_schedule import OWN, OwnTemplate
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.operators.workload import Workload
 
 

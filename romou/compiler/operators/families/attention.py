@@ -20,13 +20,13 @@ from tvm import relax, tirx
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import Template
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.attention.blocks import Attention, attention_of
 from romou.compiler.operators.kernels.attention.kernel import OWN, SHARED, AttentionKernel, AttentionTiles
 from romou.compiler.operators.kernels.attention.tensor_core_kernel import TensorCoreAttentionKernel
 from romou.compiler.operators.kernels.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
 from romou.compiler.operators.native_functions import FUNCTIONS, with_functions
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined

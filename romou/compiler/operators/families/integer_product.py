@@ -19,7 +19,6 @@ from tvm import relax, tirx
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.quantized.integer_kernel import (
     DOT,
@@ -39,6 +38,7 @@ from romou.compiler.operators.kernels.quantized.integer_matrix import (
     IntegerProduct,
 )
 from romou.compiler.operators.kernels.quantized.template import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA, PackedTemplate
+from romou.compiler.operators.schedule_template import ADDRESSES
 from romou.compiler.tir.primitives import LANES, advance_pointers
 
 KNOBS = (

@@ -21,7 +21,6 @@ from tvm import relax, tirx
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import ADDRESSES
 from romou.compiler.operators.contraction.knobs import WEIGHT
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.quantized.kernel import (
@@ -53,6 +52,7 @@ from romou.compiler.operators.kernels.quantized.tensor_core_defaults import data
 from romou.compiler.operators.kernels.quantized.tensor_core_kernel import TensorCoreKernel
 from romou.compiler.operators.kernels.quantized.vector_kernel import ROWS, VectorKernel
 from romou.compiler.operators.kernels.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
+from romou.compiler.operators.schedule_template import ADDRESSES
 from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.placement import excess_of_image

@@ -29,7 +29,7 @@ from romou.base.errors import BuildError, InvalidConfigError, RomouError, UsageE
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.base import Template
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.scheduling.blocks import operations_of
 from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.tir import primitives

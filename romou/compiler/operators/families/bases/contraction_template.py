@@ -28,11 +28,11 @@ from romou.compiler.operators.algorithms.algorithm import (
 from romou.compiler.operators.algorithms.byte_vectors import WordsAlgorithm
 from romou.compiler.operators.algorithms.operator import Operator
 from romou.compiler.operators.algorithms.split_sum import PIECES
-from romou.compiler.operators.base import StoredWeight, Template
 from romou.compiler.operators.contraction import Contraction, tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, KNOBS
 from romou.compiler.operators.contraction.occupancy import work_items
 from romou.compiler.operators.native_functions import with_functions
+from romou.compiler.operators.schedule_template import StoredWeight, Template
 from romou.compiler.operators.workload import FAMILY
 from romou.compiler.scheduling.blocks import (
     find_blocks,

@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import Template
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import is_image

@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.base import Template
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, THREAD_COUNTS, THREADS
 from romou.compiler.tir.primitives import is_image
 from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows

@@ -20,7 +20,7 @@ from tvm import s_tir, tirx
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.base import Template
+from romou.compiler.operators.schedule_template import Template
 from romou.compiler.scheduling.blocks import find_blocks, operations_of
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import inlined, split_tuples
