@@ -130,7 +130,7 @@ def test_the_emulation_knows_what_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     task = task_of(PLAIN)
     config = tensor_core_config(task, local=4, steps=2)
     assert error_of_text(task, config) < 1e-3
-    # In a turn, the copies of all turns but the next one are waited for.
+    # An iteration waits for the copies of all iterations but the next one.
     right = "async_wait_group_1() { wait_for_copies(1); }"
     assert right in cuda_on_cpu._PRELUDE
     monkeypatch.setattr(cuda_on_cpu, "_PRELUDE", cuda_on_cpu._PRELUDE.replace(right, right.replace("(1)", "(2)")))
@@ -147,16 +147,16 @@ def test_the_search_begins_with_a_staged_config_too(work: Conv2d | Dense) -> Non
     assert task.space(TARGET).is_valid(staged)
 
 
-def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
+def test_an_iteration_of_copies_ahead_has_one_barrier() -> None:
     task = task_of(PLAIN)
     source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
-    (turn,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
-    assert turn.count("__syncthreads();") == 1
+    (iteration,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
+    assert iteration.count("__syncthreads();") == 1
     assert (
-        turn.index("wait_for_copies(3)")
-        < turn.index("__syncthreads();")
-        < turn.index("tensor_core_fma(")
-        < turn.index("copy_halfs_async(")
+        iteration.index("wait_for_copies(3)")
+        < iteration.index("__syncthreads();")
+        < iteration.index("tensor_core_fma(")
+        < iteration.index("copy_halfs_async(")
     )
 
 

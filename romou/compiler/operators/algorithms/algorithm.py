@@ -57,7 +57,7 @@ from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_p
 
 # The choice of the knob `algorithm` that every operator has, and that of products of floats on tensor cores.
 DIRECT, TF32X3 = "direct", tensor_core.TF32X3
-# The choice of convolutions of bytes on CPUs (`operators/words.py`).
+# The choice of convolutions of bytes on CPUs (`byte_vectors.py`).
 WORDS = "words"
 ALGORITHM = Knob(
     name="algorithm",

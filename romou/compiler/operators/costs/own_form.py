@@ -14,7 +14,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.form import Form, form_of
-from romou.compiler.operators.kernels.row_functions.template import MarkedRows
+from romou.compiler.operators.kernels.row_functions.template import RowFunctionTemplate
 from romou.compiler.operators.kernels.user_schedule import OwnTemplate
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.tir.expressions import bytes_of
@@ -63,6 +63,6 @@ class OwnForm(Form):
 
 
 @form_of.register(OwnTemplate)
-@form_of.register(MarkedRows)
+@form_of.register(RowFunctionTemplate)
 def _(template: Template, _limits: Limits) -> Form:
     return OwnForm(template)

@@ -19,12 +19,12 @@ from romou.base.limits import Limits
 from romou.base.space import Config
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.row_functions.sort import power_above
-from romou.compiler.operators.kernels.row_functions.template import MarkedRows
+from romou.compiler.operators.kernels.row_functions.template import RowFunctionTemplate
 from romou.compiler.scheduling.kernel_blocks import array, launched, loop, wait, when
 from tvm_patches.onnx_converters.sorted_rows import CUMULATED, combined, cumulated, neutral, sum_type
 
 
-class CumulatedRows(MarkedRows):
+class CumulatedRows(RowFunctionTemplate):
     """Rows of running sums or products."""
 
     family = "cumulated_rows"

@@ -13,7 +13,7 @@ from romou.base.limits import Limits
 from romou.base.space import Config
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.row_functions.sort import RowSort, power_above
-from romou.compiler.operators.kernels.row_functions.template import MarkedRows
+from romou.compiler.operators.kernels.row_functions.template import RowFunctionTemplate
 from romou.compiler.tir.expressions import bytes_of
 from tvm_patches.onnx_converters.sorted_rows import SORTED, key_type, sorted_positions
 
@@ -21,7 +21,7 @@ from tvm_patches.onnx_converters.sorted_rows import SORTED, key_type, sorted_pos
 _MOST = 4096
 
 
-class SortedRows(MarkedRows):
+class SortedRows(RowFunctionTemplate):
     """Rows that one work group sorts, or several work groups run by run."""
 
     family = "sorted_rows"

@@ -20,7 +20,7 @@ from romou.compiler.tir.primitives import is_image
 from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows
 
 
-class MarkedRows(Template):
+class RowFunctionTemplate(Template):
     """The template of a function that its mark describes, from one tensor to one tensor.
 
     mark: the attribute whose text says what a row's function is.
