@@ -28,13 +28,10 @@ from romou.tools.regression import Bench, operators_of, with_times
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Unpack
-
-    from romou.driver.options import BenchKeywords
 
 
 @takes_options(BenchOptions)
-def bench(model: onnx.ModelProto | str | Path, **keywords: Unpack[BenchKeywords]) -> Bench:
+def bench(model: onnx.ModelProto | str | Path, options: BenchOptions) -> Bench:
     """Compile a model and take the times and the measures that `compare` needs, by operator. Times are in milliseconds.
 
     Parameters
@@ -55,7 +52,6 @@ def bench(model: onnx.ModelProto | str | Path, **keywords: Unpack[BenchKeywords]
     RecordError
         The records in `work_dir` are unreadable.
     """
-    options = BenchOptions.from_dict(keywords)
     target = options.parsed_target()
     with timing(target, options.rpc, options.device_index(options.rpc)) as find_site:
         untimed = bench_of(model, target, options, find_site if options.times else None)

@@ -29,16 +29,14 @@ from romou.tools.inspection.check_report import (
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Unpack
 
     from romou.compiler.frontend import ImportedModel
-    from romou.driver.options import CheckKeywords
 
 _MIB = 1 << 20
 
 
 @takes_options(CheckOptions)
-def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[CheckKeywords]) -> CheckReport:
+def check(model: onnx.ModelProto | str | Path | ImportedModel, options: CheckOptions) -> CheckReport:
     """Say which nodes of a model run on a device, how long they take by the estimate, and what stands in the way.
 
     Nothing is compiled, and no device is needed for a target or `device` that names one. onnxruntime runs the model
@@ -62,7 +60,6 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpac
     """
     started = time.monotonic()
     check_versions()
-    options = CheckOptions.from_dict(keywords)
     target, index = options.parsed_target(), options.device_index()
     facts = None
     if index is not None or target.device_name is None:

@@ -38,16 +38,13 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     import onnx
-    from typing_extensions import Unpack
-
-    from romou.driver.options import CompareKeywords
 
 
 @takes_options(CompareOptions)
 def compare(
     baseline: Bench | str | Path,
     current: Bench | onnx.ModelProto | str | Path,
-    **keywords: Unpack[CompareKeywords],
+    options: CompareOptions,
 ) -> Comparison:
     """Compare a model with an earlier bench of it, operator by operator.
 
@@ -70,7 +67,6 @@ def compare(
     DeviceError
         Times are wanted and there is no device, or it does not compute a tiny kernel correctly.
     """
-    options = CompareOptions.from_dict(keywords)
     fail_over = parse_threshold(options.fail_over)
     before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
     target = Target.from_json(before.target)

@@ -21,14 +21,12 @@ from romou.runtime.module import TunedModel
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Unpack
 
     from romou.compiler.frontend import ImportedModel
-    from romou.driver.options import CompileKeywords
 
 
 @takes_options(CompileOptions)
-def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[CompileKeywords]) -> TunedModel:
+def compile(model: onnx.ModelProto | str | Path | ImportedModel, options: CompileOptions) -> TunedModel:
     """Compile a model with default schedules. Nothing is measured. Its outputs are checked against onnxruntime's.
 
     Several shapes or sizes of a dimension make a `MultiShapeModel`.
@@ -55,7 +53,7 @@ def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unp
         The TVM packages are not the pair that this version was made for.
     """
     check_versions()
-    return for_each_shape(model, CompileOptions.from_dict(keywords), compile_one)
+    return for_each_shape(model, options, compile_one)
 
 
 def compile_one(import_now: Callable[[], ImportedModel], options: CompileOptions) -> TunedModel:

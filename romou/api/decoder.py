@@ -112,9 +112,9 @@ class Decoder:
         options |= {"target": target, "device": device}
         variants = [cached.for_rows(rows) for rows in dict.fromkeys((1, self.chunk))]
         if trials:
-            made, _ = made_of(variants, TuneOptions.from_dict({**options, "trials": trials}), tune_one)
+            made, _ = made_of(variants, TuneOptions.from_dict({**options, "trials": trials}, "tune"), tune_one)
         else:
-            made, _ = made_of(variants, CompileOptions.from_dict(options), compile_one)
+            made, _ = made_of(variants, CompileOptions.from_dict(options, "compile"), compile_one)
         program = linked(made)
         self._memory = program.memory
         self._one = Stepper(program.models[0], cached.state)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
-from romou.base.checked_options import takes_options
+from romou.base.checked_options import documents_options, takes_options
 from romou.base.errors import unknown_name
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
@@ -21,13 +21,10 @@ from romou.tools.inspection.why import DefaultReasons, reasons_for_default
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Unpack
-
-    from romou.driver.options import InspectKeywords, ModelKeywords, RecordedKeywords
 
 
 @takes_options(InspectOptions)
-def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywords]) -> list[InspectedKernel]:
+def inspect(model: onnx.ModelProto | str | Path, options: InspectOptions) -> list[InspectedKernel]:
     """Take the kernels of a model apart: source, estimates, IR. Nothing runs.
 
     Parameters
@@ -48,7 +45,6 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
     RecordError
         The records in `work_dir` are unreadable.
     """
-    options = InspectOptions.from_dict(keywords)
     compilation, kernel = _compilation_of(model, options), options.kernel
     functions, nodes = compilation.scheduled_functions(), nodes_of_functions(compilation)
     kernels: list[InspectedKernel] = []
@@ -75,7 +71,7 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
 
 
 @takes_options(RecordedOptions)
-def memory_plan(model: onnx.ModelProto | str | Path, **keywords: Unpack[RecordedKeywords]) -> MemoryPlan:
+def memory_plan(model: onnx.ModelProto | str | Path, options: RecordedOptions) -> MemoryPlan:
     """Return the device memory of a model: weights, and each tensor between kernels with the calls that need it.
 
     Nothing runs. An image counts with the bytes of its texels, without the padding that a driver may add to rows.
@@ -90,15 +86,15 @@ def memory_plan(model: onnx.ModelProto | str | Path, **keywords: Unpack[Recorded
     UsageError, ModelError, DeviceError, CompatError, RecordError
         As in `inspect`.
     """
-    return planned_memory(_compilation_of(model, RecordedOptions.from_dict(keywords)))
+    return planned_memory(_compilation_of(model, options))
 
 
-@takes_options(RecordedOptions)
+@documents_options(RecordedOptions)
 def dump_stages(
     model: onnx.ModelProto | str | Path,
     folder: str | Path,
     stages: str = ALL,
-    **keywords: Unpack[RecordedKeywords],
+    **keywords: Any,
 ) -> list[Path]:
     """Compile a model and write the module after each stage of the compiler to a text file. Nothing runs.
 
@@ -118,16 +114,13 @@ def dump_stages(
     ModelError, DeviceError, CompatError, RecordError
         As in `inspect`.
     """
-    options = RecordedOptions.from_dict(keywords)
+    options = RecordedOptions.from_dict(keywords, "dump_stages")
     with dumping(Dumps.of(stages, Path(folder), STAGE_NAMES)) as dumps:
         _compilation_of(model, options).assembled()
     return sorted(dumps.files)
 
 
-@takes_options(ModelOptions)
-def explain_default(
-    model: onnx.ModelProto | str | Path, layer: str, **keywords: Unpack[ModelKeywords]
-) -> list[DefaultReasons]:
+def explain_default(model: onnx.ModelProto | str | Path, layer: str, options: ModelOptions) -> list[DefaultReasons]:
     """Return why a layer has its default config: the terms of its estimate, and those of the best other configs.
 
     Nothing is compiled. Layers that differ only in what follows have one name, and an entry each.
@@ -138,6 +131,8 @@ def explain_default(
         An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
     layer
         Name of a layer, as `romou check` prints it, or of one of its ONNX nodes.
+    options
+        The model's import and target.
 
     Raises
     ------
@@ -146,7 +141,7 @@ def explain_default(
     ModelError, DeviceError, CompatError
         As in `inspect`.
     """
-    compilation = lowered_model(model, ModelOptions.from_dict(keywords))
+    compilation = lowered_model(model, options)
     nodes = nodes_of_tasks(compilation)
     named = [(task, nodes.get(task.key, ())) for task in compilation.tasks]
     chosen = [(task, own) for task, own in named if layer == task.name or layer in own]

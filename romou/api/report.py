@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from romou.base.arguments import path_of
-from romou.base.checked_options import takes_options
+from romou.base.checked_options import documents_options
 from romou.base.compat import check_versions
 from romou.base.errors import ModelError, UsageError
 from romou.base.files import read_file
@@ -35,17 +35,34 @@ from romou.tuner.records import RecordStore
 from romou.tuner.records.store import FILE_NAME
 
 if TYPE_CHECKING:
+    import numpy as np
+    import onnx
     from typing_extensions import Unpack
 
     from romou.base.space import Config
+    from romou.compiler.frontend import Shapes
     from romou.compiler.task import TunableTask
-    from romou.driver.options import ReportKeywords
+    from romou.driver.options import IoPrecisionName, PrecisionName
 
 # The slowest kernels, whose passes are shown one by one
 _BROKEN_DOWN = 12
 
 
-@takes_options(ReportOptions)
+class ReportKeywords(TypedDict, total=False):
+    """Fields of `ReportOptions`. `takes_options` has none for a function of any number of sources."""
+
+    output: str | Path
+    model: onnx.ModelProto | str | Path | None
+    target: Target | str | Mapping[str, object] | None
+    shapes: Shapes | Sequence[Shapes] | None
+    dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None
+    constants: Mapping[str, object] | None
+    precision: PrecisionName | None
+    io_precision: IoPrecisionName | None
+    calibration: Sequence[Mapping[str, np.ndarray]] | None
+
+
+@documents_options(ReportOptions)
 def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Path:
     """Write a page with figures of a tuning run, as one HTML file that needs no network, and return its path.
 
@@ -70,7 +87,7 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
     RecordError
         The records are unreadable.
     """
-    options = ReportOptions.from_dict(keywords)
+    options = ReportOptions.from_dict(keywords, "write_report")
     check_library()
     if not sources:
         raise UsageError(

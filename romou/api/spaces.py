@@ -17,16 +17,12 @@ from romou.tuner.pruning.tasks import pruned_space
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Unpack
 
     from romou.compiler.task import TunableTask
-    from romou.driver.options import ModelKeywords, SpaceKeywords
 
 
 @takes_options(ModelOptions)
-def knob_spaces(
-    model: onnx.ModelProto | str | Path, **keywords: Unpack[ModelKeywords]
-) -> list[tuple[TunableTask, Space]]:
+def knob_spaces(model: onnx.ModelProto | str | Path, options: ModelOptions) -> list[tuple[TunableTask, Space]]:
     """Return each task of a model with its whole knob space on the target. Errors are as in `pruned_spaces`.
 
     Parameters
@@ -34,14 +30,12 @@ def knob_spaces(
     model
         An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
     """
-    compilation = lowered_model(model, ModelOptions.from_dict(keywords))
+    compilation = lowered_model(model, options)
     return [(task, task.space(compilation.target)) for task in compilation.tasks]
 
 
 @takes_options(SpaceOptions)
-def pruned_spaces(
-    model: onnx.ModelProto | str | Path, **keywords: Unpack[SpaceKeywords]
-) -> list[tuple[TunableTask, PrunedSpace]]:
+def pruned_spaces(model: onnx.ModelProto | str | Path, options: SpaceOptions) -> list[tuple[TunableTask, PrunedSpace]]:
     """Return each task of a model with its knob space after pruning. `PrunedSpace.report` counts the removed configs.
 
     `TunableTask.nodes` names the ONNX nodes of a task.
@@ -62,7 +56,6 @@ def pruned_spaces(
     CompatError
         The TVM packages are not the pair that this version was made for.
     """
-    options = SpaceOptions.from_dict(keywords)
     if options.rules is not None:
         instance_of("rules", options.rules, Rules)
     compilation = lowered_model(model, options)

@@ -27,13 +27,10 @@ from romou.runtime.workers import nursery
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Unpack
-
-    from romou.driver.options import TuneKeywords
 
 
 @takes_options(TuneOptions)
-def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[TuneKeywords]) -> TunedModel:
+def tune(model: onnx.ModelProto | str | Path | ImportedModel, options: TuneOptions) -> TunedModel:
     """Tune a model on the attached device, or on devices elsewhere.
 
     Several shapes or sizes of a dimension make a `MultiShapeModel`. `trials` and `seconds` are of each shape. Kernels
@@ -64,7 +61,6 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
         other ones.
     """
     check_versions()
-    options = TuneOptions.from_dict(keywords)
     options.search_options(options.parsed_target())  # checked before the long part
     return for_each_shape(model, options, tune_one)
 

@@ -37,8 +37,10 @@ def options_of(options: type[CheckedOptions], *names: str) -> Callable[[_F], _F]
 def _click_option(field: dataclasses.Field[Any]) -> Callable[[_F], _F]:
     spelled = field.name.replace("_", "-")
     name = f"--{spelled}/--no-{spelled}" if field.default is True else f"--{spelled}"
-    names, form = _SPECIAL.get(field.name, ((name,), _form_of(field)))
-    return click.option(*names, help=field.metadata["help"], **form)
+    names, form, spelling = _SPECIAL.get(field.name, ((name,), _form_of(field), ""))
+    unset = field.metadata["unset"] and f"[default: {field.metadata['unset']}]"
+    text = " ".join(filter(None, (field.metadata["text"].replace("`", ""), spelling, unset)))
+    return click.option(*names, help=text, **form)
 
 
 def _form_of(field: dataclasses.Field[Any]) -> dict[str, Any]:
@@ -48,8 +50,7 @@ def _form_of(field: dataclasses.Field[Any]) -> dict[str, Any]:
     if default is False:
         return {"is_flag": True}
     if "choices" in metadata:
-        shown = metadata.get("default_text", default or False)
-        form |= {"type": click.Choice(metadata["choices"]), "show_default": shown}
+        form |= {"type": click.Choice(metadata["choices"]), "show_default": default or False}
     elif lowest == "above 0":
         form |= {"type": click.FloatRange(min=0, min_open=True)}
     elif lowest is not None:
@@ -202,17 +203,31 @@ def _repeated(parse: Callable[[Any], Any], metavar: str, kind: click.Path | None
     return {"multiple": True, "type": kind, "metavar": metavar, "callback": _parsing(parse)}
 
 
-# Field -> names and form of an option that is spelled in another way than its field
-_SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "shapes": (("--shape", "shapes"), _repeated(parse_shapes, "NAME=SIZES")),
-    "dims": (("--dim", "dims"), _repeated(parse_dims, "NAME=SIZES")),
-    "pad": (("--pad", "pad"), _repeated(parse_pad, "NAME=VALUE")),
-    "constants": (("--set", "constants"), _repeated(parse_constants, "NAME=VALUE")),
+# Field -> names, form and spelling of an option that is spelled in another way than its field
+_SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    "shapes": (
+        ("--shape", "shapes"),
+        _repeated(parse_shapes, "NAME=SIZES"),
+        "As input=1,3,224,224. May be repeated: other inputs, or other shapes of the same ones.",
+    ),
+    "dims": (
+        ("--dim", "dims"),
+        _repeated(parse_dims, "NAME=SIZES"),
+        "As batch=1, or several: batch=1,4,8, or at run time: tokens=1..512, or in classes: tokens=1,2..32,33..512. May"
+        " be repeated.",
+    ),
+    "pad": (("--pad", "pad"), _repeated(parse_pad, "NAME=VALUE"), "As ids=0. May be repeated."),
+    "constants": (
+        ("--set", "constants"),
+        _repeated(parse_constants, "NAME=VALUE"),
+        "As sr=16000, axes=[1,2]. May be repeated.",
+    ),
     "calibration": (
         ("--calibration",),
         _repeated(_read_calibration, "FILE.npz", click.Path(exists=True, dir_okay=False, path_type=Path)),
+        "May be repeated.",
     ),
-    "measure": (("--measure",), _repeated(parse_measures, "NAME=VALUE")),
+    "measure": (("--measure",), _repeated(parse_measures, "NAME=VALUE"), "As repeat=5. May be repeated."),
     "max_memory": (
         ("--max-memory",),
         {
@@ -221,11 +236,13 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": "MIB",
             "callback": _parsing(_mib_to_bytes),
         },
+        "",
     ),
-    "work_dir": (("--work-dir",), {"type": click.Path(file_okay=False, path_type=Path), "default": None}),
+    "work_dir": (("--work-dir",), {"type": click.Path(file_okay=False, path_type=Path), "default": None}, ""),
     "output": (
         ("-o", "--output"),
         {"type": click.Path(dir_okay=False, path_type=Path), "default": "report.html", "show_default": True},
+        "",
     ),
 }
 

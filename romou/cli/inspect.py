@@ -225,10 +225,11 @@ def _explain_knobs(source: Any, target: Target, options: dict[str, Any], task: s
 
 def _explain_default(source: Any, target: Target, options: dict[str, Any], layer: str, *, is_json: bool) -> None:
     from romou.api.inspect import explain_default
+    from romou.driver.options import ModelOptions
     from romou.tools.report.inspected import why_lines, why_table
     from romou.tools.report.table import print_table
 
-    reasons = explain_default(source, layer, target=target, **options)
+    reasons = explain_default(source, layer, ModelOptions.from_dict({"target": target, **options}))
     if is_json:
         print_json({"target": str(target), "layers": [each.to_dict() for each in reasons]})
         return

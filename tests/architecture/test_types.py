@@ -107,10 +107,14 @@ def test_only_third_parties_are_exempt() -> None:
 def test_a_wrong_option_is_an_error_of_types(report: tuple[str, dict[str, tuple[str, str]]], tmp_path: Path) -> None:
     """Keywords of a function with options are as good as written out. `report` has filled mypy's cache."""
     (tmp_path / "calls.py").write_text(
-        "import romou\nromou.tune('m', trials='3')\nromou.compile('m', shape={})\nromou.bench('m', repeats=8)\n"
+        "import romou\nromou.tune('m', trials='3')\nromou.compile('m', shape={})\nromou.bench(model='m', repeats=8)\n"
+        "romou.compare(baseline='a', current='b', fail_over=0.1)\nromou.write_report('a', 'b', outpt='c')\n"
     )
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-pretty", str(tmp_path / "calls.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    assert [line.rpartition("  [")[2] for line in errors] == ["arg-type]", "call-arg]"], done.stdout + done.stderr
+    assert [line.rpartition("  [")[2] for line in errors] == ["arg-type]", "call-arg]", "call-arg]"], (
+        done.stdout + done.stderr
+    )
     assert "calls.py:3:" in errors[1]
+    assert "calls.py:6:" in errors[2]

@@ -12,22 +12,23 @@ import click
 import pytest
 
 import romou
+from romou.api.report import ReportKeywords
 from romou.base.checked_options import CheckedOptions
-from romou.base.errors import UsageError
+from romou.base.errors import ModelError, UsageError
 from romou.cli import main
 from romou.driver import options
 from support.models.small_networks import prime_net
 
-CLASSES: dict[str, tuple[type[CheckedOptions], Any]] = {
-    "tune": (options.TuneOptions, options.TuneKeywords),
-    "compile": (options.CompileOptions, options.CompileKeywords),
-    "check": (options.CheckOptions, options.CheckKeywords),
-    "bench": (options.BenchOptions, options.BenchKeywords),
-    "compare": (options.CompareOptions, options.CompareKeywords),
-    "write_report": (options.ReportOptions, options.ReportKeywords),
-    "inspect": (options.InspectOptions, options.InspectKeywords),
-    "memory_plan": (options.RecordedOptions, options.RecordedKeywords),
-    "pruned_spaces": (options.SpaceOptions, options.SpaceKeywords),
+CLASSES: dict[str, type[CheckedOptions]] = {
+    "tune": options.TuneOptions,
+    "compile": options.CompileOptions,
+    "check": options.CheckOptions,
+    "bench": options.BenchOptions,
+    "compare": options.CompareOptions,
+    "write_report": options.ReportOptions,
+    "inspect": options.InspectOptions,
+    "memory_plan": options.RecordedOptions,
+    "pruned_spaces": options.SpaceOptions,
 }
 COMMANDS = {"write_report": "report", "memory_plan": "inspect", "pruned_spaces": "space"}
 # Fields that only a caller from Python can give
@@ -45,13 +46,13 @@ PYTHON_ONLY = {
 
 
 def fields_of(name: str) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(CLASSES[name][0])}
+    return {field.name: field for field in dataclasses.fields(CLASSES[name])}
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_type_checkers_see_the_fields_with_their_types(name: str) -> None:
-    keywords = {key: hint.__forward_arg__ for key, hint in CLASSES[name][1].__annotations__.items()}
-    assert keywords == {key: field.type for key, field in fields_of(name).items()}
+def test_type_checkers_see_the_fields_of_a_report_with_their_types() -> None:
+    """Those of the other functions are derived from the class: `tests/architecture/test_types.py`."""
+    keywords = {key: hint.__forward_arg__ for key, hint in ReportKeywords.__annotations__.items()}
+    assert keywords == {key: field.type for key, field in fields_of("write_report").items()}
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -63,9 +64,17 @@ def test_signature_and_documentation_are_those_of_the_fields(name: str) -> None:
     assert all(f"\n{key}\n    " in function.__doc__ for key in keywords)
 
 
+def test_positional_arguments_of_a_function_with_options_are_checked() -> None:
+    for call in (lambda: romou.tune(), lambda: romou.tune("m", 3), lambda: romou.compare(current="m")):  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="missing a required argument|too many positional arguments"):
+            call()
+    with pytest.raises(ModelError, match="no_such_file"):
+        romou.tune(model="no_such_file.onnx")
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_options_are_frozen_and_keyword_only(name: str) -> None:
-    kind = CLASSES[name][0]
+    kind = CLASSES[name]
     with pytest.raises(dataclasses.FrozenInstanceError):
         kind().precision = "float16"  # type: ignore[attr-defined]
     with pytest.raises(TypeError):
@@ -93,8 +102,12 @@ def test_the_command_line_has_every_option_with_its_default(name: str) -> None:
         (lambda: romou.bench(prime_net(), repeat=9), "unknown option of bench(?s:.*)Did you mean 'repeats'"),
         (lambda: romou.compare("a.json", "b.json", fail=1), "unknown option of compare(?s:.*)Did you mean 'fail_over'"),
         (lambda: romou.inspect(prime_net(), kernels="x"), "unknown option of inspect(?s:.*)Did you mean 'kernel'"),
-        (lambda: romou.memory_plan(prime_net(), shape={}), "unknown option 'shape'(?s:.*)Did you mean 'shapes'"),
+        (
+            lambda: romou.memory_plan(prime_net(), shape={}),
+            "unknown option of memory_plan 'shape'(?s:.*)Did you mean 'shapes'",
+        ),
         (lambda: romou.pruned_spaces(prime_net(), rule=1), "unknown option of pruned_spaces(?s:.*)mean 'rules'"),
+        (lambda: romou.write_report("a", outpt="x"), "unknown option of write_report(?s:.*)Did you mean 'output'"),
         (lambda: romou.tune("bundled:squeezenet1_1"), "Did you mean 'squeezenet1_0'"),
         (lambda: romou.compile("bundled:resnet"), "unknown bundled model 'resnet'(?s:.*)Did you mean 'resnet18'"),
         (lambda: romou.inspect("bundled:vgg"), "unknown bundled model 'vgg'"),
