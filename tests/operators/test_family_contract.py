@@ -72,7 +72,8 @@ def test_stages_walk_the_families_and_name_none() -> None:
         *(ROOT / "romou/compiler").glob("*.py"),
         ROOT / "tests/stress/check_operators.py",
     ]
-    named = {path.name: re.findall(r"operators\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
+    pattern = r"operators\.families\.(?!bases\b)(\w+)"
+    named = {path.name: re.findall(pattern, path.read_text(encoding="utf-8")) for path in stages}
     assert {name: found for name, found in named.items() if found} == {
         "join_chains.py": ["depthwise_pointwise", "quantized_product", "row_reduction"]
     }
