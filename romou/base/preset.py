@@ -27,7 +27,6 @@ class Registers:
         register file is dedicated.
     max_loads_ahead, min_rolled_loads: most loads of the sum of a single pixel that are issued ahead without spills, if
         the compiler unrolls the loop, and fewest loads of a loop that stays. None if it does not spill.
-    max_preamble_products: most multiply-adds of a layer if the compiler computes values that all lanes share once.
     min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
@@ -53,7 +52,6 @@ class Registers:
     max_mixed_taps: int
     max_loads_ahead: int | None = None
     min_rolled_loads: int | None = None
-    max_preamble_products: int = 0
     min_rolled_texels: int | None = None
     spilling_windows: Literal["none", "cut", "all"] = "none"
     most_strided_taps: int | None = None
@@ -69,13 +67,11 @@ class Occupancy:
     most_of_warps: work-items of a core up to which a depthwise convolution on a large GPU has groups of one warp. With
         more, a group is two wide rows.
     min_register_rounds: rounds of work-items through the register files of all cores, or None for no such rule.
-    min_product_rounds: the same for products of two matrices.
     """
 
     min_busy_fraction: float
     most_of_warps: int
     min_register_rounds: int | None = None
-    min_product_rounds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ WORKS = (
     conv(96, (112, 112), 96, (3, 3), padding=SAME, stride=(2, 2), groups=96),
     conv(96, (17, 17), 64, (7, 1), padding=(3, 0, 3, 0)),
     conv(3, (224, 224), 32, (3, 3), padding=SAME, stride=(2, 2)),
+    matmul((3,), 197, 64, 197),
 )
 GROUP = ("wg_o", "wg_h", "wg_w")
 
@@ -134,10 +135,8 @@ def test_hand_rules_decide_where_nothing_was_recorded(device: str) -> None:
     assert estimated_starts(task_of(WORKS[0]).template, Target(f"opencl -device={device}")) == []
 
 
-@pytest.mark.parametrize(
-    "work", [conv(88, (1, 1), 24, (1, 1)), Dense(m=1, k=512, n=64), matmul((), 64, 64, 64)], ids=str
-)
-def test_hand_rules_decide_for_sums_that_were_not_recorded(work: Any) -> None:
+@pytest.mark.parametrize("work", [conv(88, (1, 1), 24, (1, 1)), Dense(m=1, k=512, n=64)], ids=str)
+def test_hand_rules_decide_for_a_single_pixel(work: Any) -> None:
     assert estimated_starts(task_of(work).template, Target("opencl -device=adreno640")) == []
 
 

@@ -42,13 +42,6 @@ def test_they_leave_at_most_half_of_the_lanes_idle(work: object, texels: int, de
     assert 2 * tiles * config["split_k"] >= warps * target.limits.warp_size, config
 
 
-@pytest.mark.parametrize("device", ["adreno640", "adreno740"])
-def test_one_work_item_computes_what_fits_into_the_preamble(device: str) -> None:
-    target = Target(f"opencl -device={device}")
-    config = task_of(conv(16, (1, 1), 8, (1, 1))).with_free_images().default_config(target)
-    assert (config["tile_o"], config["wg_o"], config["split_k"]) == (2, 1, 1)
-
-
 @pytest.mark.parametrize("device", ["adreno640", "adreno740", "mali_g715"])
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_groups_of_few_channels_have_a_default_config_of_their_space(groups: int, device: str) -> None:

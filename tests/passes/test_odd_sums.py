@@ -17,10 +17,10 @@ PHONE = Target("opencl -device=adreno660 -half=storage")
 MALI = Target("opencl -device=mali_g76 -half=storage")
 
 
-def loop_of(work: BatchMatmul | Dense, target: Target) -> str:
-    """Return the text of the loop of a default config, with whole sums."""
+def loop_of(work: BatchMatmul | Dense, target: Target, **knobs: int) -> str:
+    """Return the text of the loop of a default config, with whole sums and other `knobs`."""
     task = task_of(work)
-    config = task.default_config(target).replace(split_k=1)
+    config = task.default_config(target).replace(split_k=1, **knobs)
     (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
     found = re.search(r"\n( *)for .*?\n\1\}", kernel.source, re.DOTALL)
     assert found is not None, kernel.source
@@ -71,9 +71,11 @@ def test_numbers_in_fp16(work: BatchMatmul, target: Target) -> None:
         assert_agrees(target, task, config, arrays, expected, 1e-3)
 
 
-def test_fp16_is_converted_in_vectors() -> None:
-    loop = loop_of(matmul((8,), 77, 77, 64, "float16"), PHONE)
-    assert (loop.count("LOAD_UNALIGNED_HALF4("), "vload_half(" in loop) == (2, False), loop
+@pytest.mark.parametrize("rows", [2, 4])
+def test_fp16_is_converted_in_vectors(rows: int) -> None:
+    """A tile loads one vector of each of its rows."""
+    loop = loop_of(matmul((8,), 77, 77, 64, "float16"), PHONE, tile_w=rows)
+    assert (loop.count("LOAD_UNALIGNED_HALF4("), "vload_half(" in loop) == (rows, False), loop
 
 
 def test_sums_of_fp16_numbers_have_no_vectors() -> None:

@@ -52,9 +52,7 @@ def min_work_items(limits: Limits, contraction: Contraction, tile: Config) -> fl
     if limits.registers_of_all is None or occupancy.min_register_rounds is None or model is None:
         return busy
     in_flight = limits.registers_of_all / estimated_registers(contraction, tile, limits)
-    is_product = contraction.is_batched and contraction.texel != LANES
-    rounds = occupancy.min_product_rounds if is_product else occupancy.min_register_rounds
-    return min(busy, rounds * in_flight)
+    return min(busy, occupancy.min_register_rounds * in_flight)
 
 
 def warp_of(limits: Limits) -> int:

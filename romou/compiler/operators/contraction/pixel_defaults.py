@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
 from romou.base.limits import Limits
-from romou.base.preset import Registers
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.occupancy import candidates, computed, min_work_items, warp_of, work_items
@@ -19,8 +16,6 @@ _SPLIT, _PIECE = 40, 7
 _LEAST_ITEMS = 0.5
 # Instructions that are worth fewer work-items, as a fraction of those of the split config.
 _GAIN = 0.9
-# More texels have an epilogue that is not computed ahead.
-_MOST_TEXELS_AHEAD = 2
 
 
 def fill_warps(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
@@ -33,8 +28,6 @@ def fill_warps(space: Space, contraction: Contraction, config: Config, limits: L
     is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
     if not limits.is_mobile or model is None or contraction.extents[1:] != (1, 1) or not is_idle:
         return config
-    if (whole := _in_preamble(space, contraction, config, model)) is not None:
-        return whole
     sides = {"tile_o": space.knobs["tile_o"], "split_k": space.knobs["split_k"], "wg_o": space.knobs["wg_o"]}
     warp, items = warp_of(limits), work_items(contraction, config)
     most = min(2 * warp, limits.max_work_group_size, limits.most_with_local_memory or limits.max_work_group_size)
@@ -52,17 +45,6 @@ def fill_warps(space: Space, contraction: Contraction, config: Config, limits: L
     best = min(fitting, key=lambda c: (cost(c), -c["split_k"], c["wg_o"]), default=config)
     is_worse = _loads_too_far_ahead(contraction, config, model.max_loads_ahead, model.min_rolled_loads)
     return best if is_worse or cost(best) < _GAIN * cost(config) else config
-
-
-def _in_preamble(space: Space, contraction: Contraction, config: Config, model: Registers) -> Config | None:
-    """Return `config` with one work-item if the compiler computes its few products ahead, once for all lanes."""
-    texels = contraction.extents[0]
-    is_small = LANES * texels * math.prod(contraction.reduce.values()) <= model.max_preamble_products
-    # Outputs of a group that is no whole texel are computed one by one.
-    if not is_small or texels > _MOST_TEXELS_AHEAD or texels not in space.knobs["tile_o"]:
-        return None
-    whole = config.replace(wg_w=1, wg_o=1, split_k=1, tile_o=texels)
-    return whole if space.is_valid(whole) else None
 
 
 def _lanes(contraction: Contraction, config: Config, warp: int) -> float:

@@ -89,12 +89,12 @@ def trained_pick(template: Template, target: Target, starts: Sequence[Config]) -
 def estimated_starts(template: Template, target: Target) -> list[Config]:
     """Return the fastest config of each algorithm by the estimate, the fastest of all first.
 
-    Empty if the device's preset leaves first configs to hand rules, if recordings have no such operator, or if a sum
-    in pieces is a choice. Algorithms that lose many digits come last.
+    Empty if the device's preset leaves first configs to hand rules, if there is a single pixel, or if a sum in pieces
+    is a choice. Algorithms that lose many digits come last.
     """
     limits = target.limits
     decides = limits.preset.estimate.most_first_sums > 0 and limits.variant is None
-    if not decides or not _is_single(template) or not _is_recorded(template):
+    if not decides or not _is_single(template) or not _has_pixels(template):
         return []
     if target.backend.has_images and (with_images := target.with_options(images=None)) != target:
         return _in_buffers(template, estimated_starts(template, with_images), limits)
@@ -118,10 +118,13 @@ def _is_single(template: Template) -> TypeGuard[ContractionTemplate]:
     return type(template) is ContractionTemplate
 
 
-def _is_recorded(template: ContractionTemplate) -> bool:
-    """Return whether recordings have such sums: of several pixels and a weight, not of a pixel or of two tensors."""
-    contraction = template.contraction(flat=True)
-    return not contraction.is_batched and math.prod(contraction.extents[1:]) > 1
+def _has_pixels(template: ContractionTemplate) -> bool:
+    """Return whether there are several pixels. A pixel's work-items come from splits, whose costs were not recorded.
+
+    Recordings have no products of two tensors. Under Mesa's compilers (docs/validation.md) the picks take fewer
+    instructions than the configs of hand rules.
+    """
+    return math.prod(template.contraction(flat=True).extents[1:]) > 1
 
 
 def _in_buffers(template: Template, starts: Sequence[Config], limits: Limits) -> list[Config]:

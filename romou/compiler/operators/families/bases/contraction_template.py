@@ -30,7 +30,7 @@ from romou.compiler.operators.algorithms.operator import Operator
 from romou.compiler.operators.algorithms.split_sum import PIECES
 from romou.compiler.operators.contraction import Contraction, tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, KNOBS
-from romou.compiler.operators.contraction.occupancy import work_items
+from romou.compiler.operators.contraction.occupancy import min_work_items, work_items
 from romou.compiler.operators.native_functions import with_functions
 from romou.compiler.operators.schedule_template import StoredWeight, Template
 from romou.compiler.operators.workload import FAMILY
@@ -255,7 +255,8 @@ class ContractionTemplate(Template):
         }
 
         def is_busy(name: str) -> bool:
-            return work_items(usable[name].contraction(flat=True), starts[name][0]) >= limits.busy_work_items
+            contraction, start = usable[name].contraction(flat=True), starts[name][0]
+            return work_items(contraction, start) >= min_work_items(limits, contraction, start)
 
         sums = [name for name in usable if name == DIRECT or name in PIECES]
         # If all algorithms wait for the memory, tensor cores come first.
