@@ -80,24 +80,18 @@ class Algorithms:
 
     product: a multiply-add.
     long_fp16_product: a multiply-add if the sum over a texel's window is in fp16.
-    short_product: a multiply-add of texels that are not full, as of three channels, for a tile of one texel.
     transformed_number: a number that a transform reads or writes.
     launches: the launches of the two transforms.
     per_byte: slots while the memory delivers a byte, if the device's rates are not known: a ratio of its family.
-    window_step, lone_window_step: slots while a work-item waits for the loads of one step of a sum over a window, if
-        work groups share cores, or each has its own.
-    split_group: a work group of split products between transforms, for each piece of its sums.
+    window_step: slots while a work-item waits for the loads of one step of a sum over a window.
     """
 
     product: float
     long_fp16_product: float
-    short_product: float
     transformed_number: float
     launches: float
     per_byte: float
     window_step: float
-    lone_window_step: float
-    split_group: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,51 +130,41 @@ class TensorCores:
     partition_mma: the same instruction on one of the core's four partitions.
     l1_line: a line of the first-level cache that a load touches.
     load_latency: the loads of an iteration.
-    start: a work group's start and end.
     staged_latency: an iteration with staged operands until its first product.
     l2_bytes: bytes per cycle that the second-level cache delivers to a core.
     max_warps: warps in flight on a core.
-    split_product, split_window_product: a product of floats that are split, in instruction slots of all cores
-        (`Algorithms`), without and with a window.
     """
 
     mma: int
     partition_mma: int
     l1_line: int
     load_latency: int
-    start: int
     staged_latency: int
     l2_bytes: int
     max_warps: int
-    split_product: float
-    split_window_product: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitProducts:
-    """Cycles of a partition of a core for products of floats that are split for tensor cores.
+    """Products of floats that are split for tensor cores.
 
-    pair: the products of 16 depths for two pixels and a texel of the weight.
-    weight: splitting the texels of the weight for 16 depths.
-    line: a line of the first-level cache that a load touches.
-    load_latency: the loads of an iteration.
-    start: the start and the end of the kernel.
-    reduction: adding up a texel of a pixel, for each halving of the pieces of a sum.
+    product: a product, in instruction slots of all cores (`Algorithms`).
+    pair: cycles of a partition for the products of 16 depths for two pixels and a texel of the weight.
+    weight: cycles of a partition for splitting the texels of the weight for 16 depths.
+    line: cycles of a partition for a line of the first-level cache that a load touches.
+    load_latency: cycles for the loads of an iteration.
+    reduction: cycles for adding up a texel of a pixel, for each halving of the pieces of a sum.
     not_hidden: share of the faster one of arithmetic and loads that the slower one does not hide.
-    window_ahead, taps_ahead: positions of a window whose loads are waited for together, if the window or one tap at a
-        time is unrolled.
-    staged_step: one position of a window for 16 depths in local memory.
+    staged_step: cycles of one position of a window for 16 depths in local memory.
     """
 
+    product: float
     pair: int
     weight: int
     line: int
     load_latency: int
-    start: int
     reduction: int
     not_hidden: float
-    window_ahead: int
-    taps_ahead: int
     staged_step: int
 
 

@@ -34,7 +34,6 @@ from romou.compiler.operators.contraction import Contraction, tensor_core, tenso
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.dimensions import describe
 from romou.compiler.operators.contraction.knobs import GROUP, MIXED, MOST_MIXED, space_of, store_constraints, sums_of
-from romou.compiler.operators.contraction.occupancy import work_groups
 from romou.compiler.operators.contraction.registers import kept_loops
 from romou.compiler.operators.contraction.schedule import (
     PACKED,
@@ -72,8 +71,6 @@ ALGORITHM = Knob(
 )
 
 
-# Work groups that do not share cores, for each core.
-_OWN_CORES = 0.8
 # Type of the numbers between the kernels -> smallest side of an input tile that loses too many digits for a default.
 _INEXACT_SIDE = {"float32": 7, "float16": 5}
 
@@ -178,7 +175,7 @@ class Algorithm(ABC):
         tensors = (self.contracted.data, self.contracted.weight, self.contracted.func.params[-1])
         moved = sum(bytes_of(tensor.shape, str(tensor.dtype)) for tensor in tensors)
         numbers = moved // tvm.DataType(self.work.dtype).itemsize
-        computed = self._product_slots(limits, costs, start) * self.work.flops / 2
+        computed = self._product_slots(limits, costs) * self.work.flops / 2
         return self._kernel_slots(limits, costs, max(computed, self._waiting_slots(limits, costs, start)), numbers)
 
     def _waiting_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
@@ -190,16 +187,12 @@ class Algorithm(ABC):
         texels, *window, _ = contraction.reduce.values()
         if math.prod(window) == 1 or tensor_core.is_mma(start):
             return 0.0
-        has_own_core = work_groups(contraction, start) <= _OWN_CORES * limits.cores
-        step = costs.lone_window_step if has_own_core else costs.window_step
-        return step * float(texels * math.prod(window)) / int(start["split_k"])
+        return costs.window_step * float(texels * math.prod(window)) / int(start["split_k"])
 
-    def _product_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
+    def _product_slots(self, limits: Limits, costs: Algorithms) -> float:
         _, *step = self.contraction(flat=True).reduce.values()
-        if self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED:
-            return costs.long_fp16_product
-        is_short = step[-1] < LANES and start["tile_o"] * start["tile_h"] * start["tile_w"] == 1
-        return costs.short_product if is_short else costs.product
+        is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
+        return costs.long_fp16_product if is_long else costs.product
 
     def _kernel_slots(self, limits: Limits, costs: Algorithms, instructions: float, numbers: int) -> float:
         per_byte = limits.instructions_per_byte or costs.per_byte
@@ -349,9 +342,8 @@ class SplitAlgorithm(DirectAlgorithm):
     def _cycles(self, limits: Limits, start: Config) -> float:
         return split_cycles(self.contraction(flat=_is_flat(start)), start, limits.preset, limits.cores)
 
-    def _product_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
-        preset = limits.preset.tensor_cores
-        return preset.split_window_product if self._has_taps else preset.split_product
+    def _product_slots(self, limits: Limits, costs: Algorithms) -> float:
+        return limits.preset.split_products.product
 
     def _waiting_slots(self, limits: Limits, costs: Algorithms, start: Config) -> float:
         return self._cycles(limits, start) * limits.cores * PARTITIONS * limits.warp_size if self._has_taps else 0.0
@@ -382,10 +374,7 @@ class WinogradAlgorithm(Algorithm):
         moved = costs.transformed_number * form.transform_elements
         transforms = self._kernel_slots(limits, costs, moved, form.transform_elements)
         read = between + math.prod(form.weight_shape)
-        summed = costs.product * products
-        if start["split_k"] > 1:
-            summed += costs.split_group * start["split_k"] * work_groups(self.contraction(flat=False), start)
-        return transforms + self._kernel_slots(limits, costs, summed, read) + costs.launches
+        return transforms + self._kernel_slots(limits, costs, costs.product * products, read) + costs.launches
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

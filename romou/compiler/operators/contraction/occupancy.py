@@ -19,8 +19,6 @@ from romou.compiler.tir.primitives import LANES, MemoryKind
 SIDE = 8
 # Steps of the reduction of each piece: a shorter piece costs more in the final sum than it saves.
 _MIN_STEPS_OF_PIECE = 4
-# The same of a single pixel, whose work-items only wait for loads.
-_MIN_STEPS_OF_PIXEL = 3
 # Work-items of a group with split sums for each of its columns, unless a warp is larger.
 _MIN_SPLIT_GROUP = 16
 # Neighbouring outputs of a group of a single pixel, if a warp is too small for the split.
@@ -65,9 +63,8 @@ def split_sums(space: Space, contraction: Contraction, config: Config, limits: L
     steps = next(iter(contraction.reduce.values()))
     splits = [k for k in space.knobs["split_k"] if isinstance(k, int) and k > 1]
     if not limits.is_mobile and contraction.extents[1:] == (1, 1):
-        return _split_pixel(
-            space, contraction, config, limits, [k for k in splits if k <= steps // _MIN_STEPS_OF_PIXEL]
-        )
+        fitting = [split for split in splits if split <= steps // _MIN_STEPS_OF_PIECE]
+        return _split_pixel(space, contraction, config, limits, fitting)
     for choice in split_choices(space, contraction, config, limits):
         if work_items(contraction, config) >= min_work_items(limits, contraction, config):
             break

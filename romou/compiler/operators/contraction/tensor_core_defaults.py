@@ -71,7 +71,7 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     products = costs.mma * tensor_core.instructions(config) * tile_o * tile_w
     busy = -(-groups // cores) * warps * steps * (loads + products)
     rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
-    return float(busy + rounds * (costs.start + steps / config["steps"] * costs.load_latency))
+    return float(busy + rounds * steps / config["steps"] * costs.load_latency)
 
 
 def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> float:
@@ -82,21 +82,19 @@ def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> 
     """
     costs, tile_o, tile_w, split = preset.split_products, config["tile_o"], config["tile_w"], config["split_k"]
     texels, *_ = tensor_core.flatten(c).reduce.values()
+    groups, warps = -(-work_groups(c, config) // cores), _warps(config) * split
     if config["local"]:
-        iterations = -(-texels // tensor_core.GROUP) * _taps(c)
-        return float(costs.start + -(-work_groups(c, config) // cores) * iterations * costs.staged_step)
+        return float(groups * -(-texels // tensor_core.GROUP) * _taps(c) * costs.staged_step)
     steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split) * _taps(c)
-    ahead = {"window": costs.window_ahead, tensor_core.TAPS: costs.taps_ahead}.get(config["unroll"], 1)
     pairs = tile_w / tensor_core.PAIR
     step = costs.pair * tile_o * pairs + costs.weight * tile_o + costs.line * (LANES * tile_o + pairs)
-    groups, warps = -(-work_groups(c, config) // cores), _warps(config) * split
     resident = max(min(groups, preset.tensor_cores.max_warps // warps), 1)
-    waiting = costs.load_latency / (config["steps"] * ahead) + step
+    waiting = costs.load_latency / config["steps"] + step
     arithmetic = -(-resident * warps // PARTITIONS) * step
     of_round = steps * (max(arithmetic, waiting) + costs.not_hidden * min(arithmetic, waiting))
     if split > 1:
         of_round += costs.reduction * tile_o * tile_w * math.log2(split + 1)
-    return float(costs.start + groups / resident * of_round)
+    return float(groups / resident * of_round)
 
 
 def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
