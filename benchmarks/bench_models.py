@@ -38,7 +38,7 @@ from romou.compiler.frontend import ImportedModel, Precision
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.importing import import_onnx
-from romou.runtime.module import Summary, TunedModel, random_inputs
+from romou.runtime.module import BuiltModel, Summary, TunedModel, random_inputs
 from romou.runtime.module.timed import ratio
 from romou.tools.report.table import number, table_of_numbers
 from torch_peer import Torch, gpu_clocks
@@ -65,15 +65,8 @@ class Effort:
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
     """Wrap an executable of TVM's as a model that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
-    return TunedModel(
-        executable,
-        target=target,
-        inputs=imported.inputs,
-        outputs=imported.outputs,
-        summary=summary,
-        device_index=index,
-        capture=False,
-    )
+    built = BuiltModel(executable=executable, target=target, inputs=imported.inputs, outputs=imported.outputs)
+    return TunedModel(built, summary, device_index=index, capture=False)
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:

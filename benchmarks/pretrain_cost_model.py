@@ -70,7 +70,7 @@ def train(tasks: Sequence[SimulatedTask], target: Target, layers: Sequence[Searc
 
 
 def winners_of(layers: Sequence[SearchedLayer]) -> Winners:
-    """Return a small set of configs, one of which is nearly the fastest of a layer, for most layers."""
+    """Return a small set of configs. Nearly the fastest config of most layers is among them."""
     operators = [operator_of(layer.task.family, layer.workload["dtype"]) for layer in layers]
     known = frozenset(operator for operator, count in Counter(operators).items() if count >= _LEAST_LAYERS)
     good: dict[Config, set[int]] = {}

@@ -12,7 +12,7 @@ from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.driver.site import TimingSite
 from romou.driver.summary import unmeasured
-from romou.runtime.module import TunedModel
+from romou.runtime.module import BuiltModel, TunedModel
 
 
 def tuned_model(compilation: Compilation, site: TimingSite) -> TunedModel:
@@ -28,20 +28,19 @@ def tuned_model(compilation: Compilation, site: TimingSite) -> TunedModel:
     check_sizes(assembled.program.memory, assembled.target)
     imported = assembled.imported
     summary = unmeasured(compilation, site.named)
-    return TunedModel(
-        assembled.program.executable,
+    built = BuiltModel(
+        executable=assembled.program.executable,
         target=site.named,
         inputs=imported.inputs,
         outputs=imported.outputs,
-        short_outputs=imported.short_outputs,
-        summary=replace(summary, memory=assembled.program.memory.use),
-        device_index=site.index,
-        remote=site.remote,
-        settled=imported.settled,
         output_types=output_types(imported),
+        short_outputs=imported.short_outputs,
         host_code=assembled.program.host,
+        settled=tuple(imported.settled),
         program=assembled.program,
     )
+    summary = replace(summary, memory=assembled.program.memory.use)
+    return TunedModel(built, summary, device_index=site.index, remote=site.remote)
 
 
 def default_model(compilation: Compilation, site: TimingSite, *, max_memory: int | None, started: float) -> TunedModel:

@@ -1,4 +1,4 @@
-"""What follows from several numbers of a report: of made-up chips, of a real Pixel 4, and not of unfinished reports."""
+"""Conclusions from several numbers of a report: of made-up chips, of a real Pixel 4, and not of unfinished reports."""
 
 from __future__ import annotations
 

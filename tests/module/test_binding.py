@@ -185,7 +185,7 @@ def test_threads_take_turns(model: romou.TunedModel) -> None:
     ],
 )
 def test_what_does_not_fit(model: romou.TunedModel, inputs: Any, outputs: Any, error: str) -> None:
-    shapes = {"image": model.inputs["image"][0], "t4": model._stored_outputs["t4"][0]}
+    shapes = {"image": model.inputs["image"][0], "t4": model.built.stored_outputs["t4"][0]}
 
     def array(name: str, given: Any) -> Any:
         if not isinstance(given, str):

@@ -1,4 +1,4 @@
-"""What the checkout's own habits are held by: the length of a commit's subject, and the tokens of each room."""
+"""The hook that refuses a long subject of a commit, and the count of tokens of each room."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_closed_form_and_tir_agree_on_outputs_in_local_memory(work: Conv2d | Den
 
 @pytest.mark.parametrize("accumulate", ["float16", "float32"])
 def test_closed_form_and_tir_agree_on_fp16_ahead(accumulate: str) -> None:
-    """What is loaded ahead from buffers is held as bits, two numbers in a register."""
+    """Data that is loaded ahead from buffers is held as bits, two elements in a register."""
     task = task_of(conv(21, (7, 9), 40, (1, 1), "float16")).with_free_images()
     rng, where = np.random.default_rng(3), {"accumulate": accumulate, "local_buffers": 2}
     configs = task.space(TARGET).sample(rng, 3, where=where)

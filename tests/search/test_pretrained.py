@@ -115,7 +115,7 @@ def test_a_damaged_model_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
         with pytest.raises(RecordError, match=f"{path}: no cost model: damaged(?s:.*)pretrain_cost_model"):
             PretrainedModel.load(path)
         assert pretrained.ShippedModel(path).read() is None
-        assert "goes on without a pretrained cost model" in caplog.text
+        assert "configs are chosen without a pretrained cost model" in caplog.text
         caplog.clear()
 
 

@@ -29,7 +29,7 @@ Choice: TypeAlias = Mapping[str, Config | None]
 
 def choice_of(model: TunedModel, compilation: Compilation) -> Choice:
     """Return the configs of a model that was tuned from `compilation`."""
-    program = model.program
+    program = model.built.program
     assert program is not None, "models of one shape have their program"
     lowered = compilation.joined_at(program.joined)
     return {lowered.task_of[name].key: config for name, config in program.config_of.items()}

@@ -28,8 +28,8 @@ def linked(models: Sequence[TunedModel], *, capture: bool | None = None) -> Link
     """
     programs = []
     for model in models:
-        assert model.program is not None, "what the model was built from is kept until it is linked"
-        programs.append(model.program)
+        assert model.built.program is not None, "what the model was built from is kept until it is linked"
+        programs.append(model.built.program)
         model.release()
     program = link_models(programs)
     made: list[TunedModel] = []
@@ -38,12 +38,16 @@ def linked(models: Sequence[TunedModel], *, capture: bool | None = None) -> Link
         calls = tuple(replace(call, function=names.get(call.function, call.function)) for call in summary.calls)
         made.append(
             model.changed(
-                executable=program.executable,
+                built=replace(
+                    model.built,
+                    executable=program.executable,
+                    host_code=program.host,
+                    entry=names["main"],
+                    program=None,
+                ),
                 summary=replace(summary, calls=calls),
-                entry=names["main"],
                 beside=made[0] if made else None,
                 remote=models[0].remote,
-                host_code=program.host,
                 capture=capture,
             )
         )

@@ -81,7 +81,7 @@ def with_run_time_sizes(
 
     first = imported_at(most) if largest is None else replace(largest, suffix=suffix)
     made = make(lambda: first, at(most))
-    program = made.program
+    program = made.built.program
     assert program is not None
     made.release()
     states = _States(program=program, imported_at=imported_at, imports={most: first})
@@ -101,8 +101,8 @@ def with_run_time_sizes(
         inputs={each: axes for each in first.inputs if (axes := plain.axes(each))},
         outputs={each: axes for each in first.outputs if (axes := plain.axes(each))},
     )
-    arguments = {**made.arguments(), "executable": program.executable, "host_code": program.host, "summary": summary}
-    free = RunTimeRowsModel(sizes=sizes, program=program, **arguments)
+    built = replace(made.built, executable=program.executable, host_code=program.host, program=program)
+    free = RunTimeRowsModel(sizes=sizes, **{**made.arguments(), "built": built, "summary": summary})
     if summary.checked_on:
         try:
             lacking = _unchecked(free, states, _checked_points(dims, plain.points))

@@ -41,8 +41,7 @@ def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedMode
         )
     models, imports = made_of([(model, shapes) for shapes in sets], options, make)
     if len(models) == 1:
-        models[0].program = None
-        return models[0]
+        return models[0].forget_program()
     padding = _padding(imports, options.pad) if options.pad is not None else None
     program = linked(models, capture=False)
     return MultiShapeModel(program.models, memory=program.memory, padding=padding)
@@ -68,8 +67,7 @@ def _for_each_class(
             models[-1].release()
             at_fixed, options = (_with_records_of(models[-1], each) for each in (at_fixed, options))
     if len(models) == 1:
-        models[0].program = None
-        return models[0]
+        return models[0].forget_program()
     program = linked(models, capture=False)
     return MultiShapeModel(program.models, memory=program.memory)
 

@@ -44,7 +44,7 @@ class _Device:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Report:
-    """What the phone's server says of one kind of device."""
+    """The report of a phone's server on one kind of device."""
 
     library: str | None = None
     devices: tuple[_Device, ...] = ()

@@ -11,6 +11,7 @@ from romou.compiler.assembly.assemble import (
 from romou.compiler.assembly.build import Kept
 from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.binding import BoundModel
+from romou.runtime.module.built import BuiltModel
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
@@ -23,6 +24,7 @@ from romou.runtime.module.tuned_model import Argument, TunedModel
 __all__ = [
     "Argument",
     "BoundModel",
+    "BuiltModel",
     "CallRow",
     "CompiledModel",
     "FreeAxis",

@@ -13,8 +13,10 @@ from romou.base.errors import UsageError, unknown_name
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.runtime.deploy import ShapeEntry, Variant
 from romou.runtime.module.binding import BoundModel
+from romou.runtime.module.built import BuiltModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
+from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
 from tvm_patches.short_types import restored, stored
 
@@ -60,12 +62,12 @@ class RunTimeRowsModel(TunedModel):
     ----------
     sizes
         The dimensions.
-    arguments
-        As in `TunedModel`.
+    built, summary, run
+        As in `TunedModel`. `run` are its keywords.
     """
 
-    def __init__(self, *, sizes: RunTimeSizes, **arguments: Any) -> None:
-        super().__init__(**{**arguments, "capture": False})
+    def __init__(self, built: BuiltModel, summary: Summary, *, sizes: RunTimeSizes, **run: Any) -> None:
+        super().__init__(built, summary, **{**run, "capture": False})
         self.sizes = sizes
 
     def changed(self, **changes: Any) -> TunedModel:
@@ -97,9 +99,11 @@ class RunTimeRowsModel(TunedModel):
         if self.remote is None:
             outputs = self._machine().run(whole, sizes)
         else:
-            outputs = self.remote.run(self._library(), whole, entry=self.entry, sizes=sizes)
+            outputs = self.remote.run(self._library(), whole, entry=self.built.entry, sizes=sizes)
         results = [
-            restored(_resized(array, self.sizes.shape(name, array.shape, sizes)), self._short_outputs.get(name, ""))
+            restored(
+                _resized(array, self.sizes.shape(name, array.shape, sizes)), self.built.short_outputs.get(name, "")
+            )
             for name, array in zip(self.outputs, outputs, strict=True)
         ]
         return Outputs(self.outputs, results)
@@ -190,7 +194,9 @@ class RunTimeRowsModel(TunedModel):
         arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
         is_wall = clock == "wall"
         if self.remote is not None:
-            return self.remote.times(self._library(), arrays, repeat, is_wall=is_wall, entry=self.entry, sizes=checked)
+            return self.remote.times(
+                self._library(), arrays, repeat, is_wall=is_wall, entry=self.built.entry, sizes=checked
+            )
         return self._machine().times(arrays, repeat, is_wall=is_wall, is_captured=False, sizes=checked)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:

@@ -6,20 +6,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import numpy as np
+from typing import Any
 
 from romou.base.arguments import path_of, whole_of
 from romou.base.errors import DeviceError, ModelError, RomouError, UsageError
 from romou.base.folders import check_replaceable
 from romou.base.foreign import refused
 from romou.base.linking import check_linker, is_here
-from romou.base.schema import FileName, Range, made_of
-from romou.compiler.frontend.declared import Settled
+from romou.base.schema import FileName, made_of
 from romou.compiler.frontend.padding import Padding
 from romou.devices.targets import Target, attached_index, misfit
-from romou.runtime.module.machine import MAIN
+from romou.runtime.module.built import BuiltModel
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
@@ -129,26 +126,11 @@ def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None)
     for each in about["shapes"] if several else [about]:
         kind = partial(RunTimeRowsModel, sizes=made_of(RunTimeSizes, each["sizes"])) if "sizes" in each else TunedModel
         model = kind(
-            executable=library,
-            target=Target.from_json(each["target"]),
-            inputs=_tensors(each["inputs"]),
-            outputs=made_of(tuple[str, ...], each["outputs"]),
-            short_outputs={
-                n: np.dtype(d).name for n, d in made_of(dict[str, str], each.get("short_outputs", {})).items()
-            },
-            output_types=_tensors(each["output_types"]),
-            summary=Summary.from_dict(each["summary"]),
+            BuiltModel.from_dict(each, library),
+            Summary.from_dict(each["summary"]),
             # Shapes share their memory unless captured runs are required.
             capture=bool(capture) if several else capture,
-            settled=[Settled.from_dict(entry) for entry in each["settled"]],
-            entry=made_of(str, each.get("entry", MAIN)),
             beside=models[0] if models else None,
         )
         models.append(model)
     return models
-
-
-def _tensors(data: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return name -> (shape, type) of tensors. ValueError or TypeError for anything else."""
-    tensors = made_of(dict[str, tuple[tuple[Annotated[int, Range(0)], ...], str]], data)
-    return {name: (shape, np.dtype(dtype).name) for name, (shape, dtype) in tensors.items()}

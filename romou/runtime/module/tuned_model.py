@@ -23,19 +23,19 @@ from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.base.folders import HeldFolder, replacing
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.base.linking import export_library, is_here
-from romou.compiler.assembly.assemble import CompiledModel
 from romou.compiler.assembly.build import host_library
-from romou.compiler.frontend.declared import Settled, check_settled
+from romou.compiler.frontend.declared import check_settled
 from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
 from romou.devices.targets import Target
 from romou.runtime.deploy import ShapeEntry, Variant, check_exportable, check_project, export_models, write_project
 from romou.runtime.module.binding import BoundModel, bound_arrays
+from romou.runtime.module.built import BuiltModel
 from romou.runtime.module.host_code import HOST_CODE, packed_modules, read_host_code, write_host_code
 from romou.runtime.module.host_memory import HostMemory
 from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.library import copy_library, executable_of, library_name, module_of, modules_of
-from romou.runtime.module.machine import MAIN, Machine, check_process, free_idle_memory
+from romou.runtime.module.machine import Machine, check_process, free_idle_memory
 from romou.runtime.module.manifest import META, write_manifest
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile, named_calls
@@ -73,71 +73,39 @@ class TunedModel:
 
     Parameters
     ----------
-    executable
-        The compiled executable, or the shared library that it was saved as.
-    target
-        The target that it was compiled for.
-    inputs
-        Name -> (shape, numpy dtype name), in call order.
-    outputs
-        Names, in the order of `run`.
-    short_outputs
-        Name -> numpy dtype name, of outputs that kernels store as integers (`tvm_patches.short_types`).
+    built
+        The library, its target and tensors.
     summary
-        Results of tuning.
+        Results of tuning and of the checks.
     device_index
         Number of the device of this machine that runs the model.
     remote
         The device that runs the model, if it is not on this machine.
-    output_types
-        Name -> (shape, type on the device), of every output.
-    host_code
-        Host functions before code generation. None: those in the folder that the model was saved in.
     capture
         Whether to capture a run once and launch it as a whole afterwards (an OpenCL command buffer or launch list, a
         CUDA graph). None: if that is not slower. Runs behind a connection are not captured.
-    settled
-        Inputs whose values are checked in each run, because the model's declared shapes determine them.
-    entry
-        The function of the library that computes the model.
     beside
         Another model of the same library, which loads it. Both use the same weights on the device.
-    program
-        What the executable was built from, to link it with others. None if it is not kept.
     """
 
     def __init__(
         self,
-        executable: relax.VMExecutable | tvm.runtime.Module | Path,
-        *,
-        target: Target,
-        inputs: Mapping[str, tuple[tuple[int, ...], str]],
-        outputs: tuple[str, ...],
+        built: BuiltModel,
         summary: Summary,
+        *,
         device_index: int = 0,
         remote: RemoteDevice | None = None,
-        output_types: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
-        host_code: tvm.IRModule | None = None,
         capture: bool | None = None,
-        settled: Sequence[Settled] = (),
-        short_outputs: Mapping[str, str] | None = None,
-        entry: str = MAIN,
         beside: TunedModel | None = None,
-        program: CompiledModel | None = None,
     ):
-        self._given = executable
-        self.target = target
-        self.inputs = dict(inputs)
-        self.outputs = tuple(outputs)
-        self._short_outputs = dict(short_outputs or {})
+        self.built, self._summary = built, summary
+        self.target = built.target
+        self.inputs = dict(built.inputs)
+        self.outputs = built.outputs
         self.device_index = device_index
-        self._summary = summary
         self.remote = remote
-        self._output_types = dict(output_types or {})
-        self._host_code = host_code
         self.capture = capture
-        self._settled = tuple(settled)
-        self.entry, self._beside, self.program = entry, beside, program
+        self._beside = beside
         self._others: weakref.WeakSet[TunedModel] = weakref.WeakSet()
         if beside is not None:
             beside._others.add(self)
@@ -148,7 +116,7 @@ class TunedModel:
         self._started = ThreadPoolExecutor(1, thread_name_prefix="romou-run")
         self._folder: HeldFolder | None = None
         self._library_name = library_name()
-        self._timers = KernelTimers(target.kind, device_index)
+        self._timers = KernelTimers(built.target.kind, device_index)
         if remote is not None:
             self._refuse_host_nodes(f"the model cannot run at {remote.address}")
 
@@ -168,7 +136,7 @@ class TunedModel:
     @property
     def settled(self) -> dict[str, np.ndarray]:
         """Inputs with a value that the model's declared shapes determine, such as the shape of a Reshape."""
-        return {entry.name: entry.array for entry in self._settled}
+        return {entry.name: entry.array for entry in self.built.settled}
 
     def _refuse_host_nodes(self, what: str) -> None:
         if self.host_nodes:
@@ -206,20 +174,17 @@ class TunedModel:
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments by name, without the links to other models."""
         return {
-            "executable": self._given,
-            "target": self.target,
-            "inputs": self.inputs,
-            "outputs": self.outputs,
+            "built": dataclasses.replace(self.built, program=None),
             "summary": self._summary,
             "device_index": self.device_index,
             "remote": self.remote,
-            "output_types": self._output_types,
-            "host_code": self._host_code,
             "capture": self.capture,
-            "settled": self._settled,
-            "short_outputs": self._short_outputs,
-            "entry": self.entry,
         }
+
+    def forget_program(self) -> TunedModel:
+        """Drop what the model was built from, when nothing is linked with it any more. Return the model itself."""
+        self.built = dataclasses.replace(self.built, program=None)
+        return self
 
     @property
     def device(self) -> tvm.runtime.Device:
@@ -238,16 +203,16 @@ class TunedModel:
     def _executable(self) -> relax.VMExecutable | tvm.runtime.Module:
         if self._beside is not None:
             return self._beside._executable
-        if not isinstance(self._given, Path):
-            return self._given
+        if not isinstance(self.built.executable, Path):
+            return self.built.executable
         self.target.backend.prepare_to_load()
         with quiet_stderr(), self.target.backend.keeping_programs():
             try:
-                return load_library(self._given)
+                return load_library(self.built.executable)
             except (RuntimeError, OSError, ValueError) as error:
                 reason = str(error).strip().splitlines()[-1]
                 raise ModelError(
-                    f"{self._given}: this library does not load here: {reason}",
+                    f"{self.built.executable}: this library does not load here: {reason}",
                     hint="Compile the model for this machine.",
                 ) from error
 
@@ -259,7 +224,7 @@ class TunedModel:
             first = self._beside._machine()
             with self._lock:
                 if self._local is None or not self._local.is_beside(first):
-                    self._local = first.beside(self.entry, **how)
+                    self._local = first.beside(self.built.entry, **how)
                 return self._local
         with self._lock:
             if self._local is None:
@@ -267,7 +232,7 @@ class TunedModel:
                 with quiet_stderr():
                     how |= {
                         "kind": self.target.kind,
-                        "entry": self.entry,
+                        "entry": self.built.entry,
                         "has_images": self.target.limits.prefers_images,
                     }
                     programs = self.target.backend.programs(self._executable, self.device_index)
@@ -284,7 +249,7 @@ class TunedModel:
                     )
                     raise DeviceError(error.message, hint=hint, **error.fields) from error
                 self._local = machine
-                if isinstance(self._given, Path):
+                if self.built.library:
                     # The weights are on the device and in the file. `release` and exports read the file again.
                     self.target.backend.drop_weights(executable_of(self._executable))
             return self._local
@@ -296,7 +261,7 @@ class TunedModel:
             raise self.target.backend.no_device_error(self.device_index, devices)
         # A backend on top of another one's runtime may list no devices.
         for facts in devices[self.device_index :][:1]:
-            if isinstance(self._given, Path) and (missing := self.target.missing_on(facts)):
+            if self.built.library and (missing := self.target.missing_on(facts)):
                 text = "no %s is attached: the model was compiled for it and runs on %s, whose times are not its"
                 logger.warning(text, missing, facts["name"])
 
@@ -322,8 +287,8 @@ class TunedModel:
         """Return the shared library that is sent to a server."""
         if self._beside is not None:
             return self._beside._library()
-        if isinstance(self._given, Path):
-            return self._given
+        if self.built.library:
+            return self.built.library
         with self._lock:
             path = self._held().path / self._library_name
             if not path.exists():
@@ -340,20 +305,21 @@ class TunedModel:
         """Return a shared library with the model's kernels, and its weights if it was loaded from a file."""
         if self._beside is not None:
             return self._beside._kernels()
-        if isinstance(self._given, Path):
-            return self._given
+        if self.built.library:
+            return self.built.library
         with self._lock:
             path = self._held().path / "kernels.so"
             if not path.exists():
-                imports = list(self._given.mod.imports) if isinstance(self._given, relax.VMExecutable) else []
+                executable = self.built.executable
+                imports = list(executable.mod.imports) if isinstance(executable, relax.VMExecutable) else []
                 with quiet_stderr():
                     # Weights are constants of the executable, which imports the kernels.
-                    export_library(imports[0] if len(imports) == 1 else self._given, path, host=self.target.host)
+                    export_library(imports[0] if len(imports) == 1 else executable, path, host=self.target.host)
             return path
 
     def _export(self, path: Path) -> None:
-        if isinstance(self._given, Path):
-            copy_library(self._given, path)
+        if self.built.library:
+            copy_library(self.built.library, path)
             return
         with quiet_stderr():
             memory = self._summary.memory
@@ -373,7 +339,7 @@ class TunedModel:
         self._timers.close()
         with self._lock:
             self._local = None
-            if isinstance(self._given, Path):
+            if self.built.library:
                 self.__dict__.pop("_executable", None)
         free_idle_memory()
 
@@ -413,12 +379,12 @@ class TunedModel:
             The device failed, or cannot be reached.
         """
         arrays = [stored(array) for array in checked_inputs(inputs, self.inputs)]
-        check_settled(self._settled, inputs)
+        check_settled(self.built.settled, inputs)
         if self.remote is None:
             outputs = self._machine().run(arrays)
         else:
-            outputs = self.remote.run(self._library(), arrays, entry=self.entry)
-        kinds = (self._short_outputs.get(name, "") for name in self.outputs)
+            outputs = self.remote.run(self._library(), arrays, entry=self.built.entry)
+        kinds = (self.built.short_outputs.get(name, "") for name in self.outputs)
         return Outputs(self.outputs, [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)])
 
     def signature_for(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -480,9 +446,9 @@ class TunedModel:
         if self.remote is not None:
             raise UsageError(f"the model runs at {self.remote.address}: arrays are bound to devices of this machine")
         arrays = bound_arrays("input", self.inputs, inputs, self.settled)
-        results = bound_arrays("output", {name: self._stored_outputs[name] for name in self.outputs}, outputs)
+        results = bound_arrays("output", {name: self.built.stored_outputs[name] for name in self.outputs}, outputs)
         host = HostMemory(self.target.kind, self.device)
-        return BoundModel(self._machine(), host, arrays, results, self._settled)
+        return BoundModel(self._machine(), host, arrays, results, self.built.settled)
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
         """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device.
@@ -521,7 +487,7 @@ class TunedModel:
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
         if self.remote is not None:
-            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall", entry=self.entry)
+            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall", entry=self.built.entry)
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
@@ -549,8 +515,8 @@ class TunedModel:
         """Return the profile of a run. sizes: as in `Machine.run`."""
         if self.remote is not None:
             library = self._library()
-            device, profiled = self.remote.profile(library, arrays, repeat, entry=self.entry)
-            whole = self.remote.times(library, arrays, repeat, entry=self.entry)
+            device, profiled = self.remote.profile(library, arrays, repeat, entry=self.built.entry)
+            whole = self.remote.times(library, arrays, repeat, entry=self.built.entry)
         else:
             machine = self._machine()
             profiled = machine.profile(arrays, repeat, sizes)
@@ -680,10 +646,6 @@ class TunedModel:
             raise UsageError("one shape of a model of several cannot be exported", hint="Export the whole model.")
         self._refuse_host_nodes("the model cannot be exported")
 
-    @property
-    def _stored_outputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        return {n: (s, self._short_outputs.get(n, d)) for n, (s, d) in self._output_types.items()}
-
     def _variant(self, host: str) -> Variant:
         """Return the model with host code for the triple `host`."""
         target = Target({"kind": self.target.kind, **{n: v for n, v in self.target.options.items() if n != "host"}})
@@ -691,40 +653,31 @@ class TunedModel:
         kind = self.target.backend.tvm_kind if self.target.backend.has_kernels else None
         self.target.backend.prepare_to_load()
         with quiet_stderr():
-            if isinstance(self._given, Path):
-                host_code = read_host_code(self._given.with_name(HOST_CODE))
-                modules = packed_modules(self._given)
+            if self.built.library:
+                host_code = read_host_code(self.built.library.with_name(HOST_CODE))
+                modules = packed_modules(self.built.library)
             else:
-                assert self._host_code is not None
-                host_code, modules = self._host_code, list(modules_of(self._given))
+                assert self.built.host_code is not None
+                host_code, modules = self.built.host_code, list(modules_of(self.built.executable))
             library = host_library(host_code, target, [module for module in modules if module.kind == kind])
         return Variant(
             target=target,
             program=next(module for module in modules if module.kind == "relax.VMExecutable"),
             kernels=library,
             inputs=self.inputs,
-            outputs=self._stored_outputs,
+            outputs=self.built.stored_outputs,
             values=self.settled,
         )
 
     def _shape_entry(self) -> ShapeEntry:
         """Return the function of the library that computes the model, for an export of several shapes."""
-        return ShapeEntry(entry=self.entry, inputs=self.inputs, outputs=self._stored_outputs)
+        return ShapeEntry(entry=self.built.entry, inputs=self.inputs, outputs=self.built.stored_outputs)
 
     def _write_host_code(self, path: Path) -> None:
-        if self._host_code is not None:
-            write_host_code(self._host_code, path)
-        elif isinstance(self._given, Path) and self._given.with_name(HOST_CODE).exists():
-            shutil.copyfile(self._given.with_name(HOST_CODE), path)
+        if self.built.host_code is not None:
+            write_host_code(self.built.host_code, path)
+        elif self.built.library and self.built.library.with_name(HOST_CODE).exists():
+            shutil.copyfile(self.built.library.with_name(HOST_CODE), path)
 
     def _meta(self) -> dict[str, Any]:
-        return {
-            "target": self.target.to_json(),
-            "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
-            "outputs": list(self.outputs),
-            "output_types": {n: [list(s), d] for n, (s, d) in self._output_types.items()},
-            **({} if self.entry == MAIN else {"entry": self.entry}),
-            **({"short_outputs": self._short_outputs} if self._short_outputs else {}),
-            "summary": self._summary.to_dict(),
-            "settled": [entry.to_dict() for entry in self._settled],
-        }
+        return {**self.built.to_dict(), "summary": self._summary.to_dict()}

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.runtime.module import Argument, Summary, TunedModel, random_inputs
+from romou.runtime.module import Argument, BuiltModel, Summary, TunedModel, random_inputs
 from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds
 
 if TYPE_CHECKING:
@@ -129,16 +129,9 @@ _SIDE = 256
 def reference_model(beside: TunedModel) -> TunedModel:
     """Return a model for the device of another model: an fp32 matrix product by TVM's own schedule."""
     summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
-    inputs = dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
-    return TunedModel(
-        _executable(beside.target),
-        target=beside.target,
-        inputs=inputs,
-        outputs=("c",),
-        summary=summary,
-        device_index=beside.device_index,
-        remote=beside.remote,
-    )
+    target, inputs = beside.target, dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
+    built = BuiltModel(executable=_executable(target), target=target, inputs=inputs, outputs=("c",))
+    return TunedModel(built, summary, device_index=beside.device_index, remote=beside.remote)
 
 
 def _executable(target: Target) -> relax.VMExecutable:

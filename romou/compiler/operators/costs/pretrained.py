@@ -237,7 +237,7 @@ class ShippedModel:
         try:
             return PretrainedModel.load(self.path)
         except RecordError as error:
-            logger.warning("the search goes on without a pretrained cost model: %s", error)
+            logger.warning("configs are chosen without a pretrained cost model: %s", error)
             return None
 
 

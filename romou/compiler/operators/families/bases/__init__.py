@@ -1,1 +1,1 @@
-"""What several families extend: contractions, and convolutions in any number of axes."""
+"""Bases of several families: contractions, and convolutions in any number of axes."""
