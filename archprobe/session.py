@@ -75,7 +75,6 @@ def _needs(probe: Probe, earlier: Findings, run_number: int) -> bool:
 
 
 def claims(findings: Findings) -> set[str]:
-    """Return the keys that have a value."""
     return {key for key, answer in findings.answers.items() if not answer.is_declined}
 
 

@@ -167,7 +167,6 @@ class QuantizedProduct:
 
     @classmethod
     def from_json(cls, text: str) -> QuantizedProduct:
-        """Inverse of `to_json`."""
         return cls(**json.loads(text))
 
     def define(self, data: te.Tensor, words: te.Tensor, scales: te.Tensor, other: te.Tensor | None = None) -> te.Tensor:

@@ -157,5 +157,4 @@ class DeviceKind:
 
 
 def defines(macros: Mapping[str, Any]) -> str:
-    """Return macros as `#define` lines."""
     return "".join(f"#define {name} {value}\n" for name, value in macros.items())

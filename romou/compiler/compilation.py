@@ -200,7 +200,6 @@ class Compilation:
 
     @property
     def imported(self) -> ImportedModel:
-        """The imported model."""
         return self.fallbacks.imported
 
     @property

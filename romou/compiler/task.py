@@ -109,7 +109,6 @@ class TunableTask(Task):
         return target.limits
 
     def space(self, target: Target) -> Space:
-        """Return the knob space on `target`."""
         return self.template.space(self.limits(target))
 
     def default_config(self, target: Target) -> Config:

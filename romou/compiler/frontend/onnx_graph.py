@@ -110,7 +110,6 @@ STANDARD = ("", "ai.onnx")
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return the values of a node's attributes by name."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 

@@ -29,7 +29,6 @@ def launched(name: str, groups: int, items: int) -> Iterator[tuple[tirx.Expr, ti
 
 @contextmanager
 def loop(name: str, extent: tirx.Expr | int) -> Iterator[tirx.Expr]:
-    """Open a serial loop."""
     with T.serial(0, extent) as var:
         yield IRBuilder.name(name, var)
 

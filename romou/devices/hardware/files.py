@@ -44,7 +44,6 @@ def known_shipped_devices() -> tuple[str, ...]:
 
 
 def known_families() -> tuple[str, ...]:
-    """Return the names of all families, sorted."""
     return tuple(sorted(path.stem for path in _FAMILIES.glob("*.json")))
 
 

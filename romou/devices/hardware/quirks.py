@@ -120,7 +120,6 @@ def compiler_version(facts: Mapping[str, Any]) -> str | None:
 
 
 def known_quirks() -> tuple[Quirk, ...]:
-    """Return all quirks of quirks.json."""
     return _read(_FILE)
 
 

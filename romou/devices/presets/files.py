@@ -30,7 +30,6 @@ _HEADER, _NUMBER = ("name", "title", "numbers", "like"), ("value", "unit", "fitt
 
 @functools.cache
 def known_presets() -> tuple[str, ...]:
-    """Return the names of all presets, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 

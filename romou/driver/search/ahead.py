@@ -66,7 +66,6 @@ class DeferredThread:
         self._executor.submit(self._may_begin.wait)
 
     def submit(self, work: Callable[[], _T]) -> Future[_T]:
-        """Queue `work`."""
         return self._executor.submit(work)
 
     def start(self) -> None:

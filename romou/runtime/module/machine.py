@@ -390,7 +390,6 @@ class Machine:
             self._set_inputs(self._entry, *self._inputs, *map(int, self._sizes))
 
     def _arguments(self) -> list[Any]:
-        """Return the arguments of a direct call."""
         return [*self._inputs, *self._sizes]
 
     @property

@@ -104,7 +104,6 @@ class Comparison:
 
     @property
     def undecided(self) -> list[Row]:
-        """Rows with undecided times."""
         return [row for row in self.rows if row.times is not None and row.times.verdict == "undecided"]
 
     def to_dict(self) -> dict[str, Any]:

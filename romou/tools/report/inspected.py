@@ -1,4 +1,4 @@
-"""Tables and lines of `romou inspect`: a kernel with measures and Mesa's statistics, a model's memory, reasons for a config."""
+"""Tables and lines of `romou inspect`: a kernel with measures and Mesa's statistics, memory, reasons for a config."""
 
 from __future__ import annotations
 

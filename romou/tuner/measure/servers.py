@@ -62,7 +62,6 @@ class Servers:
         return self._count
 
     def aside(self) -> dict[str, str]:
-        """Return the servers set aside, each with the reason."""
         with self._lock:
             return {where: server.reason for where, server in self._known.items() if server.reason is not None}
 
@@ -78,7 +77,6 @@ class Servers:
         return True
 
     def clock(self, where: str) -> ClockWatch:
-        """Return the clock watch of a server."""
         with self._lock:
             return self._at(where).clock
 
@@ -121,7 +119,6 @@ class Servers:
         return self._known.setdefault(where, _Server(clock=watch))
 
     def close(self) -> None:
-        """Close the connection to the tracker."""
         if self._tracker is not None:
             self._tracker.close()
 

@@ -113,7 +113,6 @@ class Origin:
 
     @classmethod
     def of(cls, record: Record) -> Origin:
-        """Return the origin stored in `record`."""
         return cls(device=record.device, romou=record.romou, tvm=record.tvm)
 
     @classmethod

@@ -190,7 +190,6 @@ class RecordStore:
         return min(timed, key=lambda r: r.time_s or 0.0, default=None)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def __enter__(self) -> RecordStore:

@@ -197,7 +197,6 @@ class _Pool:
         self._idle[size] += 1
 
     def clear(self) -> None:
-        """Free all idle memory."""
         self.created -= sum(count * self._bytes[size] for size, count in self._idle.items())
         self._idle.clear()
 

@@ -258,7 +258,6 @@ class _Read:
     condition: tirx.Expr | None
 
     def value(self, expr: tirx.Expr | None, *at: Any) -> Any:
-        """Return an expression at values of the variables."""
         return evaluate(expr, dict(zip(self.variables, at, strict=True)))
 
     def address(self, *at: Any) -> Any:

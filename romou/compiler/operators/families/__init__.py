@@ -66,7 +66,6 @@ def _templates(base: type) -> Iterator[type]:
 
 
 def family_of(work: Workload) -> ContractionFamily[Any]:
-    """Return the family that takes a workload."""
     return next(family for family in _contractions() if type(work) is family.workload and family.is_mine(work))
 
 

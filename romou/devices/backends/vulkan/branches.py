@@ -53,7 +53,6 @@ def is_harmless(expr: Any) -> bool:
 
 
 def terms_of(condition: Any) -> list[Any]:
-    """Return the terms of a conjunction."""
     return [*terms_of(condition.a), *terms_of(condition.b)] if isinstance(condition, tirx.And) else [condition]
 
 

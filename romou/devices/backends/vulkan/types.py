@@ -71,7 +71,6 @@ class Type(NamedTuple):
 
     @property
     def scalar(self) -> Type:
-        """The type of one lane."""
         return Type(self.base, 1)
 
     def read(self, text: str) -> str:

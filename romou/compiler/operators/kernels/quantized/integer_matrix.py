@@ -115,7 +115,6 @@ class IntegerProduct:
 
     @classmethod
     def from_json(cls, text: str) -> IntegerProduct:
-        """Inverse of `to_json`."""
         return cls(**json.loads(text))
 
     def pack(self, data: te.Tensor) -> te.Tensor:

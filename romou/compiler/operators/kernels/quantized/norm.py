@@ -81,7 +81,6 @@ class Norm:
         return substitute(replace_loads(self.factor, self.total, lambda _: total), {self.row: row})
 
     def number_of(self, row: tirx.Expr, at: tirx.Expr, factor: tirx.Expr) -> tirx.Expr:
-        """Return a normalized number."""
         return substitute(self.rest, {self.row: row, self.at: at}) * factor
 
 
