@@ -14,18 +14,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from romou.base import errors
 from romou.base.environment import variable
-from romou.base.errors import (
-    BrokenFunctionsError,
-    BrokenModelError,
-    BrokenNodesError,
-    CompatError,
-    DeviceError,
-    ModelError,
-    NumericError,
-    RomouError,
-    UsageError,
-)
 from romou.base.fault import mistake, own_fault
 from romou.base.rung import Rung
 from romou.compiler.frontend import ImportedModel
@@ -43,7 +33,7 @@ from tvm_patches.quiet import quiet_stderr
 logger = logging.getLogger("romou")
 
 # Errors that another kernel cannot avoid.
-FINAL_ERRORS = (BrokenModelError, UsageError, DeviceError, CompatError)
+FINAL_ERRORS = (errors.BrokenModelError, errors.UsageError, errors.DeviceError, errors.CompatError)
 
 _MOST_NAMES = 8
 _MOST_CHARACTERS = 300
@@ -111,15 +101,15 @@ class Fallbacks:
         builds: lowers and builds a part of the model, and raises if that fails.
         """
         state = self._without_faults_of_ours(error)
-        if isinstance(error, BrokenFunctionsError):
+        if isinstance(error, errors.BrokenFunctionsError):
             return state._after_broken_functions(error, lowered)
-        named = error.nodes if isinstance(error, BrokenNodesError) else frozenset()
+        named = error.nodes if isinstance(error, errors.BrokenNodesError) else frozenset()
         nodes = named or state._first_failing(error, builds)
         is_on_rules = any(self.rungs.get(node, Rung.FUSED) >= Rung.RULES for node in nodes)
-        rung = Rung.RULES if isinstance(error, BrokenNodesError) and not is_on_rules else Rung.HOST
+        rung = Rung.RULES if isinstance(error, errors.BrokenNodesError) and not is_on_rules else Rung.HOST
         return state._moved(nodes, rung, _reason(error), error)
 
-    def after_wrong_outputs(self, error: NumericError, lowered: LoweredModel) -> Fallbacks | None:
+    def after_wrong_outputs(self, error: errors.NumericError, lowered: LoweredModel) -> Fallbacks | None:
         """Move the first wrong operator, named by a check, to its next rung, and return the new state.
 
         None if it has no next rung or may not take it. In a model that became fp16 it does not go to the host: fp16 may
@@ -160,7 +150,7 @@ class Fallbacks:
     def _has_rung(self, rung: Rung) -> Callable[[str], bool]:
         return lambda node: self.rungs.get(node) == rung
 
-    def _after_broken_functions(self, error: BrokenFunctionsError, lowered: LoweredModel | None) -> Fallbacks:
+    def _after_broken_functions(self, error: errors.BrokenFunctionsError, lowered: LoweredModel | None) -> Fallbacks:
         origins = error.origins if lowered is None else function_origins(lowered.fused)
         moves: dict[tuple[Rung, str], tuple[set[str], Exception]] = {}
         for function, cause in error.functions.items():
@@ -219,7 +209,7 @@ class Fallbacks:
         try:
             with quiet_stderr():
                 imported = in_fp32(self.imported, nodes)
-        except ModelError:
+        except errors.ModelError:
             return None
         rungs = {name: rung for name, rung in self.rungs.items() if name not in nodes}
         return replace(self, imported=imported, rungs=rungs, tried_in_fp32=self.tried_in_fp32 | nodes)
@@ -230,13 +220,13 @@ class Fallbacks:
         try:
             with quiet_stderr():
                 return replace(self, imported=with_nodes_on_host(self.imported, nodes))
-        except ModelError as problem:
+        except errors.ModelError as problem:
             raise error from problem
 
-    def _host_is_forbidden(self, names: list[str], reason: str) -> ModelError:
+    def _host_is_forbidden(self, names: list[str], reason: str) -> errors.ModelError:
         why = f" ({reason})" if reason else ""
         text = f"no kernels for {', '.join(names)}{why}; strict=True lets nothing run on the host"
-        return ModelError(text, nodes=names)
+        return errors.ModelError(text, nodes=names)
 
     def _without_faults_of_ours(self, error: Exception) -> Fallbacks:
         """Log faults of Romou's code, and return the state. Raise `error` if faults must not be ignored.
@@ -245,7 +235,7 @@ class Fallbacks:
         """
         if variable("ROMOU_NO_FALLBACK") == "1":
             raise error
-        causes = list(error.functions.values()) if isinstance(error, BrokenFunctionsError) else [error]
+        causes = list(error.functions.values()) if isinstance(error, errors.BrokenFunctionsError) else [error]
         for cause in causes:
             if (slip := mistake(cause)) is not None:
                 raise slip
@@ -280,7 +270,7 @@ class Fallbacks:
             raise error
         return frozenset({first_output(model.graph.node[index])})
 
-    def _nodes_behind(self, error: NumericError) -> frozenset[str]:
+    def _nodes_behind(self, error: errors.NumericError) -> frozenset[str]:
         """Return the imported nodes that compute the outputs of a node of the user's model, by their first outputs.
 
         If the imported model lacks these tensors, return the nodes of the next tensors behind them.
@@ -302,4 +292,4 @@ class Fallbacks:
 
 def _reason(error: Exception) -> str:
     """Return an error's message in one line, without its hint."""
-    return " ".join((error.message if isinstance(error, RomouError) else str(error)).split())[:_MOST_CHARACTERS]
+    return " ".join((error.message if isinstance(error, errors.RomouError) else str(error)).split())[:_MOST_CHARACTERS]

@@ -12,19 +12,7 @@ from romou.base.space import Config
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from support.kernels.operators import (
-    assert_agrees,
-    each_kind,
-    error_of,
-    has_device,
-    pair_of,
-    quick_configs,
-    random_arrays,
-    random_configs,
-    reference,
-    run,
-    target_of,
-)
+from support.kernels import operators
 
 SEED = 6
 LIMITS = {"float32": 1e-5, "float16": 1e-3}
@@ -41,7 +29,7 @@ PAIRS: dict[str, tuple[int, tuple[int, int], int, dict[str, Any]]] = {
 
 def made(name: str, dtype: str = "float32") -> TunableTask:
     channels, size, outputs, given = PAIRS[name]
-    return pair_of(channels, size, outputs, dtype, **given)
+    return operators.pair_of(channels, size, outputs, dtype, **given)
 
 
 PAIR_TYPES = [
@@ -53,43 +41,43 @@ PAIR_TYPES = [
 ]
 
 
-@random_configs
-@each_kind("pair", PAIR_TYPES, opencl=(0, 3, 4), cuda=(1,), vulkan=(1,))
+@operators.random_configs
+@operators.each_kind("pair", PAIR_TYPES, opencl=(0, 3, 4), cuda=(1,), vulkan=(1,))
 def test_configs_agree_with_both_functions(pair: tuple[str, str], target: Target, drawn: int) -> None:
     name, dtype = pair
     task, rng = made(name, dtype), np.random.default_rng(SEED)
-    arrays = random_arrays(task, rng)
-    expected = reference(task, arrays)
+    arrays = operators.random_arrays(task, rng)
+    expected = operators.reference(task, arrays)
     for config in [
         task.default_config(target),
-        *(quick_configs(task, target, rng, drawn) if has_device(target) else ()),
+        *(operators.quick_configs(task, target, rng, drawn) if operators.has_device(target) else ()),
     ]:
-        assert_agrees(target, task, config, arrays, expected, LIMITS[dtype])
+        operators.assert_agrees(target, task, config, arrays, expected, LIMITS[dtype])
 
 
 def test_the_reference_is_both_functions() -> None:
     """The reference agrees with NumPy in double precision: windows, bias, ReLU, channels, bias, ReLU."""
-    task = pair_of(8, (6, 5), 12, stride=(2, 1), **PAD)
-    arrays = random_arrays(task, np.random.default_rng(SEED))
+    task = operators.pair_of(8, (6, 5), 12, stride=(2, 1), **PAD)
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
     data, windows, first, weight, second = (a.astype("float64") for a in arrays[:-1])
     padded = np.pad(data, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)))
     taps = ((kh, kw, padded[:, :, kh : kh + 5 : 2, kw : kw + 5]) for kh in range(3) for kw in range(3))
     between = np.maximum(sum(part * windows[kh, kw][None, :, None, None] for kh, kw, part in taps) + first, 0)
     output = np.maximum(np.einsum("ncyxi,ciol->noyxl", between, weight[:, 0, 0]) + second, 0)
-    assert error_of(reference(task, arrays), output) < 1e-5
+    assert operators.error_of(operators.reference(task, arrays), output) < 1e-5
 
 
 def test_data_weight_and_output_in_images(opencl_device: tvm.runtime.Device) -> None:
     phone = Target("opencl -device=adreno640 -half=storage")
     task, rng = made("stride", "float16").with_free_images(), np.random.default_rng(SEED)
     space = task.space(phone)
-    arrays = random_arrays(task, rng)
-    expected = reference(task, arrays)
+    arrays = operators.random_arrays(task, rng)
+    expected = operators.reference(task, arrays)
     drawn = space.sample(rng, 100)
     for places in itertools.product(("buffer", "image"), repeat=3):
         config = next(c for c in drawn if (c["data"], c["weight"], c["output"]) == places)
         assert len(task.image_scopes(config, phone)) == places.count("image")
-        error = error_of(run(task, config, arrays, phone, opencl_device), expected)
+        error = operators.error_of(operators.run(task, config, arrays, phone, opencl_device), expected)
         assert error < LIMITS["float16"], f"{config}: {error}"
 
 
@@ -99,7 +87,7 @@ def test_what_the_space_offers() -> None:
     fp16 is summed by ALUs, also on devices with tensor cores.
     """
     for kind, dtype in itertools.product(("opencl", "cuda"), ("float32", "float16")):
-        task, target = made("primes", dtype), target_of(kind)
+        task, target = made("primes", dtype), operators.target_of(kind)
         space, default = task.space(target), task.default_config(target)
         assert space.is_valid(default)
         assert space.knobs["split_k"] == (1,)

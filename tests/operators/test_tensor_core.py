@@ -28,27 +28,15 @@ from romou.devices.backends.cuda import dialect
 from romou.devices.backends.opencl import backend as opencl
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from support.kernels import cuda_on_cpu
+from support.kernels import cuda_on_cpu, operators
 from support.kernels.cuda_on_cpu import run_on_cpu
-from support.kernels.operators import (
-    assert_agrees,
-    compile_only,
-    conv,
-    error_of,
-    has_device,
-    kind_id,
-    random_arrays,
-    reference,
-    target_of,
-    task_of,
-)
 from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE, warp_config
 from support.suite.exhaustive import few
 
 # It changes nothing for fp16.
-TARGET = target_of("cuda").with_options(tf32="allow")
+TARGET = operators.target_of("cuda").with_options(tf32="allow")
 # Without leave to round floats.
-SPLIT = target_of("cuda")
+SPLIT = operators.target_of("cuda")
 SEED = 20
 # Of kernels with float factors: two rounded factors are off by 2.8e-4 of a product in the root mean square.
 LIMITS = {"float16": 1e-3, "float32": 5e-4}
@@ -56,11 +44,11 @@ SHAPES = [
     PLAIN,
     ODD,
     POINTWISE,
-    conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
+    operators.conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
     DENSE,
     FILLED,
     FIRST,
-    conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0), **HALF),
+    operators.conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0), **HALF),
 ]
 
 
@@ -74,8 +62,8 @@ def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
 
 
 def error_of_text(task: TunableTask, config: Config) -> float:
-    arrays = random_arrays(task, np.random.default_rng(SEED))
-    return error_of(run_on_cpu(task, config, arrays, TARGET), reference(task, arrays))
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
+    return operators.error_of(run_on_cpu(task, config, arrays, TARGET), operators.reference(task, arrays))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +98,7 @@ def error_of_text(task: TunableTask, config: Config) -> float:
 )
 def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
     """Tiles have the layout of the PTX ISA's fragments. Every output is written, and nothing else."""
-    task = task_of(work)
+    task = operators.task_of(work)
     assert error_of_text(task, tensor_core_config(task, **knobs)) < LIMITS[work.dtype]
 
 
@@ -118,7 +106,7 @@ def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) 
     ("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["fp16", "fp32"]
 )
 def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(work)
+    task = operators.task_of(work)
     right = dialect._FUNCTIONS[name]
     swapped = right.replace('"+f"(c[4]), "+f"(c[1])', '"+f"(c[1]), "+f"(c[4])')
     assert swapped != right
@@ -127,7 +115,7 @@ def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch:
 
 
 def test_the_emulation_knows_what_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(PLAIN)
+    task = operators.task_of(PLAIN)
     config = tensor_core_config(task, local=4, steps=2)
     assert error_of_text(task, config) < 1e-3
     # An iteration waits for the copies of all iterations but the next one.
@@ -139,7 +127,7 @@ def test_the_emulation_knows_what_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[4]], ids=lambda w: w.name)
 def test_the_search_begins_with_a_staged_config_too(work: Conv2d | Dense) -> None:
-    task = task_of(work)
+    task = operators.task_of(work)
     default, staged = task.starts(TARGET)
     assert default == task.default_config(TARGET)
     assert staged["local"] > 0
@@ -148,7 +136,7 @@ def test_the_search_begins_with_a_staged_config_too(work: Conv2d | Dense) -> Non
 
 
 def test_an_iteration_of_copies_ahead_has_one_barrier() -> None:
-    task = task_of(PLAIN)
+    task = operators.task_of(PLAIN)
     source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
     (iteration,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
     assert iteration.count("__syncthreads();") == 1
@@ -190,12 +178,12 @@ def split_config(task: TunableTask, **knobs: int | str) -> Config:
 )
 def test_split_products_start_with_the_fastest_tile(sizes: Sequence[int], tile: Sequence[int]) -> None:
     """The fastest of some 40 configs on an NVIDIA H100."""
-    config = split_config(task_of(Dense(**dict(zip("mkn", sizes, strict=True))), has_epilogue=False))
+    config = split_config(operators.task_of(Dense(**dict(zip("mkn", sizes, strict=True))), has_epilogue=False))
     assert tuple(config[name] for name in ("tile_o", "tile_w", "split_k")) == tile
 
 
 def split_error(task: TunableTask, config: Config, arrays: list[np.ndarray]) -> float:
-    return error_of(run_on_cpu(task, config, arrays, SPLIT), reference(task, arrays))
+    return operators.error_of(run_on_cpu(task, config, arrays, SPLIT), operators.reference(task, arrays))
 
 
 @pytest.mark.parametrize(
@@ -215,15 +203,15 @@ def split_error(task: TunableTask, config: Config, arrays: list[np.ndarray]) -> 
     ids=str,
 )
 def test_split_floats_keep_their_precision(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
-    task = task_of(work)
-    arrays = random_arrays(task, np.random.default_rng(SEED))
+    task = operators.task_of(work)
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
     assert split_error(task, split_config(task, **{"local": 0, **knobs}), arrays) < 1e-6
 
 
 def test_weights_of_bytes_are_converted_in_registers() -> None:
     """Copies past the registers convert nothing, so no kernel stages bytes."""
-    task = task_of(dataclasses.replace(FLOAT_SHAPES[0], has_integers=True, weight_type="int8", weight_zero=3))
-    arrays = random_arrays(task, np.random.default_rng(SEED))
+    task = operators.task_of(dataclasses.replace(FLOAT_SHAPES[0], has_integers=True, weight_type="int8", weight_zero=3))
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
     configs = [config for config in task.starts(SPLIT) if config["multiply_add"] == TF32X3]
     assert [config["local"] for config in configs] == [0]
     assert split_error(task, configs[0], arrays) < 1e-6
@@ -232,18 +220,18 @@ def test_weights_of_bytes_are_converted_in_registers() -> None:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e30, 1e-30])
 def test_split_floats_may_be_infinite_or_far_from_one(value: float) -> None:
     """An infinite number of the data gives the sums that IEEE 754 gives, also where a weight is a number of TF32."""
-    task = task_of(FLOAT_SHAPES[4])
-    arrays = random_arrays(task, np.random.default_rng(SEED))
+    task = operators.task_of(FLOAT_SHAPES[4])
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
     arrays[0][3, 5] = value
     arrays[1].flat[::3] = 0.5
-    outputs, expected = run_on_cpu(task, config := split_config(task), arrays, SPLIT), reference(task, arrays)
+    outputs, expected = run_on_cpu(task, config := split_config(task), arrays, SPLIT), operators.reference(task, arrays)
     assert config["multiply_add"] == TF32X3
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the rounding, their last bits would be truncated: twice the error."""
-    task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
+    task, name = operators.task_of(FLOAT_SHAPES[0]), "tf32_of_float"
     rounded = error_of_text(task, tensor_core_config(task))
     monkeypatch.setitem(
         dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }"
@@ -257,9 +245,9 @@ def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> N
 def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVIDIA's OpenCL takes PTX, too. Operands are in memory, or staged."""
     monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
-    task, target = task_of(work), Target("opencl -device=nvidia_h200")
-    arrays = random_arrays(task, np.random.default_rng(SEED))
-    expected = reference(task, arrays)
+    task, target = operators.task_of(work), Target("opencl -device=nvidia_h200")
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
+    expected = operators.reference(task, arrays)
     configs = [config for config in task.starts(target) if config["multiply_add"] in (MMA, TF32X3)]
     assert [config["local"] > 0 for config in configs].count(True) == (work is not FLOAT_SHAPES[6])
     for config in configs:
@@ -268,7 +256,7 @@ def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -
         staged = re.findall(r"__local \w+ (?:patch|kernel)_shared_ptr.*", kernel.source)
         assert len(staged) == (2 if config["local"] else 0)
         assert all("aligned(64)" in array for array in staged)
-        error = error_of(run_on_cpu(task, config, arrays, target), expected)
+        error = operators.error_of(run_on_cpu(task, config, arrays, target), expected)
         assert error < (1e-3 if work.dtype == "float16" else 1e-6), config
 
 
@@ -277,13 +265,13 @@ def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_tensor_cores_read_buffers(knobs: dict[str, str], is_valid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
-    task, target = task_of(PLAIN).with_free_images(), Target("opencl -device=nvidia_h200")
+    task, target = operators.task_of(PLAIN).with_free_images(), Target("opencl -device=nvidia_h200")
     config = next(config for config in task.starts(target) if config["multiply_add"] == MMA)
     assert task.space(target).is_valid(config.replace(**knobs)) == is_valid
 
 
 def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:
-    task = task_of(PLAIN)
+    task = operators.task_of(PLAIN)
     with tvm.transform.PassContext(disabled_pass=["use_tensor_cores"]):
         assert error_of_text(task, tensor_core_config(task)) < 1e-3
 
@@ -291,46 +279,46 @@ def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:
 @pytest.mark.parametrize(
     "work",
     few([*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], 1, 4, 6, 8),
-    ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}",
+    ids=lambda w: f"{w.name}_{w.dtype}-{operators.kind_id('cuda')}",
 )
 def test_drawn_configs(work: Conv2d | Dense) -> None:
     """Random configs are run on a GPU and compiled elsewhere."""
-    task, rng = task_of(work), np.random.default_rng(SEED)
-    arrays = random_arrays(task, rng)
-    expected = reference(task, arrays) if has_device(TARGET) else arrays[-1]
+    task, rng = operators.task_of(work), np.random.default_rng(SEED)
+    arrays = operators.random_arrays(task, rng)
+    expected = operators.reference(task, arrays) if operators.has_device(TARGET) else arrays[-1]
     drawn = [c for c in task.space(TARGET).sample(rng, 600) if c["multiply_add"] != "fma" and c["unroll"] != "window"]
-    for config in drawn[: 12 if has_device(TARGET) else 2]:
-        assert_agrees(TARGET, task, config, arrays, expected, LIMITS[work.dtype])
+    for config in drawn[: 12 if operators.has_device(TARGET) else 2]:
+        operators.assert_agrees(TARGET, task, config, arrays, expected, LIMITS[work.dtype])
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_older_gpus_compile_it_too(arch: str) -> None:
     target = Target(f"cuda -arch={arch} -tf32=allow")
-    for task in map(task_of, (PLAIN, FLOAT_SHAPES[0])):
-        compile_only(build_task(task, tensor_core_config(task), target), target)
+    for task in map(operators.task_of, (PLAIN, FLOAT_SHAPES[0])):
+        operators.compile_only(build_task(task, tensor_core_config(task), target), target)
 
 
 def test_who_is_offered_them() -> None:
     """Copies need whole texels of fp16 and an NVIDIA GPU since 8.0. A phone never offers them."""
 
     def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
-        return task_of(work).space(target).knobs["multiply_add"]
+        return operators.task_of(work).space(target).knobs["multiply_add"]
 
     assert MMA in choices(PLAIN, TARGET)
     for target in (
         Target("cuda -arch=sm_75"),
-        target_of("opencl"),
+        operators.target_of("opencl"),
         Target("opencl -device=adreno640"),
         Target("opencl -device=nvidia_h200"),
     ):
         assert MMA not in choices(PLAIN, target)
-        assert "steps" not in task_of(PLAIN).space(target).knobs
+        assert "steps" not in operators.task_of(PLAIN).space(target).knobs
     for work in (dataclasses.replace(PLAIN, groups=2), Dense(m=8, k=62, n=64, **HALF)):
         assert MMA not in choices(work, TARGET)
 
 
 def test_floats_are_offered_them_where_the_user_allows_it() -> None:
-    floats = task_of(FLOAT_SHAPES[0])
+    floats = operators.task_of(FLOAT_SHAPES[0])
     allowed = Target("cuda -arch=sm_80 -tf32=allow")
     assert floats.space(allowed).knobs["multiply_add"] == ("fma", TF32)
     # Winograd's way needs fewer products, and makes them in single precision.
@@ -340,7 +328,7 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
         ("winograd4", "fma"),
     ]
     assert all(floats.space(allowed).is_valid(c) for c in starts)
-    assert task_of(PLAIN).space(allowed).knobs["multiply_add"] == ("fma", MMA)
+    assert operators.task_of(PLAIN).space(allowed).knobs["multiply_add"] == ("fma", MMA)
     config = tensor_core_config(floats)
     assert floats.precision(config) == floats.precision(floats.default_config(allowed)) == TF32
     assert floats.precision(config.replace(multiply_add="fma")) is None
@@ -356,7 +344,7 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
 
 @pytest.mark.parametrize(("work", "choice"), [(PLAIN, MMA), (FLOAT_SHAPES[0], TF32)], ids=["fp16", "fp32"])
 def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
-    task = task_of(work)
+    task = operators.task_of(work)
     space, rng = task.space(TARGET), np.random.default_rng(SEED)
     # Only one of thousands is valid, so each knob is drawn that often.
     configs = [
