@@ -60,7 +60,7 @@ RUNS: dict[str, tuple[str, str]] = {
         r"small +│ +1\.000 │ +-?\d\.\d{3} │(.|\n)*geometric mean +│.*\d\.\d\dx",
     ),
     "bench_space": ("--device adreno640 --only conv2d_1x16x54x54_64 --jobs 1", r"16x54x54_64_1x1_s1 │ +\d+ │ +\d+ │"),
-    "bench_start": ("small --repeat 1", r"small +first( +\d\.\d+){8}\n +second( +\d\.\d+){8}"),
+    "bench_start": ("small --repeat 1", r"small +first( +\d+\.\d+){8}\n +second( +\d+\.\d+){8}"),
     "bench_tuning": ("OUT/small.onnx --trials 1", r"every kernel has a time after 1 trials"),
     "bench_variants": (
         "--operators small --trials 1 --jobs 1",
