@@ -57,11 +57,9 @@ def import_onnx(
     check_sizes(fixed)
     given = rewrite(part(ONNX, "with_fp16_borders", "with_fp16_borders"), fixed, context)
     products = rewrite(part(ONNX, "with_standard_definitions", "with_packed_weights_of_few_rows"), given, context)
-    folded, unconverted, inputs = (
-        rewrite(part(ONNX, "with_own_outputs", "merge_products"), products, context),
-        None,
-        _inputs_of(given),
-    )
+    folded = rewrite(part(ONNX, "with_own_outputs", "merge_products"), products, context)
+    inputs = _inputs_of(given)
+    unconverted = None
     if asked.kind != AS_GIVEN:
         unconverted = folded
         asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))

@@ -46,7 +46,7 @@ def with_exact_operators(node: onnx.NodeProto, graph: Graph) -> None:
             given[factor] = _shifted(given[factor], node, graph)
             given[zero] = _shifted(given[zero], node, graph)
             node.input[:] = given
-            graph.touch()
+            graph.touch(node)
 
 
 def _replace_sigmoid(node: onnx.NodeProto, graph: Graph) -> None:

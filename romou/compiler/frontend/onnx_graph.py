@@ -9,7 +9,7 @@ def pairs(node: onnx.NodeProto, graph: Graph) -> None:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec
 
@@ -116,7 +116,6 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 class Graph:
     """A model that is being rewritten. The model itself stays as it is, and shares its weights with the result.
 
-    nodes: copies of the model's nodes, in order. Rules may change them in place, if they call `touch`.
     weights: initializers by name.
     constants: initializers and the tensors of Constant nodes, by name.
     producers: tensor -> the node that computes it.
@@ -124,15 +123,53 @@ class Graph:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
-        self.nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
         self.weights: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
         self.constants = constant_tensors(model.graph)
-        self.producers = {name: node for node in self.nodes for name in node.output if name}
         self.returned = {value.name for value in model.graph.output}
         self.opset = opset_of(model)
-        self.has_changed = False
         self._domains: list[str] = []
         self._made: dict[str, str] = {}
+        self.order([onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node])
+        self.has_changed = False
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Copies of the model's nodes, in order. Rules may change them in place, if they call `touch`."""
+        return [node for slot in self._slots for node in slot]
+
+    def order(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Make these all nodes of the graph, in this order."""
+        self.has_changed = True
+        # What stands in place of each of the nodes. The index is kept at each change, because a rule reads it anew.
+        self._slots = [[node] for node in nodes]
+        self._held: dict[int, tuple[int, list[tuple[int, str]], list[str]]] = {}
+        self._uses: dict[str, dict[tuple[int, int], onnx.NodeProto]] = {}
+        self.producers: dict[str, onnx.NodeProto] = {}
+        for slot, node in enumerate(nodes):
+            self._hold(node, slot)
+
+    def _hold(self, node: onnx.NodeProto, slot: int) -> None:
+        """Add a node to the index."""
+        reads = [*enumerate(node.input), *((-1, name) for name in captured(node))]
+        self._held[id(node)] = slot, reads, list(node.output)
+        for index, name in reads:
+            self._uses.setdefault(name, {})[id(node), index] = node
+        self.producers.update((name, node) for name in node.output if name)
+
+    def _release(self, node: onnx.NodeProto) -> int:
+        """Remove a node from the index, and return its slot."""
+        slot, reads, made = self._held.pop(id(node))
+        for index, name in reads:
+            self._uses[name].pop((id(node), index), None)
+        for name in made:
+            if self.producers.get(name) is node:
+                del self.producers[name]
+        return slot
+
+    def _place(self, use: tuple[onnx.NodeProto, int]) -> tuple[int, int, int]:
+        node, index = use
+        slot = self._held[id(node)][0]
+        return slot, next(at for at, each in enumerate(self._slots[slot]) if each is node), index
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -146,26 +183,18 @@ class Graph:
         return recorded | {name: tensor.data_type for name, tensor in self.constants.items()}
 
     @cached_property
-    def readers(self) -> dict[str, list[onnx.NodeProto]]:
-        """Tensor -> the nodes that read it, with a node once for each input."""
-        readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in self.nodes:
-            for name in node.input:
-                readers.setdefault(name, []).append(node)
-        return readers
-
-    @cached_property
-    def _captured(self) -> set[str]:
-        return {name for node in self.nodes for name in captured(node)}
-
-    @cached_property
     def _taken(self) -> set[str]:
         return _taken(self.model.graph)
 
+    def uses(self, name: str) -> list[tuple[onnx.NodeProto, int]]:
+        """Return the nodes that read a tensor in order, with the index of the input. It is -1 for a subgraph's."""
+        uses = ((node, index) for (_, index), node in self._uses.get(name, {}).items() if name)
+        return sorted(uses, key=self._place)
+
     def only_reader(self, name: str) -> onnx.NodeProto | None:
         """Return the node that alone reads a tensor, once. Outputs and what subgraphs read have none."""
-        readers = self.readers.get(name, ())
-        return readers[0] if len(readers) == 1 and name not in self.returned | self._captured else None
+        uses = [] if name in self.returned else list(self._uses.get(name, {}).items())
+        return uses[0][1] if len(uses) == 1 and uses[0][0][1] >= 0 else None
 
     def array(self, name: str) -> np.ndarray | None:
         """Return the value of a constant, or None for any other tensor."""
@@ -200,28 +229,32 @@ class Graph:
         """Declare that nodes of a domain may be used, in its first version if the model imports none."""
         self._domains.append(domain)
 
-    def touch(self) -> None:
+    def touch(self, *nodes: onnx.NodeProto) -> None:
         """Say that nodes were changed in place."""
         self.has_changed = True
-        self.__dict__.pop("readers", None)
+        for node in nodes:
+            self._hold(node, self._release(node))
 
     def replace(self, node: onnx.NodeProto, *made: onnx.NodeProto) -> None:
-        """Put nodes in place of one. Without any, remove it."""
-        at = next(at for at, each in enumerate(self.nodes) if each is node)
-        self.nodes[at : at + 1] = made
-        self.producers.update((name, each) for each in made for name in each.output if name)
-        self.touch()
+        """Put nodes in place of one, which may be among them. Without any, remove it."""
+        self.has_changed = True
+        slot = self._release(node)
+        at = next(at for at, each in enumerate(self._slots[slot]) if each is node)
+        self._slots[slot][at : at + 1] = made
+        for each in made:
+            self._hold(each, slot)
 
     def absorb(self, node: onnx.NodeProto, before: onnx.NodeProto) -> None:
         """Remove a node. The node `before` computes its first output."""
         self.replace(node)
         before.output[0] = node.output[0]
-        self.producers[node.output[0]] = before
+        self.touch(before)
 
     def bypass(self, node: onnx.NodeProto, name: str) -> None:
-        """Remove a node. Readers of its first output read `name` instead."""
-        for reader in self.readers.get(node.output[0], ()):
-            reader.input[:] = [name if each == node.output[0] else each for each in reader.input]
+        """Remove a node. Readers of its first output, which no subgraph reads, read `name` instead."""
+        for reader, index in self.uses(node.output[0]):
+            reader.input[index] = name
+            self.touch(reader)
         self.replace(node)
 
     def result(self, drops: Collection[str] = ()) -> onnx.ModelProto:
