@@ -19,8 +19,8 @@ from romou.base.environment import variable
 from romou.base.fault import mistake, own_fault
 from romou.base.rung import Rung
 from romou.compiler.frontend import ImportedModel
-from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import Values, node_name, split
+from romou.compiler.frontend.onnx_graph import first_output
 from romou.compiler.frontend.prefix import first_failing, first_nodes
 from romou.compiler.frontend.to_host import in_fp32, with_nodes_on_host
 from romou.compiler.frontend.to_relax import to_relax
@@ -256,7 +256,7 @@ class Fallbacks:
 
         def fails(count: int) -> bool:
             try:
-                parts = split(first_nodes(model, count, values), {index for index in on_host if index < count})
+                parts = split(first_nodes(count, values), {index for index in on_host if index < count})
                 builds(replace(self, imported=replace(self.imported, mod=to_relax(parts.model))))
             except FINAL_ERRORS:
                 raise

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import node_name
+from romou.compiler.frontend.onnx_graph import first_output
 from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.costs.estimate import can_estimate
 from romou.compiler.operators.kernels.recurrent import is_time_loop

@@ -87,3 +87,18 @@ def test_index_follows_rewrites() -> None:
         assert reads(graph) == reads(anew)
         assert graph.producers.keys() == anew.producers.keys()
         assert all(graph.producers[node.output[0]] is node for node in graph.nodes)
+
+
+def test_subgraphs_read_tensors_as_well() -> None:
+    """A tensor that a branch reads has a use without an input, so no rule takes its other reader for the only one."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (bool c, float[2] x) => (float[2] y, float[2] z) {
+        s = Neg(x)
+        y = If(c) <then_branch = t () => (float[2] a) { a = Abs(s) }, else_branch = e () => (float[2] b) { b = Exp(s) }>
+        z = Relu(s)
+    }"""
+    graph = Graph(onnx.parser.parse_model(text))
+    assert [(node.op_type, index) for node, index in graph.uses("s")] == [("If", -1), ("Relu", 0)]
+    assert graph.only_reader("s") is None
+    branch, _ = graph.uses("s")[0]
+    graph.replace(branch)
+    assert graph.only_reader("s") is graph.nodes[-1]

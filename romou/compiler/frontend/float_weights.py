@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import node_name
-from romou.compiler.frontend.onnx_graph import constant_tensors
+from romou.compiler.frontend.onnx_graph import constant_tensors, first_output
 from romou.compiler.frontend.precision import AS_GIVEN, Precision
 from tvm_patches.onnx_converters.node import MICROSOFT
 from tvm_patches.onnx_converters.quantized_matmul import block_of_rows

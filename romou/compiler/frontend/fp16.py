@@ -25,6 +25,7 @@ from romou.compiler.frontend.onnx_graph import (
     attributes_of,
     captured,
     drop_unread_weights,
+    first_output,
     free_name,
     replace_nodes,
     rule,
@@ -120,11 +121,6 @@ def _holds_sequences(types: Sequence[str]) -> bool:
 def _for_each(kinds: list[str], count: int) -> list[str]:
     """Return the type of each argument. The last parameter may take several arguments."""
     return (kinds + kinds[-1:] * count)[:count] if kinds else [""] * count
-
-
-def first_output(node: onnx.NodeProto) -> str:
-    """Return the name that identifies a node. Nodes need not have names, but outputs have."""
-    return next((name for name in node.output if name), "")
 
 
 def rounded_weight(values: np.ndarray) -> np.ndarray:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ import onnx
 from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.host_runner import host_runner
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import drop_unread_weights, inputs_of, shapes_of, type_name, types_of
+from romou.compiler.frontend.onnx_graph import Graph, first_output, inputs_of, type_name
 from tvm_patches.host_nodes import DOMAIN, OPERATOR
 from tvm_patches.short_types import STORAGE
 
@@ -61,36 +62,48 @@ def node_name(node: onnx.NodeProto) -> str:
     return f"{node.op_type} ({node.name or next((name for name in node.output if name), '')})"
 
 
-class Values:
-    """The constants, shapes, types and producers of a model's tensors, completed by shape inference."""
+class Values(Graph):
+    """A model's graph, completed by shape inference."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         # Inference raises many types. Nodes of unknown shapes will run on the host.
         with contextlib.suppress(Exception):
             model = infer(model)
-        graph = model.graph
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.shapes = shapes_of(graph)
-        self.types = types_of(graph)
-        self.types.update(
-            {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in graph.initializer}
-        )
-        self.producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+        super().__init__(model)
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the static shape of a tensor, or None."""
-        return self.shapes.get(name)
+    def read_by(self, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+        """Return the tensors that nodes read and do not compute themselves."""
+        made = {name for node in nodes for name in node.output}
+        return [name for name in dict.fromkeys(n for node in nodes for n in inputs_of(node)) if name not in made]
+
+    def part(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        outputs: Iterable[str],
+        constants: Mapping[str, onnx.TensorProto] = MappingProxyType({}),
+    ) -> onnx.ModelProto:
+        """Return a model of some nodes. constants: tensors that are constants of it besides weights."""
+        read, weights = self.read_by(nodes), {**self.weights, **constants}
+        inputs, results = (
+            [onnx.helper.make_value_info(name, self.types[name]) for name in names]
+            for names in ((name for name in read if name not in weights), outputs)
+        )
+        kept = [weights[name] for name in read if name in weights]
+        graph, given = onnx.helper.make_graph(nodes, "host", inputs, results, kept), self.model
+        return onnx.ModelProto(
+            ir_version=given.ir_version, opset_import=given.opset_import, functions=given.functions, graph=graph
+        )
 
     def is_carried(self, name: str) -> bool:
         """Return whether a tensor has a type that can be copied between device and host."""
-        return name in self.types and self.types[name].tensor_type.elem_type in CARRIED
+        return self.elements.get(name) in CARRIED
 
     def kind_of(self, node: onnx.NodeProto) -> bytes:
         """Return a key that is equal for nodes that differ only in names and in the values of large constants."""
         bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
         parts = [bare.SerializeToString(deterministic=True)]
         for name in (*inputs_of(node), *node.output):
-            constant = self.constants.get(name)
+            constant = self.weights.get(name)
             is_small = constant is not None and int(np.prod(constant.dims)) <= 64
             if constant is not None and is_small:
                 parts.append(onnx.numpy_helper.to_array(constant).tobytes())
@@ -99,9 +112,7 @@ class Values:
 
     def is_static(self, node: onnx.NodeProto) -> bool:
         """Return whether a node reads and writes only tensors of static shapes that can be copied to the host."""
-        return all(
-            self.is_carried(name) and self.shape(name) is not None for name in (*inputs_of(node), *node.output) if name
-        )
+        return all(self.is_carried(name) and name in self.shapes for name in (*inputs_of(node), *node.output) if name)
 
 
 def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
@@ -115,98 +126,63 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
     if not on_host:
         return SplitModel(model=model)
     values = Values(model)
-    nodes = list(model.graph.node)
-    on_host = _closed(nodes, on_host, values)
-    levels = _levels(nodes, on_host, values)
-    outside = {value.name for value in model.graph.output}
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:], result.graph.value_info[:]
-    if all(opset.domain != DOMAIN for opset in result.opset_import):
-        result.opset_import.add(domain=DOMAIN, version=1)
+    moved = _closed(values, {first_output(values.nodes[i]) for i in on_host})
+    level_of = _levels(values, moved)
+    nodes: list[onnx.NodeProto] = []
     groups = []
-    readers = _readers(nodes)
-    for level in range(max(levels) + 1):
-        group = [nodes[i] for i in range(len(nodes)) if levels[i] == level and i in on_host]
-        rest = [nodes[i] for i in range(len(nodes)) if levels[i] == level and i not in on_host]
+    for level in range(max(level_of.values()) + 1):
+        of_level = [node for node in values.nodes if level_of[first_output(node)] == level]
+        group = [node for node in of_level if first_output(node) in moved]
         if group:
-            made = {name for node in group for name in node.output if name}
+            inside = {first_output(node) for node in group}
 
-            def is_needed(name: str, level: int = level) -> bool:
-                return name in outside or any(i not in on_host or levels[i] != level for i in readers.get(name, ()))
+            def is_needed(name: str, inside: Set[str] = inside) -> bool:
+                return name in values.returned or any(first_output(each) not in inside for each, _ in values.uses(name))
 
-            outputs = [name for node in group for name in node.output if is_needed(name)]
-            inputs = [
-                name
-                for name in dict.fromkeys(n for node in group for n in inputs_of(node))
-                if name not in made and name not in values.constants
-            ]
-            result.graph.node.append(_host_node(model, group, inputs, outputs, values))
+            nodes.append(_host_node(group, [n for node in group for n in node.output if is_needed(n)], values))
             groups.append(tuple(node_name(node) for node in group))
-        result.graph.node.extend(rest)
-    drop_unread_weights(result.graph)
+        nodes.extend(node for node in of_level if first_output(node) not in moved)
+    values.order(nodes)
+    values.import_domain(DOMAIN)
+    result = values.result()
+    del result.graph.value_info[:]
     return SplitModel(model=result, groups=tuple(groups))
 
 
-def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> set[int]:
-    """Return the nodes, and all nodes that they exchange dynamic or uncopyable tensors with."""
-    closed, readers, reads = set(on_host), _readers(nodes), [inputs_of(node) for node in nodes]
+def _closed(values: Values, on_host: Set[str]) -> set[str]:
+    """Return the nodes, and all nodes that they exchange dynamic or uncopyable tensors with, by their first outputs."""
+    closed = set(on_host)
+
+    def follows(node: onnx.NodeProto) -> bool:
+        bound = [name for name in inputs_of(node) if name not in values.shapes or not values.is_carried(name)]
+        makers = [values.producers[name] for name in bound if name in values.producers]
+        readers = [each for name in node.output if not values.is_carried(name) for each, _ in values.uses(name)]
+        return any(first_output(each) in closed for each in (*makers, *readers))
+
     while True:
-        made = {name for i in closed for name in nodes[i].output if name}
-        more = {
-            i
-            for i, node in enumerate(nodes)
-            if i not in closed
-            and (
-                any(name in made and (values.shape(name) is None or not values.is_carried(name)) for name in reads[i])
-                or any(
-                    j in closed and not values.is_carried(name)
-                    for name in reads[i]
-                    if (j := values.producer.get(name)) is not None
-                )
-                or any(
-                    not values.is_carried(name) for name in node.output if not closed.isdisjoint(readers.get(name, ()))
-                )
-            )
-        }
+        more = {first_output(node) for node in values.nodes if first_output(node) not in closed and follows(node)}
         if not more:
             return closed
         closed |= more
 
 
-def _readers(nodes: Sequence[onnx.NodeProto]) -> dict[str, list[int]]:
-    """Return (tensor -> positions of the nodes that read it)."""
-    readers: dict[str, list[int]] = {}
-    for i, node in enumerate(nodes):
-        for name in inputs_of(node):
-            readers.setdefault(name, []).append(i)
-    return readers
-
-
-def _levels(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> list[int]:
+def _levels(values: Values, on_host: Set[str]) -> dict[str, int]:
     """Return, for each node, the number of transfers from device to host on the way to it.
 
     Host nodes of one level do not depend on each other through the device, so they form one sub-model.
     """
-    levels: list[int] = []
-    for i, node in enumerate(nodes):
-        level = 0
-        for name in inputs_of(node):
-            j = values.producer.get(name)
-            if j is not None:
-                level = max(level, levels[j] + (i in on_host and j not in on_host))
-        levels.append(level)
+    levels: dict[str, int] = {}
+    for node in values.nodes:
+        makers = [first_output(values.producers[name]) for name in inputs_of(node) if name in values.producers]
+        is_moved = first_output(node) in on_host
+        steps = [levels[maker] + (is_moved and maker not in on_host) for maker in makers]
+        levels[first_output(node)] = max(steps, default=0)
     return levels
 
 
-def _host_node(
-    model: onnx.ModelProto,
-    group: Sequence[onnx.NodeProto],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    values: Values,
-) -> onnx.NodeProto:
+def _host_node(group: Sequence[onnx.NodeProto], outputs: Sequence[str], values: Values) -> onnx.NodeProto:
     nodes = [node_name(node) for node in group]
+    inputs = [name for name in values.read_by(group) if name not in values.weights]
     names = ", ".join(nodes)
     for name in (*inputs, *outputs):
         if not values.is_carried(name):
@@ -215,27 +191,16 @@ def _host_node(
                 f" {_type_name(values, name)}"
             )
 
-    def infos(chosen: Sequence[str]) -> list[onnx.ValueInfoProto]:
-        return [onnx.helper.make_value_info(name, values.types[name]) for name in chosen]
-
-    constants = [
-        values.constants[name]
-        for name in dict.fromkeys(n for node in group for n in inputs_of(node))
-        if name in values.constants
-    ]
     # A tensor without elements is copied as a constant of the sub-model, because TVM cannot load an empty constant.
-    empty = {name: array for name in inputs if (array := _ones(values, name)) is not None and not array.size}
-    constants += [onnx.numpy_helper.from_array(array, name) for name, array in empty.items()]
-    inputs = [name for name in inputs if name not in empty]
-    graph = onnx.helper.make_graph(list(group), "host", infos(inputs), infos(outputs), constants)
-    sub = onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
-    )
-    types = [(type_name(values.types[n].tensor_type.elem_type), _dims(values, n)) for n in outputs]
+    ones = {name: _ones(values, name) for name in inputs}
+    empty = {name: array for name, array in ones.items() if array is not None and not array.size}
+    sub = values.part(group, outputs, {n: onnx.numpy_helper.from_array(array, n) for n, array in empty.items()})
+    inputs = [value.name for value in sub.graph.input]
+    types = [(type_name(values.elements[n]), _dims(values, n)) for n in outputs]
     text = json.dumps({"model": base64.b64encode(sub.SerializeToString()).decode(), "outputs": types, "nodes": nodes})
     try:
         runner = host_runner(text)
-        arrays = [array for name in inputs if (array := _ones(values, name)) is not None]
+        arrays = [array for name in inputs if (array := ones[name]) is not None]
         # Ones are wrong for integer inputs such as shapes, axes, indices or lengths. With floats, only a broken graph
         # fails.
         if len(arrays) == len(inputs) and all(
@@ -253,20 +218,15 @@ def _host_node(
 
 def _dims(values: Values, name: str) -> list[int] | int | None:
     """Return the shape, or only the rank if that is all that is known, or None."""
-    shape = values.shape(name)
-    if shape is not None:
-        return list(shape)
+    if name in values.shapes:
+        return list(values.shapes[name])
     tensor = values.types[name].tensor_type
     return len(tensor.shape.dim) if tensor.HasField("shape") else None
 
 
 def _ones(values: Values, name: str) -> np.ndarray | None:
-    shape = values.shape(name)
-    return (
-        None
-        if shape is None
-        else np.ones(shape, onnx.helper.tensor_dtype_to_np_dtype(values.types[name].tensor_type.elem_type))
-    )
+    shape = values.shapes.get(name)
+    return None if shape is None else np.ones(shape, onnx.helper.tensor_dtype_to_np_dtype(values.elements[name]))
 
 
 def _type_name(values: Values, name: str) -> str:
@@ -276,17 +236,6 @@ def _type_name(values: Values, name: str) -> str:
     return str(onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type)).lower()
 
 
-def alone(model: onnx.ModelProto, node: onnx.NodeProto, values: Values) -> onnx.ModelProto:
+def alone(node: onnx.NodeProto, values: Values) -> onnx.ModelProto:
     """Return a model of one node, with its constants."""
-    inputs = [name for name in inputs_of(node) if name not in values.constants]
-    constants = [values.constants[name] for name in inputs_of(node) if name in values.constants]
-
-    def infos(names: Sequence[str]) -> list[onnx.ValueInfoProto]:
-        return [onnx.helper.make_value_info(name, values.types[name]) for name in names]
-
-    graph = onnx.helper.make_graph(
-        [node], "alone", infos(inputs), infos([name for name in node.output if name]), constants
-    )
-    return onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
-    )
+    return values.part([node], [name for name in node.output if name])

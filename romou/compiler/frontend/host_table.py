@@ -60,7 +60,7 @@ def unserved(model: onnx.ModelProto) -> set[int]:
     has_short = any(
         value.type.tensor_type.elem_type in SHORT for value in (*model.graph.input, *model.graph.output)
     ) or any(node.op_type in _CONVERTING for node in model.graph.node)
-    elements = {name: kind.tensor_type.elem_type for name, kind in Values(model).types.items()} if has_short else {}
+    elements = Values(model).elements if has_short else {}
     for i, node in enumerate(model.graph.node):
         is_served = node.op_type in _CONVERTING | _MOVING
         if not is_served and any(elements.get(name) in SHORT for name in (*inputs_of(node), *node.output)):

@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.base.inputs import Draw
-from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import Graph, Shapes
 from romou.compiler.frontend.wide_nodes import ELEMENTWISE, MOVES, is_of_coordinates
 
 # Diffusion models have 1000 steps. Positions in this range are large enough to reveal errors of fp16.
@@ -97,36 +97,26 @@ _FIRST: Mapping[tuple[str, int], Callable[[_Node], int]] = {
 def draws_of(model: onnx.ModelProto) -> dict[str, Draw]:
     """Return the range of each input that its use restricts. Types must have been inferred."""
     uses = _Uses(model)
-    draws = {}
-    for value in model.graph.input:
-        draw = uses.draw(value.name) if value.name not in uses.constants else None
-        if draw is not None:
-            draws[value.name] = draw
-    return draws
+    found = {value.name: uses.draw(value.name) for value in model.graph.input if value.name not in uses.constants}
+    return {name: draw for name, draw in found.items() if draw is not None}
 
 
-class _Uses:
+class _Uses(Graph):
     """Paths from inputs to their uses in a graph."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._shapes = shapes_of(model.graph)
-        self._types = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
-        self.constants = constant_tensors(model.graph)
-        self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-        for node in model.graph.node:
-            for i, name in enumerate(node.input):
-                self._readers.setdefault(name, []).append((node, i))
+        super().__init__(model)
         self._scales: dict[tuple[str, int], float | None] = {}
 
     def draw(self, name: str) -> Draw | None:
         """Return the range of an input, or None if its use does not restrict it."""
-        element = self._types.get(name)
+        element = self.elements.get(name)
         if element in _INTEGERS:
             ranges = list(self._ranges(name, 0, set()))
             if ranges:
                 low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
                 return Draw(low=low, high=max(low, high))
-            if element in _BYTES and name in self._readers:
+            if element in _BYTES and self.uses(name):
                 limits = np.iinfo(helper.tensor_dtype_to_np_dtype(element))
                 return Draw(low=int(limits.min), high=int(limits.max))
             return self._steps(name) if self._angle_scale(name) is not None or self._is_step(name) else None
@@ -140,14 +130,14 @@ class _Uses:
 
     def _steps(self, name: str) -> Draw:
         """Return the range of steps. A single step is a late one, because its angles are large."""
-        return Draw(low=0 if math.prod(self._shapes.get(name, (0,))) != 1 else _LATE_STEP, high=_LAST_STEP)
+        return Draw(low=0 if math.prod(self.shapes.get(name, (0,))) != 1 else _LATE_STEP, high=_LAST_STEP)
 
     def _is_step(self, name: str) -> bool:
         return bool(_STEP_NAME.search(name)) and self._is_scalar(name)
 
     def _is_scalar(self, name: str) -> bool:
         """Return whether an input has one element, or one for each element of the batch."""
-        shape = self._shapes.get(name)
+        shape = self.shapes.get(name)
         return shape is not None and math.prod(shape[1:]) == 1
 
     def _ranges(self, name: str, added: int, seen: set[str]) -> Sequence[tuple[int, int]]:
@@ -156,8 +146,8 @@ class _Uses:
             return []
         seen.add(name)
         ranges: list[tuple[int, int]] = []
-        for node, position in self._readers.get(name, ()):
-            reader = _Node(node, self._shapes)
+        for node, position in self.uses(name):
+            reader = _Node(node, self.shapes)
             first = _FIRST[node.op_type, position](reader) if (node.op_type, position) in _FIRST else 0
             count = self._integer(node.input[1]) if node.op_type == "OneHot" and position == 0 else None
             if (node.op_type, position) in _COUNTS:
@@ -177,7 +167,7 @@ class _Uses:
     def _added_by(self, node: onnx.NodeProto, position: int) -> int | None:
         """Return the number that a node adds to integers that it passes on, or None if it computes something else."""
         if node.op_type == "Cast":
-            return 0 if self._types.get(node.output[0]) in _INTEGERS else None
+            return 0 if self.elements.get(node.output[0]) in _INTEGERS else None
         if node.op_type in MOVES | {"Where"}:
             return None if position == 1 and node.op_type in _BY_SHAPE else 0
         step = (
@@ -197,11 +187,11 @@ class _Uses:
         # Memoized, because the number of paths may be exponential in the number of tensors.
         if (name, depth) not in self._scales:
             factors: list[float] = []
-            for node, position in self._readers.get(name, ()) if depth else ():
+            for node, position in self.uses(name) if depth else ():
                 if node.op_type in _ANGLES:
                     factors.append(1.0)
                 elif node.op_type in ELEMENTWISE | MOVES | {"Cast"} or (
-                    node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self._shapes)
+                    node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self.shapes)
                 ):
                     behind = self._angle_scale(node.output[0], depth - 1)
                     factors += [] if behind is None else [behind * self._factor(node, position)]

@@ -21,10 +21,20 @@ from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError
 
+# Attribute of a Constant -> field and type of its value.
+_PLAIN_VALUES = {
+    "value_int": ("i", "int64"),
+    "value_ints": ("ints", "int64"),
+    "value_float": ("f", "float32"),
+    "value_floats": ("floats", "float32"),
+}
 # Tensor name -> shape, only for static shapes.
 Shapes = dict[str, tuple[int, ...]]
 # Operators that change no value.
 MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+REDUCTIONS = frozenset(
+    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
 
 
 def type_name(element: int) -> str:
@@ -57,52 +67,16 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def constant_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Return initializers, and the tensors of Constant nodes, by name."""
-    values = [
-        (n.output[0], a.t) for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
-    ]
-    return {**{tensor.name: tensor for tensor in graph.initializer}, **dict(values)}
-
-
-def constants_of(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of initializers and of the outputs of Constant nodes."""
-    return {tensor.name for tensor in graph.initializer} | {
-        node.output[0] for node in graph.node if node.op_type == "Constant"
-    }
-
-
-def add_constant(graph: onnx.GraphProto, wanted: str, value: np.ndarray) -> str:
-    """Add an initializer under an unused name, and return the name."""
-    name = free_name(graph, wanted)
-    graph.initializer.append(numpy_helper.from_array(value, name))
-    return name
-
-
-def free_name(graph: onnx.GraphProto, wanted: str) -> str:
-    taken = _taken(graph)
-    while wanted in taken:
-        wanted += "_"
-    return wanted
-
-
-def free_prefix(graph: onnx.GraphProto, wanted: str) -> str:
-    """Return `wanted`, extended until no name of the graph begins with it."""
-    taken = _taken(graph)
-    while any(name.startswith(wanted) for name in taken):
-        wanted += "_"
-    return wanted
-
-
-def _taken(graph: onnx.GraphProto) -> set[str]:
-    return (
-        {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
-    )
-
-
-def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
-    for node in nodes:
-        yield from node.input
-        yield from node.output
+    """Return initializers, and the tensors of numbers of Constant nodes, by name."""
+    values = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        for name, attribute in zip(node.output, node.attribute if node.op_type == "Constant" else (), strict=False):
+            if attribute.name == "value":
+                values[name] = attribute.t
+            elif attribute.name in _PLAIN_VALUES:
+                field, dtype = _PLAIN_VALUES[attribute.name]
+                values[name] = numpy_helper.from_array(np.array(getattr(attribute, field), dtype), name)
+    return values
 
 
 P = ParamSpec("P")
@@ -177,14 +151,22 @@ class Graph:
         return shapes_of(self.model.graph)
 
     @cached_property
+    def types(self) -> dict[str, onnx.TypeProto]:
+        """Types of the model's tensors."""
+        given = self.constants.items()
+        constants = {name: helper.make_tensor_type_proto(each.data_type, each.dims) for name, each in given}
+        return types_of(self.model.graph) | constants
+
+    @cached_property
     def elements(self) -> dict[str, int]:
         """Element types of the model's tensors."""
-        recorded = {name: kind.tensor_type.elem_type for name, kind in types_of(self.model.graph).items()}
-        return recorded | {name: tensor.data_type for name, tensor in self.constants.items()}
+        return {name: kind.tensor_type.elem_type for name, kind in self.types.items()}
 
     @cached_property
     def _taken(self) -> set[str]:
-        return _taken(self.model.graph)
+        graph = self.model.graph
+        named = {each.name for each in (*graph.initializer, *graph.input)}
+        return named.union(*((*node.input, *node.output) for node in graph.node))
 
     def uses(self, name: str) -> list[tuple[onnx.NodeProto, int]]:
         """Return the nodes that read a tensor in order, with the index of the input. It is -1 for a subgraph's."""
@@ -264,7 +246,7 @@ class Graph:
         """
         if not self.has_changed:
             return self.model
-        result = bare_model(self.model)
+        result = shallow(self.model, "node", "initializer")
         nodes = _without_unread(self.nodes, self.returned, drops)
         result.graph.node.extend(nodes)
         read = {name for node in nodes for name in inputs_of(node)}
@@ -313,17 +295,14 @@ def rule(
     return decorated
 
 
-def bare_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model without nodes and initializers, which are not copied."""
-    bare = onnx.ModelProto()
-    for message, copy, left_out in (
-        (model, bare, ("graph",)),
-        (model.graph, bare.graph, ("node", "initializer")),
-    ):
+def shallow(model: onnx.ModelProto, *left_out: str) -> onnx.ModelProto:
+    """Return a copy of a model without some fields of its graph, which are not copied."""
+    copy = onnx.ModelProto()
+    for message, target, without in ((model, copy, ("graph",)), (model.graph, copy.graph, left_out)):
         for field, value in message.ListFields():
-            if field.name not in left_out:
-                copy.MergeFrom(type(copy)(**{field.name: value}))
-    return bare
+            if field.name not in without:
+                target.MergeFrom(type(target)(**{field.name: value}))
+    return copy
 
 
 def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str], operators: Collection[str]) -> list[onnx.NodeProto]:
@@ -335,13 +314,6 @@ def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str], operators: C
             break
         nodes = live
     return nodes
-
-
-def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    """Replace a graph's nodes. `nodes` may contain nodes of the graph."""
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
 
 
 def check(model: onnx.ModelProto) -> None:
@@ -374,6 +346,11 @@ def inputs_of(node: onnx.NodeProto) -> list[str]:
     return list(dict.fromkeys(name for name in (*node.input, *captured(node)) if name))
 
 
+def first_output(node: onnx.NodeProto) -> str:
+    """Return the name that identifies a node. Nodes need not have names, but outputs have."""
+    return next((name for name in node.output if name), "")
+
+
 def captured(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names of values outside of a node's subgraphs that these read."""
     for attribute in node.attribute:
@@ -382,6 +359,67 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
             own |= {name for inner in graph.node for name in inner.output}
             read = [name for inner in graph.node for name in inputs_of(inner)]
             yield from (name for name in (*read, *(value.name for value in graph.output)) if name not in own)
+
+
+def constants_of(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of initializers and of the outputs of Constant nodes."""
+    return {tensor.name for tensor in graph.initializer} | {
+        node.output[0] for node in graph.node if node.op_type == "Constant"
+    }
+
+
+def add_constant(graph: onnx.GraphProto, wanted: str, value: np.ndarray) -> str:
+    """Add an initializer under an unused name, and return the name."""
+    name = free_name(graph, wanted)
+    graph.initializer.append(numpy_helper.from_array(value, name))
+    return name
+
+
+def free_name(graph: onnx.GraphProto, wanted: str) -> str:
+    taken = _taken(graph)
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+def free_prefix(graph: onnx.GraphProto, wanted: str) -> str:
+    """Return `wanted`, extended until no name of the graph begins with it."""
+    taken = _taken(graph)
+    while any(name.startswith(wanted) for name in taken):
+        wanted += "_"
+    return wanted
+
+
+def _taken(graph: onnx.GraphProto) -> set[str]:
+    return (
+        {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
+    )
+
+
+def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
+    for node in nodes:
+        yield from node.input
+        yield from node.output
+
+
+def bare_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model without nodes and initializers, which are not copied."""
+    bare = onnx.ModelProto()
+    for message, copy, left_out in (
+        (model, bare, ("graph",)),
+        (model.graph, bare.graph, ("node", "initializer")),
+    ):
+        for field, value in message.ListFields():
+            if field.name not in left_out:
+                copy.MergeFrom(type(copy)(**{field.name: value}))
+    return bare
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    """Replace a graph's nodes. `nodes` may contain nodes of the graph."""
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def drop_unread_weights(graph: onnx.GraphProto) -> None:

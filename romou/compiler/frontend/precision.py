@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 
 from romou.base.errors import ModelError, UsageError, first_line, unknown_name
 from romou.base.inputs import checked_inputs, random_inputs
-from romou.compiler.frontend.fp16 import FP16_MAX, Fp16Plan, first_output, rounded
+from romou.compiler.frontend.fp16 import FP16_MAX, Fp16Plan, rounded
 from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.input_uses import draws_of
-from romou.compiler.frontend.onnx_graph import shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import Graph, first_output, shapes_of, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.frontend.wide_nodes import wide_nodes
 
@@ -131,7 +131,7 @@ def fp32_nodes(
         return kept
     if not over:
         return kept
-    in_fp32 = kept | _LayerGraph(model).with_readers({layer.output for layer in over})
+    in_fp32 = kept | _with_readers(Graph(model), {layer.output for layer in over})
     _warn_of_overflow(over, len(in_fp32 - kept), is_calibrated=bool(precision.calibration))
     return in_fp32
 
@@ -217,8 +217,8 @@ def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset
         replace(layer, magnitude=float(np.maximum(layer.magnitude, other.magnitude)))
         for layer, other in zip(check.ranges(), others.ranges(), strict=True)
     ]
-    graph = _LayerGraph(check.model)
-    needed = kept | graph.with_readers({layer.output for layer in _overflowing(check, kept, others)})
+    graph = Graph(check.model)
+    needed = kept | _with_readers(graph, {layer.output for layer in _overflowing(check, kept, others)})
     error, layers = check.errors(needed)
     if not max(error, others.errors(needed)[0]) <= _ROUNDED:
         needed |= _worst_layers(check, others, needed, graph, layers)
@@ -229,7 +229,7 @@ def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset
         "mixed precision: %d of %d layers stay fp32 (name: largest magnitude)%s; rounding alone gives a relative L2"
         " error of %.1e"
     )
-    logger.info(text, len(needed), len(graph.reads), shown, error)
+    logger.info(text, len(needed), len(graph.nodes), shown, error)
     for layer in sorted(layers, key=lambda layer: -layer.error):
         logger.debug(
             "as fp16: %s: relative L2 error %.1e, largest magnitude %.1e", layer.name, layer.error, layer.magnitude
@@ -237,33 +237,23 @@ def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset
     return needed
 
 
-class _LayerGraph:
-    """The nodes of a graph by first output.
+def _with_readers(graph: Graph, names: AbstractSet[str]) -> frozenset[str]:
+    """Return nodes and their readers: a tensor is stored as fp32 only if its reader is fp32 as well."""
+    made = [output for name in names & graph.producers.keys() for output in graph.producers[name].output]
+    return frozenset(names | {first_output(reader) for output in made for reader, _ in graph.uses(output)})
 
-    reads: node -> the tensors that it reads.
-    maker: tensor -> the node that computes it.
+
+def _around(graph: Graph, names: Sequence[str]) -> frozenset[str]:
+    """Return nodes with their producers and readers.
+
+    The error of a difference of large numbers comes from the rounding of its inputs.
     """
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.reads = {first_output(node): set(node.input) for node in model.graph.node}
-        self.maker = {name: first_output(node) for node in model.graph.node for name in node.output if name}
-
-    def with_readers(self, names: AbstractSet[str]) -> frozenset[str]:
-        """Return nodes and their readers: a tensor is stored as fp32 only if its reader is fp32 as well."""
-        readers = {node for node, read in self.reads.items() if any(self.maker.get(name) in names for name in read)}
-        return frozenset(names | readers)
-
-    def around(self, names: Sequence[str]) -> frozenset[str]:
-        """Return nodes with their producers and readers.
-
-        The error of a difference of large numbers comes from the rounding of its inputs.
-        """
-        makers = {self.maker[name] for node in names for name in self.reads[node] if name in self.maker}
-        return self.with_readers({*names, *makers})
+    read = {each for name in names for each in graph.producers[name].input} & graph.producers.keys()
+    return _with_readers(graph, {*names, *(first_output(graph.producers[name]) for name in read)})
 
 
 def _worst_layers(
-    check: _Check, others: _Check, needed: frozenset[str], graph: _LayerGraph, layers: list[Layer]
+    check: _Check, others: _Check, needed: frozenset[str], graph: Graph, layers: list[Layer]
 ) -> frozenset[str]:
     """Return the smallest number of layers that keeps the error bound, with their neighbours.
 
@@ -271,24 +261,25 @@ def _worst_layers(
     smallest count.
     """
     errors = {layer.output: layer.error for layer in layers}
-    added = {
-        node: errors.get(node, 0.0) - max((errors.get(graph.maker.get(name, ""), 0.0) for name in read), default=0.0)
-        for node, read in graph.reads.items()
-    }
-    worst = sorted(graph.reads, key=lambda name: -added[name])
+    added = {}
+    for node in graph.producers.values():
+        makers = [first_output(graph.producers[name]) for name in node.input if name in graph.producers]
+        before = max((errors.get(name, 0.0) for name in makers), default=0.0)
+        added[first_output(node)] = errors.get(first_output(node), 0.0) - before
+    worst = sorted(added, key=lambda name: -added[name])
     too_few, count = 0, 1
-    while count < len(worst) and not check.errors(needed | graph.around(worst[:count]))[0] <= _ROUNDED:
+    while count < len(worst) and not check.errors(needed | _around(graph, worst[:count]))[0] <= _ROUNDED:
         too_few, count = count, 2 * count
     count = min(count, len(worst))
     while count - too_few > 1:
         middle = (count + too_few) // 2
-        if check.errors(needed | graph.around(worst[:middle]))[0] <= _ROUNDED:
+        if check.errors(needed | _around(graph, worst[:middle]))[0] <= _ROUNDED:
             count = middle
         else:
             too_few = middle
-    while count < len(worst) and not others.errors(needed | graph.around(worst[:count]))[0] <= _ROUNDED:
+    while count < len(worst) and not others.errors(needed | _around(graph, worst[:count]))[0] <= _ROUNDED:
         count = min(2 * count, len(worst))
-    return graph.around(worst[:count])
+    return _around(graph, worst[:count])
 
 
 class _Check:

@@ -22,24 +22,19 @@ def first_failing(count: int, fails: Callable[[int], bool]) -> int:
     return wrong - 1
 
 
-def first_nodes(model: onnx.ModelProto, count: int, values: Values) -> onnx.ModelProto:
+def first_nodes(count: int, values: Values) -> onnx.ModelProto:
     """Return a model of the first `count` nodes.
 
     Its outputs are tensors of known types that none of these nodes reads, or that the model returns.
     """
-    nodes = list(model.graph.node[:count])
+    nodes = values.nodes[:count]
     read = {name for node in nodes for name in inputs_of(node)}
-    returned = {value.name for value in model.graph.output}
     outputs = [
         name
         for node in nodes
         for name in node.output
-        if name and (name not in read or name in returned) and values.is_carried(name)
+        if name and (name not in read or name in values.returned) and values.is_carried(name)
     ]
-    constants = [values.constants[name] for name in sorted(read & values.constants.keys())]
-    inputs = [value for value in model.graph.input if value.name in read and value.name not in values.constants]
-    infos = [onnx.helper.make_value_info(name, values.types[name]) for name in outputs]
-    graph = onnx.helper.make_graph(nodes, "first", inputs, infos, constants, value_info=list(model.graph.value_info))
-    return onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
-    )
+    prefix = values.part(nodes, outputs)
+    prefix.graph.value_info.extend(values.model.graph.value_info)
+    return prefix

@@ -9,10 +9,11 @@ from dataclasses import replace
 import onnx
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend.fp16 import Fp16Plan, first_output, to_fp16
+from romou.compiler.frontend.fp16 import Fp16Plan, to_fp16
 from romou.compiler.frontend.host_groups import Values, alone, split
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
+from romou.compiler.frontend.onnx_graph import first_output
 from romou.compiler.frontend.prefix import first_failing, first_nodes
 from romou.compiler.frontend.to_relax import to_relax
 
@@ -46,7 +47,7 @@ def with_more_on_host(imported: ImportedModel, error: ModelError) -> ImportedMod
         elif i not in failing:
             key = values.kind_of(node)
             if key not in importable:
-                importable[key] = _can_import(alone(imported.folded, node, values))
+                importable[key] = _can_import(alone(node, values))
             failing |= set() if importable[key] else {i}
     if imported.unconverted is not None and failing != imported.on_host:
         with contextlib.suppress(ModelError):
@@ -55,7 +56,7 @@ def with_more_on_host(imported: ImportedModel, error: ModelError) -> ImportedMod
         if (found := attempt(chosen)) is not None:
             return found
     for _ in range(_MOST_SEARCHES):
-        at = first_failing(len(nodes), lambda count: not _can_split(imported.folded, count, values, failing))
+        at = first_failing(len(nodes), lambda count: not _can_split(count, values, failing))
         if at in failing:
             break
         failing.add(at)
@@ -88,10 +89,10 @@ def in_fp32(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
     return imported_with(replace(imported, folded=converted, precision=precision), frozenset(unserved(converted)))
 
 
-def _can_split(model: onnx.ModelProto, count: int, values: Values, on_host: Set[int]) -> bool:
+def _can_split(count: int, values: Values, on_host: Set[int]) -> bool:
     """Return whether the first nodes can be imported with some of them on the host."""
     try:
-        parts = split(first_nodes(model, count, values), {i for i in on_host if i < count})
+        parts = split(first_nodes(count, values), {i for i in on_host if i < count})
     except ModelError:
         return False
     return _can_import(parts.model)

@@ -10,9 +10,8 @@ from tvm import relax, tirx
 
 from romou.base.errors import ModelError
 from romou.compiler.frontend.constants import has_constant_call, reshape_constants
-from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import CARRIED
-from romou.compiler.frontend.onnx_graph import shapes_of, type_name, types_of
+from romou.compiler.frontend.onnx_graph import first_output, shapes_of, type_name, types_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import Origin, bindings_of, with_origins
 from tvm_patches.errors import ImporterError

@@ -11,7 +11,8 @@ The rules look at operators and shapes. They apply both to models converted to f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,17 +21,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import (
-    Graph,
-    Shapes,
-    constants_of,
-    shapes_of,
-    types_of,
-)
+from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, Shapes, first_output, types_of
 
-REDUCTIONS = frozenset(
-    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare")
-)
+# Reductions that choose an element have no sums.
+_SUMS = REDUCTIONS - {"ReduceMax", "ReduceMin"}
 _NORMALIZATIONS = frozenset(
     {
         "GroupNormalization",
@@ -124,49 +118,33 @@ def wide_nodes(model: onnx.ModelProto, *, clamps: bool = True) -> WideNodes:
 
     clamps: whether to allow clamped masks, if clamping does not change the result.
     """
-    graph = _OnnxGraph(model)
-    names = _statistics(graph) | _angles(graph) | _integers(graph) | _vectors(graph)
+    graph = _FloatGraph(model)
     masks, clamped = _masks(graph, clamps=clamps)
-    names |= masks
-    return WideNodes(names=frozenset(graph.first[i] for i in names), clamped=frozenset(graph.first[i] for i in clamped))
+    names = _statistics(graph) | _angles(graph) | _integers(graph) | _vectors(graph) | masks
+    return WideNodes(names=frozenset(names), clamped=frozenset(clamped))
 
 
-class _OnnxGraph:
-    """The nodes of a graph by position, with the producer and the readers of each tensor."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.nodes: Sequence[onnx.NodeProto] = list(model.graph.node)
-        self.shapes: Shapes = shapes_of(model.graph)
-        self.constants = constants_of(model.graph)
-        self.weights: Mapping[str, TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
-        self.types = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
-        self.types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-        self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
-        self.readers: dict[str, list[int]] = {}
-        for i, node in enumerate(self.nodes):
-            for name in node.input:
-                self.readers.setdefault(name, []).append(i)
-        self.returned = {value.name for value in model.graph.output}
-        self.first = [next((name for name in node.output if name), "") for node in self.nodes]
+class _FloatGraph(Graph):
+    """A graph in which nodes are followed along their float tensors. A set of nodes is one of their first outputs."""
 
     def is_float(self, name: str) -> bool:
-        return self.types.get(name) in _FLOATS
+        return self.elements.get(name) in _FLOATS
 
-    def floats(self, position: int) -> list[str]:
+    def floats(self, node: onnx.NodeProto) -> list[str]:
         """Return the float tensors that a node reads, without constants."""
-        return [
-            name for name in self.nodes[position].input if name and name not in self.constants and self.is_float(name)
-        ]
+        return [name for name in node.input if name and name not in self.constants and self.is_float(name)]
 
-    def makers(self, position: int) -> list[int]:
-        """Return the nodes that compute `floats(position)`."""
-        return [self.maker[name] for name in self.floats(position) if name in self.maker]
+    def makers(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return the nodes that compute `floats(node)`."""
+        return [self.producers[name] for name in self.floats(node) if name in self.producers]
 
-    def readers_of(self, position: int) -> list[int]:
-        return [reader for name in self.nodes[position].output for reader in self.readers.get(name, ())]
+    def are_made_by(self, node: onnx.NodeProto, names: Set[str]) -> list[bool]:
+        """Return, for each of `floats(node)`, whether one of these nodes computes it."""
+        makers = [self.producers.get(name) for name in self.floats(node)]
+        return [maker is not None and first_output(maker) in names for maker in makers]
 
-    def size(self, name: str) -> int | None:
-        return math.prod(self.shapes[name]) if name in self.shapes else None
+    def readers_of(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        return [reader for name in node.output for reader, _ in self.uses(name)]
 
     @cached_property
     def largest_constants(self) -> dict[str, float]:
@@ -179,90 +157,83 @@ class _OnnxGraph:
         return magnitudes
 
 
-def _statistics(graph: _OnnxGraph) -> set[int]:
+def _statistics(graph: _FloatGraph) -> set[str]:
     """Return sums of rows, their terms, and the nodes that compute with the sums."""
-    sums: set[int] = set()
-    pools: set[int] = set()
-    for i, node in enumerate(graph.nodes):
-        if node.op_type in REDUCTIONS and graph.is_float(graph.first[i]):
-            sums.add(i)
-            pools |= {i} if _is_mean_of_pixels(graph, node) else set()
-        elif (
-            node.op_type in ELEMENTWISE
-            and graph.floats(i)
-            and all(graph.maker.get(name) in sums for name in graph.floats(i))
-        ):
-            shapes = [graph.shapes.get(name) for name in graph.floats(i)]
-            if graph.shapes.get(graph.first[i]) in shapes:
-                sums.add(i)
+    sums: set[str] = set()
+    pools: set[str] = set()
+    for node in graph.nodes:
+        first = first_output(node)
+        if node.op_type in _SUMS and graph.is_float(first):
+            sums.add(first)
+            pools |= {first} if _is_mean_of_pixels(graph, node) else set()
+        elif node.op_type in ELEMENTWISE and graph.floats(node) and all(graph.are_made_by(node, sums)):
+            shapes = [graph.shapes.get(name) for name in graph.floats(node)]
+            if graph.shapes.get(first) in shapes:
+                sums.add(first)
     # A mean of pixels reads its input as fp16, and a cast behind it is part of its kernel.
     statistics = sums - pools
-    for i, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         # Around a mean of 1000, x - mean would be rounded like the mean. And 1 / deviation may exceed fp16's range.
-        if (
+        is_scaled = (
             node.op_type in ("Sub", "Div", "Mul")
-            and len(graph.floats(i)) == 2
-            and any(maker in sums for maker in graph.makers(i))
-        ):
-            statistics.add(i)
-        elif (
+            and len(graph.floats(node)) == 2
+            and any(graph.are_made_by(node, sums))
+        )
+        # fp32 inputs of the model need not be rounded before their mean is subtracted.
+        is_of_input = (
             node.op_type in _NORMALIZATIONS
-            and node.input[0] not in graph.maker
-            and graph.types.get(node.input[0]) == TensorProto.FLOAT
-        ):
-            # fp32 inputs of the model need not be rounded before their mean is subtracted.
-            statistics.add(i)
-    terms: set[int] = set()
-    for i in reversed(range(len(graph.nodes))):
-        readers = graph.readers_of(i)
-        is_returned = any(name in graph.returned for name in graph.nodes[i].output)
-        if (
-            graph.nodes[i].op_type in _TERMS
-            and readers
-            and not is_returned
-            and all(reader in sums or reader in terms for reader in readers)
-        ):
-            terms.add(i)
+            and node.input[0] not in graph.producers
+            and graph.elements.get(node.input[0]) == TensorProto.FLOAT
+        )
+        statistics |= {first_output(node)} if is_scaled or is_of_input else set()
+    terms: set[str] = set()
+    for node in reversed(graph.nodes):
+        readers = map(first_output, graph.readers_of(node))
+        are_sums = [reader in sums or reader in terms for reader in readers]
+        is_returned = not graph.returned.isdisjoint(node.output)
+        if node.op_type in _TERMS and are_sums and all(are_sums) and not is_returned:
+            terms.add(first_output(node))
     return statistics | terms
 
 
-def _angles(graph: _OnnxGraph) -> set[int]:
+def _angles(graph: _FloatGraph) -> set[str]:
     """Return the nodes between positions and Sin, Cos, Tan, and between positions and casts to integers."""
-    angles: set[int] = set()
-    for i, node in enumerate(graph.nodes):
+    angles: set[str] = set()
+    for node in graph.nodes:
         is_index = (
-            node.op_type == "Cast" and graph.types.get(node.output[0]) in _LARGE_INTEGERS and bool(graph.floats(i))
+            node.op_type == "Cast"
+            and graph.elements.get(node.output[0]) in _LARGE_INTEGERS
+            and bool(graph.floats(node))
         )
         if node.op_type not in ("Sin", "Cos", "Tan") and not is_index:
             continue
-        behind: set[int] = set()
-        is_position = _follow_positions(graph, i, behind)
+        behind: set[str] = set()
+        is_position = _follow_positions(graph, node, behind)
         # If a layer computes the angle, only the scale behind it is fp32.
-        scales = {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
+        scales = {first_output(maker) for maker in graph.makers(node) if maker.op_type in ELEMENTWISE}
         angles |= behind if is_position else scales
         # A kernel reads the angle in the precision that it is stored in.
-        angles |= set() if is_index else {i}
+        angles |= set() if is_index else {first_output(node)}
     return angles
 
 
-def _follow_positions(graph: _OnnxGraph, position: int, behind: set[int]) -> bool:
-    """Add the nodes before `position` to `behind`.
+def _follow_positions(graph: _FloatGraph, node: onnx.NodeProto, behind: set[str]) -> bool:
+    """Add the nodes before `node` to `behind`.
 
     Return whether all of them are cheap operators on inputs, integers and constants.
     """
-    for maker in graph.makers(position):
-        if maker in behind:
+    for maker in graph.makers(node):
+        if first_output(maker) in behind:
             continue
-        node = graph.nodes[maker]
-        if node.op_type in ("Cast", "Range"):
-            behind.add(maker)
+        if maker.op_type in ("Cast", "Range"):
+            behind.add(first_output(maker))
             if graph.floats(maker) and not _follow_positions(graph, maker, behind):
                 return False
-        elif node.op_type in ELEMENTWISE | MOVES or is_of_coordinates(node, graph.shapes):
-            behind.add(maker)
+        elif maker.op_type in ELEMENTWISE | MOVES or is_of_coordinates(maker, graph.shapes):
+            behind.add(first_output(maker))
             if not _follow_positions(graph, maker, behind):
                 return False
-        elif node.op_type not in ("Sin", "Cos"):
+        elif maker.op_type not in ("Sin", "Cos"):
             return False
     return True
 
@@ -280,96 +251,93 @@ def is_of_coordinates(node: onnx.NodeProto, shapes: Shapes) -> bool:
     return first[0 if is_transposed else -1] <= _MOST_COORDINATES
 
 
-def _integers(graph: _OnnxGraph) -> set[int]:
+def _integers(graph: _FloatGraph) -> set[str]:
     """Return float nodes with integer values: casts of integers, and arithmetic of these and constants."""
-    integers: set[int] = set()
-    for i, node in enumerate(graph.nodes):
-        read = graph.floats(i)
+    integers: set[str] = set()
+    for node in graph.nodes:
         if node.op_type == "Cast":
             if (
-                graph.types.get(node.input[0]) in _LARGE_INTEGERS
-                and graph.types.get(node.output[0]) == TensorProto.FLOAT
+                graph.elements.get(node.input[0]) in _LARGE_INTEGERS
+                and graph.elements.get(node.output[0]) == TensorProto.FLOAT
             ):
-                integers.add(i)
+                integers.add(first_output(node))
         elif node.op_type in ELEMENTWISE | MOVES:
-            are_integers = [graph.maker.get(name) in integers for name in read]
+            are_integers = graph.are_made_by(node, integers)
+            are_scalars = [math.prod(graph.shapes.get(name, (0,))) == 1 for name in graph.floats(node)]
             # A computed scale has to be a scalar.
-            if any(are_integers) and all(
-                is_integer or graph.size(name) == 1 for is_integer, name in zip(are_integers, read, strict=True)
-            ):
-                integers.add(i)
+            if any(are_integers) and all(map(operator.or_, are_integers, are_scalars)):
+                integers.add(first_output(node))
     return integers
 
 
-def _masks(graph: _OnnxGraph, *, clamps: bool) -> tuple[set[int], set[int]]:
+def _masks(graph: _FloatGraph, *, clamps: bool) -> tuple[set[str], set[str]]:
     """Return the nodes between large constants and a Softmax, and the nodes among them that may be clamped.
 
     If none may be clamped, the Softmax is wide as well.
     """
-    wide: set[int] = set()
-    clamped: set[int] = set()
-    for i, node in enumerate(graph.nodes):
+    wide: set[str] = set()
+    clamped: set[str] = set()
+    place = {first_output(node): at for at, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
         if node.op_type not in ("Softmax", "LogSoftmax"):
             continue
-        behind: set[int] = set()
-        pending = graph.makers(i)
+        behind: dict[str, onnx.NodeProto] = {}
+        pending = graph.makers(node)
         while pending:
             maker = pending.pop()
-            if maker not in behind and graph.nodes[maker].op_type in ELEMENTWISE | MOVES:
-                behind.add(maker)
+            if first_output(maker) not in behind and maker.op_type in ELEMENTWISE | MOVES:
+                behind[first_output(maker)] = maker
                 pending += graph.makers(maker)
-        sizes = [graph.largest_constants.get(name, 0.0) for maker in behind for name in graph.nodes[maker].input]
-        sizes = [size for size in sizes if size >= _MASK]
-        path: set[int] = set()
-        for maker in sorted(behind):
-            is_mask = any(graph.largest_constants.get(name, 0.0) >= _MASK for name in graph.nodes[maker].input)
-            if is_mask or any(before in path for before in graph.makers(maker)):
-                path.add(maker)
+        sizes: list[float] = []
+        path: set[str] = set()
+        for first in sorted(behind, key=place.__getitem__):
+            maker = behind[first]
+            large = [size for name in maker.input if (size := graph.largest_constants.get(name, 0.0)) >= _MASK]
+            sizes += large
+            if large or any(graph.are_made_by(maker, path)):
+                path.add(first)
         if clamps and len(sizes) == 1 and sizes[0] >= _ABSORBING:
             clamped |= path
         elif path:
-            path.add(i)
+            path.add(first_output(node))
         wide |= path
     return wide, clamped
 
 
-def _vectors(graph: _OnnxGraph) -> set[int]:
+def _vectors(graph: _FloatGraph) -> set[str]:
     """Return the element-wise nodes between a global mean and a product with whole channels, and the product.
 
     The mean reads fp16 in its kernel, which also computes a cast behind it.
     """
-    vectors = {i for i, node in enumerate(graph.nodes) if node.op_type in _POOLS or _is_mean_of_pixels(graph, node)}
-    pools = set(vectors)
-    for i, node in enumerate(graph.nodes):
-        read = graph.floats(i)
-        if (
-            node.op_type in ELEMENTWISE | MOVES | _PRODUCTS
-            and read
-            and all(graph.maker.get(name) in vectors for name in read)
-            and _is_vector(graph, i)
-        ):
-            vectors.add(i)
-    gated = {
-        reader
-        for i in vectors
-        for reader in graph.readers_of(i)
-        if reader not in vectors and graph.nodes[reader].op_type in ("Mul", "Add") and len(graph.floats(reader)) == 2
+    vectors: dict[str, onnx.NodeProto] = {}
+    pools: set[str] = set()
+    for node in graph.nodes:
+        are_vectors = graph.are_made_by(node, vectors.keys())
+        is_pool = node.op_type in _POOLS or _is_mean_of_pixels(graph, node)
+        pools |= {first_output(node)} if is_pool else set()
+        is_computed = node.op_type in ELEMENTWISE | MOVES | _PRODUCTS and are_vectors and all(are_vectors)
+        if is_pool or (is_computed and _is_vector(graph, node)):
+            vectors[first_output(node)] = node
+    wide = {
+        first_output(reader)
+        for node in vectors.values()
+        for reader in graph.readers_of(node)
+        if first_output(reader) not in vectors and reader.op_type in ("Mul", "Add") and len(graph.floats(reader)) == 2
     }
-    gating: set[int] = set()
-    for i in sorted(vectors - pools, reverse=True):
-        if any(reader in gating or reader in gated for reader in graph.readers_of(i)):
-            gating.add(i)
-    wide = gated | gating
-    for i in sorted(vectors - pools):
+    computed = {first: node for first, node in vectors.items() if first not in pools}
+    for first, node in reversed(computed.items()):
+        if any(first_output(reader) in wide for reader in graph.readers_of(node)):
+            wide.add(first)
+    for first, node in computed.items():
         # The layers of a classifier are large and read once, so their weights stay fp16.
-        if graph.nodes[i].op_type not in _PRODUCTS and all(
-            maker in wide or maker in pools for maker in graph.makers(i)
+        if node.op_type not in _PRODUCTS and all(
+            first_output(maker) in wide or first_output(maker) in pools for maker in graph.makers(node)
         ):
-            wide.add(i)
+            wide.add(first)
     return wide
 
 
-def _is_mean_of_pixels(graph: _OnnxGraph, node: onnx.NodeProto) -> bool:
+def _is_mean_of_pixels(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether a node is the mean of each channel of an image: [N, C, H, W] to [N, C, 1, 1] or [N, C]."""
     shape, result = graph.shapes.get(node.input[0]) if node.input else None, graph.shapes.get(node.output[0])
     if (
@@ -383,9 +351,9 @@ def _is_mean_of_pixels(graph: _OnnxGraph, node: onnx.NodeProto) -> bool:
     return result in ((*shape[:2], 1, 1), shape[:2])
 
 
-def _is_vector(graph: _OnnxGraph, position: int) -> bool:
+def _is_vector(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether a node computes one number for each channel."""
-    shape = graph.shapes.get(graph.first[position])
+    shape = graph.shapes.get(first_output(node))
     return shape is not None and len(shape) >= 2 and all(extent == 1 for extent in shape[2:])
 
 
@@ -413,9 +381,8 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
 
         return graph.once(f"{name}_fp32", made) if is_fp16(name) else name
 
-    for node in list(graph.nodes):
-        first = next((name for name in node.output if name), "")
-        if first not in wanted or node.op_type == "Cast" or not any(map(is_fp16, node.output)):
+    for node in graph.nodes:
+        if first_output(node) not in wanted or node.op_type == "Cast" or not any(map(is_fp16, node.output)):
             continue
         node.input[:] = [read(name, node) for name in node.input]
         behind = []

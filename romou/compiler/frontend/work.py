@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 import onnx
 
-from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import Values
-from romou.compiler.frontend.onnx_graph import Shapes, constants_of
+from romou.compiler.frontend.onnx_graph import Shapes, first_output
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv"})
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"})
@@ -38,14 +38,16 @@ def flops_by_node(model: onnx.ModelProto) -> dict[str, int]:
     A sum of n products counts 2 n operations, any other operator one per element. Integer operations count as well.
     Nodes of unknown shapes, and nodes that only move numbers, count 0.
     """
-    shapes, constants = Values(model).shapes, constants_of(model.graph)
+    values = Values(model)
     return {
-        first_output(node): 0 if node.op_type in _FREE or _is_constant(node, constants) else _flops(node, shapes)
-        for node in model.graph.node
+        first_output(node): 0
+        if node.op_type in _FREE or _is_constant(node, values.constants)
+        else _flops(node, values.shapes)
+        for node in values.nodes
     }
 
 
-def _is_constant(node: onnx.NodeProto, constants: set[str]) -> bool:
+def _is_constant(node: onnx.NodeProto, constants: Container[str]) -> bool:
     return bool(node.input) and all(name in constants for name in node.input if name)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from romou.base.rung import MOST_ON_HOST, Rung
-from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import Values, node_name
 from romou.compiler.frontend.host_table import UNSERVED
+from romou.compiler.frontend.onnx_graph import first_output
 from romou.compiler.frontend.precision import TOLERANCE, Layer
 from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
 from romou.compiler.operators.costs.estimate import call_parts, estimable, estimate_parts, missing_facts
