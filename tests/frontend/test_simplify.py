@@ -167,17 +167,19 @@ def test_numbers_are_those_of_onnxruntime(case: str) -> None:
         assert relative_l2_error(found, wanted) < 1e-5
 
 
+@pytest.mark.parametrize("is_node", [False, True])
 @pytest.mark.parametrize(
     ("operator", "shape"), [("Unsqueeze", "3, 1, 1, 5"), ("Squeeze", "3, 5"), ("ReduceMax", "3, 1, 5")]
 )
-def test_axes_that_are_a_scalar(operator: str, shape: str) -> None:
+def test_axes_that_are_a_scalar(operator: str, shape: str, is_node: bool) -> None:
     """onnxruntime takes them for Unsqueeze only."""
-    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[3, 1, 5] x) => (float[{shape}] y)
-        <int64 axes = {{1}}> {{ y = {operator}(x, axes) }}"""
+    head = f"""<ir_version: 8, opset_import: ["": 18]> g (float[3, 1, 5] x) => (float[{shape}] y)"""
+    scalar = "{ axes = Constant<value_int = 1>() " if is_node else "<int64 axes = {1}> { "
     inputs = {"x": floats(3, 1, 5)}
-    expected = run_onnxruntime(model_of(text.replace("int64 axes", "int64[1] axes")), inputs)
+    expected = run_onnxruntime(model_of(f"{head} <int64[1] axes = {{1}}> {{ y = {operator}(x, axes) }}"), inputs)
     assert expected is not None
-    np.testing.assert_array_equal(run(model_of(text), inputs)[0], expected[0])
+    found = run(model_of(f"{head} {scalar} y = {operator}(x, axes) }}"), inputs)
+    np.testing.assert_array_equal(found[0], expected[0])
 
 
 def test_a_loop_that_data_may_end_runs_on_the_host() -> None:

@@ -6,41 +6,24 @@ PyTorch's exporter wrote them for a while. onnxruntime takes them for Unsqueeze,
 from __future__ import annotations
 
 import onnx
-from onnx import numpy_helper
 
-from romou.compiler.frontend.onnx_graph import add_constant, constant_tensors
+from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, rule
+
+_WITH_BODIES = ("If", "Loop", "Scan")
 
 
-def with_vectors_of_axes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with constant axes of rank 1, or `model` itself if all of them are.
+@rule("Squeeze", "Unsqueeze", *REDUCTIONS, *_WITH_BODIES)
+def with_vectors_of_axes(node: onnx.NodeProto, graph: Graph) -> None:
+    """Write constant axes with rank 1, in graphs of control flow as well.
 
     Unsqueeze(x, 1)  ->  Unsqueeze(x, [1])
     """
-    if not any(_scalars(graph) for graph in _graphs(model.graph)):
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    for graph in _graphs(result.graph):
-        for node, axes in _scalars(graph):
-            node.input[1] = add_constant(graph, f"{node.output[0]}/axes", numpy_helper.to_array(axes).reshape(1))
-    return result
-
-
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """Return a graph and the graphs of its control flow."""
-    inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
-    return [graph, *(found for each in inner for found in _graphs(each))]
-
-
-def _scalars(graph: onnx.GraphProto) -> list[tuple[onnx.NodeProto, onnx.TensorProto]]:
-    """Return the nodes whose axes are a constant of rank 0, with the constant."""
-    constants = constant_tensors(graph)
-    return [
-        (node, constants[node.input[1]])
-        for node in graph.node
-        if (node.op_type in ("Squeeze", "Unsqueeze") or node.op_type.startswith("Reduce"))
-        and node.domain in ("", "ai.onnx")
-        and len(node.input) > 1
-        and node.input[1] in constants
-        and not constants[node.input[1]].dims
-    ]
+    for attribute in node.attribute if node.op_type in _WITH_BODIES else ():
+        body = onnx.ModelProto(graph=attribute.g)
+        if (changed := with_vectors_of_axes(body)) is not body:
+            attribute.g.CopyFrom(changed.graph)
+            graph.touch(node)
+    axes = None if node.op_type in _WITH_BODIES or len(node.input) < 2 else graph.array(node.input[1])
+    if axes is not None and not axes.shape:
+        node.input[1] = graph.constant(f"{node.output[0]}/axes", axes.reshape(1))
+        graph.touch(node)

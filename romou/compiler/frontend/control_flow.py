@@ -17,7 +17,7 @@ from romou.base.errors import first_line
 from romou.compiler.frontend.expand import expand_functions, renamed
 from romou.compiler.frontend.fold import fold, is_pure
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, inputs_of, opset_of, replace_nodes, shapes_of
+from romou.compiler.frontend.onnx_graph import Graph, attributes_of, inputs_of, rule
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 # Depth of nested loops.
@@ -34,182 +34,160 @@ def unroll(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the folded model with its control flow unrolled, and folded again. Nested loops take a round each."""
     for _ in range(_MAX_NESTING):
         unrolled = _unrolled(model)
-        if unrolled is None:
+        if unrolled is model:
             break
         model = fold(expand_functions(unrolled))
     return model
 
 
-def _unrolled(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return the model with its control flow unrolled, or None if there is nothing to unroll."""
-    if not any(node.op_type in _REWRITES for node in model.graph.node):
+@rule("If", "Loop", "Scan", after=infer)
+def _unrolled(node: onnx.NodeProto, graph: Graph) -> None:
+    nodes = {"If": _branch, "Loop": _loop, "Scan": _scan}[node.op_type](node, graph)
+    if nodes is not None:
+        graph.replace(node, *nodes)
+
+
+def _branch(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replace an If by the taken branch, or by both branches and a Where."""
+    branches = {a.name: a.g for a in node.attribute}
+    chosen = graph.array(node.input[0])
+    tag = f"_of_{node.output[0]}"
+    if chosen is not None:
+        return _body(branches["then_branch" if chosen.item() else "else_branch"], {}, list(node.output), tag)
+    results = {name: [f"{output}_{name}" for output in node.output] for name in ("then_branch", "else_branch")}
+    kinds = [[(v.type.tensor_type.elem_type, _extents(v)) for v in branches[name].output] for name in results]
+    if kinds[0] != kinds[1] or any(extents is None or not dtype for dtype, extents in kinds[0]):
         return None
-    rewriter = _Rewriter(model)
-    nodes: list[onnx.NodeProto] = []
-    has_changed = False
-    for node in model.graph.node:
-        body = (
-            _REWRITES[node.op_type](rewriter, node)
-            if node.op_type in _REWRITES and node.domain in ("", "ai.onnx")
-            else None
-        )
-        has_changed |= body is not None
-        nodes.extend([node] if body is None else body)
-    if not has_changed:
+    nodes = [
+        inner for name, outputs in results.items() for inner in _body(branches[name], {}, outputs, f"{tag}_{name}")
+    ]
+    condition = f"condition{tag}"
+    nodes.append(helper.make_node("Reshape", [node.input[0], f"{condition}_shape"], [condition]))
+    nodes.insert(0, _constant(f"{condition}_shape", np.zeros(0, np.int64)))
+    for output, yes, no in zip(node.output, *results.values(), strict=True):
+        nodes.append(helper.make_node("Where", [condition, yes, no], [output]))
+    return nodes
+
+
+def _scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replace a Scan by its body, once for each slice of the scanned inputs."""
+    attributes = attributes_of(node)
+    body: onnx.GraphProto = attributes["body"]
+    scanned = attributes["num_scan_inputs"]
+    states = len(node.input) - scanned
+    axes = attributes.get("scan_input_axes", [0] * scanned)
+    sequences = node.input[states:]
+    if graph.opset < 9 or any(name not in graph.shapes for name in sequences):
         return None
-    unrolled = onnx.ModelProto()
-    unrolled.CopyFrom(model)
-    replace_nodes(unrolled.graph, nodes)
-    return infer(unrolled)
-
-
-class _Rewriter:
-    """The rewriter of control-flow nodes of one graph, with the shapes and constants of the graph."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        graph = model.graph
-        self.opset, self.opsets, self.ir_version = opset_of(model), model.opset_import, model.ir_version
-        self.shapes: Shapes = shapes_of(graph)
-        self.constants = constant_tensors(graph)
-
-    def value(self, name: str) -> np.ndarray | None:
-        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
-
-    def branch(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Replace an If by the taken branch, or by both branches and a Where."""
-        branches = {a.name: a.g for a in node.attribute}
-        chosen = self.value(node.input[0])
-        tag = f"_of_{node.output[0]}"
-        if chosen is not None:
-            return _body(branches["then_branch" if chosen.item() else "else_branch"], {}, list(node.output), tag)
-        results = {name: [f"{output}_{name}" for output in node.output] for name in ("then_branch", "else_branch")}
-        kinds = [[(v.type.tensor_type.elem_type, _extents(v)) for v in branches[name].output] for name in results]
-        if kinds[0] != kinds[1] or any(extents is None or not dtype for dtype, extents in kinds[0]):
-            return None
-        nodes = [
-            inner for name, outputs in results.items() for inner in _body(branches[name], {}, outputs, f"{tag}_{name}")
+    steps = graph.shapes[sequences[0]][axes[0]]
+    if steps * max(1, len(body.node)) > _MAX_NODES:
+        return None
+    backwards = attributes.get("scan_input_directions", [0] * scanned)
+    unrolled = _Unrolled(graph.opset, node.output[0])
+    state = list(node.input[:states])
+    for step in range(steps):
+        at = [steps - 1 - step if is_back else step for is_back in backwards]
+        slices = [
+            unrolled.taken(name, len(graph.shapes[name]), axis, i)
+            for name, axis, i in zip(sequences, axes, at, strict=True)
         ]
-        condition = f"condition{tag}"
-        nodes.append(helper.make_node("Reshape", [node.input[0], f"{condition}_shape"], [condition]))
-        nodes.insert(0, _constant(f"{condition}_shape", np.zeros(0, np.int64)))
-        for output, yes, no in zip(node.output, *results.values(), strict=True):
-            nodes.append(helper.make_node("Where", [condition, yes, no], [output]))
-        return nodes
+        state = unrolled.step(body, [*state, *slices], states)
+    return unrolled.finish(
+        node, state, attributes.get("scan_output_axes", []), attributes.get("scan_output_directions", []), body
+    )
 
-    def scan(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Replace a Scan by its body, once for each slice of the scanned inputs."""
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        body: onnx.GraphProto = attributes["body"]
-        scanned = attributes["num_scan_inputs"]
-        states = len(node.input) - scanned
-        axes = attributes.get("scan_input_axes", [0] * scanned)
-        sequences = node.input[states:]
-        if self.opset < 9 or any(name not in self.shapes for name in sequences):
+
+def _loop(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replace a Loop by its body, once for each iteration, if constants decide the number of iterations."""
+    body = node.attribute[0].g
+    if any(not value.type.HasField("tensor_type") for value in (*body.input, *body.output)):
+        return None
+    iterations = _iterations(node, graph, body)
+    if iterations is None or iterations * max(1, len(body.node)) > _MAX_NODES:
+        return None
+    unrolled = _Unrolled(graph.opset, node.output[0])
+    unrolled.nodes.append(_constant(f"true_of_{node.output[0]}", np.array(True)))
+    state = list(node.input[2:])
+    for step in range(iterations):
+        number = f"step_{step}_of_{node.output[0]}"
+        unrolled.nodes.append(_constant(number, np.array(step, np.int64)))
+        state = unrolled.step(body, [number, f"true_of_{node.output[0]}", *state], len(state), skipped=1)
+    return unrolled.finish(node, state, [], [], body, skipped=1)
+
+
+def _iterations(node: onnx.NodeProto, graph: Graph, body: onnx.GraphProto) -> int | None:
+    """Return the number of iterations of a Loop, or None if it depends on data or `_MAX_NODES` forbids it."""
+    given = [graph.array(name) for name in node.input]
+    if any(name and value is None for name, value in zip(node.input[:2], given, strict=False)):
+        return None
+    most = _MAX_NODES // max(1, len(body.node))
+    limit = most + 1 if given[0] is None else max(0, int(given[0].item()))
+    begins = given[1] if len(given) > 1 and given[1] is not None else np.array(True)
+    values = [begins, *given[2:]]
+    condition = _condition(graph, body, values) if limit > 1 else None
+    for iteration in range(limit):
+        if iteration and condition is None:
             return None
-        steps = self.shapes[sequences[0]][axes[0]]
-        if steps * max(1, len(body.node)) > _MAX_NODES:
+        if iteration and condition is not None:
+            values = condition(iteration - 1, values)
+        if values[0] is None or not values[0].item():
+            return iteration
+        if iteration == most:
             return None
-        backwards = attributes.get("scan_input_directions", [0] * scanned)
-        unrolled = _Unrolled(self.opset, node.output[0])
-        state = list(node.input[:states])
-        for step in range(steps):
-            at = [steps - 1 - step if is_back else step for is_back in backwards]
-            slices = [
-                unrolled.taken(name, len(self.shapes[name]), axis, i)
-                for name, axis, i in zip(sequences, axes, at, strict=True)
-            ]
-            state = unrolled.step(body, [*state, *slices], states)
-        return unrolled.finish(
-            node, state, attributes.get("scan_output_axes", []), attributes.get("scan_output_directions", []), body
-        )
+    return limit
 
-    def loop(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Replace a Loop by its body, once for each iteration, if constants decide the number of iterations."""
-        body = node.attribute[0].g
-        if any(not value.type.HasField("tensor_type") for value in (*body.input, *body.output)):
-            return None
-        iterations = self._iterations(node, body)
-        if iterations is None or iterations * max(1, len(body.node)) > _MAX_NODES:
-            return None
-        unrolled = _Unrolled(self.opset, node.output[0])
-        unrolled.nodes.append(_constant(f"true_of_{node.output[0]}", np.array(True)))
-        state = list(node.input[2:])
-        for step in range(iterations):
-            number = f"step_{step}_of_{node.output[0]}"
-            unrolled.nodes.append(_constant(number, np.array(step, np.int64)))
-            state = unrolled.step(body, [number, f"true_of_{node.output[0]}", *state], len(state), skipped=1)
-        return unrolled.finish(node, state, [], [], body, skipped=1)
 
-    def _iterations(self, node: onnx.NodeProto, body: onnx.GraphProto) -> int | None:
-        """Return the number of iterations of a Loop, or None if it depends on data or `_MAX_NODES` forbids it."""
-        given = [self.value(name) for name in node.input]
-        if any(name and value is None for name, value in zip(node.input[:2], given, strict=False)):
-            return None
-        most = _MAX_NODES // max(1, len(body.node))
-        limit = most + 1 if given[0] is None else max(0, int(given[0].item()))
-        begins = given[1] if len(given) > 1 and given[1] is not None else np.array(True)
-        values = [begins, *given[2:]]
-        condition = self._condition(body, values) if limit > 1 else None
-        for iteration in range(limit):
-            if iteration and condition is None:
-                return None
-            if iteration and condition is not None:
-                values = condition(iteration - 1, values)
-            if values[0] is None or not values[0].item():
-                return iteration
-            if iteration == most:
-                return None
-        return limit
+def _condition(graph: Graph, body: onnx.GraphProto, values: Sequence[np.ndarray | None]) -> _Step | None:
+    """Return the function that computes a Loop's condition for the next iteration, or None if it reads data.
 
-    def _condition(self, body: onnx.GraphProto, values: Sequence[np.ndarray | None]) -> _Step | None:
-        """Return the function that computes a Loop's condition for the next iteration, or None if it reads data.
+    It maps (iteration, condition and states before) to condition and states after. The condition may read the
+    iteration, constants, and states that are computed from these only; all other states are None.
 
-        It maps (iteration, condition and states before) to condition and states after. The condition may read the
-        iteration, constants, and states that are computed from these only; all other states are None.
-
-        values: condition and states before the first iteration, None if not constant.
-        """
-        inputs = {value.name: at for at, value in enumerate(body.input)}
-        weights = {tensor.name: tensor for tensor in body.initializer}
-        wanted: list[int] = []
-        pending = [0]
-        nodes: dict[int, onnx.NodeProto] = {}
-        while pending:
-            wanted.append(pending.pop())
-            needed, leaves = _slice(body, body.output[wanted[-1]].name)
-            nodes |= needed
-            for name in leaves:
-                at = inputs.get(name, 0) - 1
-                if name in inputs and at >= 0:
-                    if values[at] is None:
-                        return None
-                    pending += [at] if at not in (*wanted, *pending) else []
-                elif name in self.constants:
-                    weights[name] = self.constants[name]
-                elif name not in inputs and name not in weights:
+    values: condition and states before the first iteration, None if not constant.
+    """
+    inputs = {value.name: at for at, value in enumerate(body.input)}
+    weights = {tensor.name: tensor for tensor in body.initializer}
+    wanted: list[int] = []
+    pending = [0]
+    nodes: dict[int, onnx.NodeProto] = {}
+    while pending:
+        wanted.append(pending.pop())
+        needed, leaves = _slice(body, body.output[wanted[-1]].name)
+        nodes |= needed
+        for name in leaves:
+            at = inputs.get(name, 0) - 1
+            if name in inputs and at >= 0:
+                if values[at] is None:
                     return None
-        if any(not is_pure(node) for node in nodes.values()):
-            return None
-        graph = helper.make_graph(
-            [nodes[at] for at in sorted(nodes)],
-            "condition",
-            [value for value in body.input if inputs[value.name] == 0 or inputs[value.name] - 1 in wanted],
-            [body.output[at] for at in wanted],
-            list(weights.values()),
+                pending += [at] if at not in (*wanted, *pending) else []
+            elif name in graph.constants:
+                weights[name] = graph.constants[name]
+            elif name not in inputs and name not in weights:
+                return None
+    if any(not is_pure(node) for node in nodes.values()):
+        return None
+    decision = helper.make_graph(
+        [nodes[at] for at in sorted(nodes)],
+        "condition",
+        [value for value in body.input if inputs[value.name] == 0 or inputs[value.name] - 1 in wanted],
+        [body.output[at] for at in wanted],
+        list(weights.values()),
+    )
+    try:
+        session = cpu_session(
+            helper.make_model(decision, opset_imports=graph.model.opset_import, ir_version=graph.model.ir_version)
         )
-        try:
-            session = cpu_session(helper.make_model(graph, opset_imports=self.opsets, ir_version=self.ir_version))
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            logger.info("a loop's condition is not computed: %s", first_line(error))
-            return None
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        logger.info("a loop's condition is not computed: %s", first_line(error))
+        return None
 
-        def step(iteration: int, before: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-            all_inputs = [np.array(iteration, np.int64), *before]
-            after = session.run(None, {value.name: all_inputs[inputs[value.name]] for value in graph.input})
-            results = dict(zip(wanted, after, strict=True))
-            return [results.get(at) for at in range(len(before))]
+    def step(iteration: int, before: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+        all_inputs = [np.array(iteration, np.int64), *before]
+        after = session.run(None, {value.name: all_inputs[inputs[value.name]] for value in decision.input})
+        results = dict(zip(wanted, after, strict=True))
+        return [results.get(at) for at in range(len(before))]
 
-        return step
+    return step
 
 
 class _Unrolled:
@@ -302,9 +280,6 @@ def _slice(graph: onnx.GraphProto, name: str) -> tuple[dict[int, onnx.NodeProto]
             node = nodes[producers[name]] = graph.node[producers[name]]
             pending += inputs_of(node)
     return nodes, leaves
-
-
-_REWRITES = {"If": _Rewriter.branch, "Scan": _Rewriter.scan, "Loop": _Rewriter.loop}
 
 
 def _body(graph: onnx.GraphProto, inputs: dict[str, str], outputs: Sequence[str], tag: str) -> list[onnx.NodeProto]:

@@ -20,7 +20,7 @@ from onnx import helper
 
 from romou.base.errors import ModelError, UsageError
 from romou.base.schema import made_of
-from romou.compiler.frontend.onnx_graph import Shapes, add_constant, constants_of, shapes_of, type_name, types_of
+from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, Shapes, rule, shapes_of, type_name
 
 logger = logging.getLogger("romou")
 
@@ -105,58 +105,49 @@ def settle_declared(model: onnx.ModelProto, settled: list[Settled]) -> onnx.Mode
 
     settled: receives the model's inputs among them.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model)
-    graph = proto.graph
-    constants = constants_of(graph)
-    own = {value.name for value in graph.input} - constants
-    shapes = shapes_of(graph)
-    for value in graph.input:
-        if value.name not in constants and shapes.get(value.name) == (0,):
-            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            _replace(graph, value.name, np.zeros(shapes[value.name], dtype))
-    constants = constants_of(graph)
-    for node in graph.node:
-        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if rule is None or node.output[0] not in shapes:
-            continue
-        for index, value in (rule(node, shapes) or {}).items():
-            if index < len(node.input) and node.input[index] and node.input[index] not in constants:
-                settled += [_settled(proto, node, node.input[index], value)] if node.input[index] in own else []
-                node.input[index] = add_constant(graph, f"{node.output[0]}_input{index}", value)
-        if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in constants:
-            settled += (
-                [_settled(proto, node, node.input[1], axes)]
-                if node.input[1] in own and (axes := _changed_axes(node, shapes)) is not None
-                else []
-            )
-            node.input[1] = add_constant(graph, f"{node.output[0]}_shape", np.array(shapes[node.output[0]], np.int64))
-            node.op_type = "Reshape"
+    result = _settle(_without_empty(model), settled)
     if settled:
         names = ", ".join(dict.fromkeys(entry.name for entry in settled))
         logger.warning("the shapes that the model declares decide %s: a run with another value is refused", names)
-    return proto
+    return result
 
 
-def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.ndarray) -> Settled:
-    types = types_of(proto.graph)
+def _without_empty(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with constants in place of its empty lists."""
+    graph = Graph(model)
+    for value in model.graph.input:
+        if value.name not in graph.constants and graph.shapes.get(value.name) == (0,):
+            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            constant = graph.constant(f"{value.name}_empty", np.zeros(0, dtype))
+            for reader, index in graph.uses(value.name):
+                if index >= 0:
+                    reader.input[index] = constant
+                    graph.touch(reader)
+    return graph.result()
+
+
+def _settled(graph: Graph, node: onnx.NodeProto, name: str, value: np.ndarray) -> list[Settled]:
+    """Return the input of the model that a node reads under a name, or nothing for other tensors."""
+    proto, types = graph.model, graph.types
+    if all(given.name != name for given in proto.graph.input):
+        return []
     shape = tuple(d.dim_value for d in types[name].tensor_type.shape.dim)
     if np.size(value) != math.prod(shape):
         asked = f"the shapes that the model declares around {node.op_type} ask for {np.size(value)} numbers"
         raise ModelError(f"input {name!r} has the shape {list(shape)}, but {asked}")
     infos = {n: onnx.helper.make_value_info(n, types[n]) for n in (*node.input, *node.output) if n in types}
-    weights = [tensor for tensor in proto.graph.initializer if tensor.name in node.input]
-    inputs = [
-        infos[n] for n in dict.fromkeys(node.input) if n in infos and n not in {tensor.name for tensor in weights}
+    weights = [graph.weights[n] for n in dict.fromkeys(node.input) if n in graph.weights]
+    inputs = [infos[n] for n in dict.fromkeys(node.input) if n in infos and n not in graph.weights]
+    single = helper.make_graph([node], "reader", inputs, [infos[n] for n in node.output if n], weights)
+    reader = helper.make_model(single, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    return [
+        Settled(
+            name=name,
+            dtype=type_name(types[name].tensor_type.elem_type),
+            value=np.reshape(value, shape).tolist(),
+            reader=reader.SerializeToString(),
+        )
     ]
-    graph = helper.make_graph([node], "reader", inputs, [infos[n] for n in node.output if n], weights)
-    reader = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-    return Settled(
-        name=name,
-        dtype=type_name(types[name].tensor_type.elem_type),
-        value=np.reshape(value, shape).tolist(),
-        reader=reader.SerializeToString(),
-    )
 
 
 def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
@@ -171,14 +162,6 @@ def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
         if tuple(d for i, d in enumerate(wide) if i not in axes) == narrow
     )
     return next((np.array(axes, np.int64) for axes in fitting), None)
-
-
-def _replace(graph: onnx.GraphProto, name: str, value: np.ndarray) -> None:
-    constant = add_constant(graph, f"{name}_empty", value)
-    for node in graph.node:
-        for i, input_name in enumerate(node.input):
-            if input_name == name:
-                node.input[i] = constant
 
 
 def _result_shape(index: int) -> Rule:
@@ -259,9 +242,8 @@ def _affine_grid(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] 
     return {1: np.array([batch, 1, *extents], np.int64)}
 
 
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _RULES: dict[str, Rule] = {
-    **{f"Reduce{name}": _reduced_axes for name in _REDUCTIONS},
+    **dict.fromkeys(REDUCTIONS, _reduced_axes),
     **{f"{name}Window": _window for name in ("Blackman", "Hamming", "Hann")},
     "AffineGrid": _affine_grid,
     "CenterCropPad": _center_crop_pad,
@@ -277,3 +259,22 @@ _RULES: dict[str, Rule] = {
     "TopK": _top_k,
     "Unsqueeze": lambda node, shapes: None,
 }
+
+
+@rule(*_RULES)
+def _settle(node: onnx.NodeProto, graph: Graph, settled: list[Settled]) -> None:
+    """Replace the inputs of a node that shapes determine by constants. An axis is one of a Reshape."""
+    shapes, result = graph.shapes, node.output[0]
+    if result not in shapes:
+        return
+    for index, value in (_RULES[node.op_type](node, shapes) or {}).items():
+        if index < len(node.input) and node.input[index] and node.input[index] not in graph.constants:
+            settled += _settled(graph, node, node.input[index], value)
+            node.input[index] = graph.constant(f"{result}_input{index}", value)
+            graph.touch(node)
+    if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in graph.constants:
+        if (axes := _changed_axes(node, shapes)) is not None:
+            settled += _settled(graph, node, node.input[1], axes)
+        node.input[1] = graph.constant(f"{result}_shape", np.array(shapes[result], np.int64))
+        node.op_type = "Reshape"
+        graph.touch(node)

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend.onnx_graph import free_name
+from romou.compiler.frontend.onnx_graph import Graph
 from romou.compiler.frontend.onnx_import import load_onnx
 
 # Inputs of a decoder besides its caches.
@@ -83,7 +83,7 @@ class CachedModel:
         words = [int(weights[node.input[0]].dims[0]) for node in tables if node.input[0] in weights]
         # The table may be made from the weights of the last product.
         words += [e for v in graph.output if v.name not in state.values() and (e := _extent(v, 2)) and not words]
-        row = free_name(graph, "last_row")
+        row = Graph(proto).free("last_row")
         return cls(proto=proto, inputs=inputs, state=state, length=found, row=row, words=min(words, default=None))
 
     def for_rows(self, rows: int) -> tuple[onnx.ModelProto, dict[str, tuple[int, ...]]]:
@@ -100,32 +100,32 @@ class CachedModel:
                 if extents[1] is None or extents[3] is None:
                     raise ModelError(f"the cache {value.name!r} leaves its heads or their size open")
                 shapes[value.name] = (1, extents[1], self.length, extents[3])
-        model = onnx.ModelProto()
-        model.CopyFrom(self.proto)
+        graph = Graph(self.proto)
+        graph.touch()
+        if rows > 1:
+            self._select_row(graph)
+            shapes[self.row] = (1,)
+        model = graph.result()
         for output in model.graph.output:
             output.type.tensor_type.ClearField("shape")
         if rows > 1:
-            self._select_row(model.graph)
-            shapes[self.row] = (1,)
+            model.graph.input.append(helper.make_tensor_value_info(self.row, TensorProto.INT64, [1]))
         return model, shapes
 
-    def _select_row(self, graph: onnx.GraphProto) -> None:
+    def _select_row(self, graph: Graph) -> None:
         """Make logits of one row.
 
         MatMul(x, weight)      ->      MatMul(Gather(x, row), weight)
         """
-        (logits,) = (value.name for value in graph.output if value.name not in self.state.values())
-        position = next(i for i, node in enumerate(graph.node) if logits in node.output)
-        last = graph.node[position]
-        selected = free_name(graph, f"{logits}_of_row")
+        (logits,) = (value.name for value in self.proto.graph.output if value.name not in self.state.values())
+        last, selected = graph.producers[logits], graph.free(f"{logits}_of_row")
         if last.op_type in _PRODUCTS:
             gather = helper.make_node("Gather", [last.input[0], self.row], [selected], axis=1)
             last.input[0] = selected
-            graph.node.insert(position, gather)
+            graph.replace(last, gather, last)
         else:
             last.output[list(last.output).index(logits)] = selected
-            graph.node.insert(position + 1, helper.make_node("Gather", [selected, self.row], [logits], axis=1))
-        graph.input.append(helper.make_tensor_value_info(self.row, TensorProto.INT64, [1]))
+            graph.replace(last, last, helper.make_node("Gather", [selected, self.row], [logits], axis=1))
 
 
 def _rotations(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> int | None:

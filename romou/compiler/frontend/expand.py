@@ -10,11 +10,10 @@ from typing import Any
 
 import onnx
 import onnx.inliner
-from onnx import helper
 
 from romou.base.errors import ModelError
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import replace_nodes, types_of
+from romou.compiler.frontend.onnx_graph import Graph, first_output, rule
 
 # TVM's importer lacks these. Its Attention is onnxruntime's, which is another operator.
 EXPANDED = {
@@ -59,33 +58,24 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Replace nodes of the operators `EXPANDED` by the bodies of the ONNX standard. Shapes must have been inferred."""
     for _ in range(_ROUNDS):
-        types = types_of(model.graph)
-        for tensor in model.graph.initializer:
-            types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        bodies = [
-            _body(node, types, model, count) if node.op_type in EXPANDED and node.domain in _DOMAINS else None
-            for count, node in enumerate(model.graph.node)
-        ]
-        if not any(bodies):
+        before, model = model, _expanded(model)
+        if model is before:
             break
-        expanded = onnx.ModelProto()
-        expanded.CopyFrom(model)
-        replace_nodes(
-            expanded.graph,
-            [inner for node, body in zip(model.graph.node, bodies, strict=True) for inner in body or [node]],
-        )
-        model = infer(expanded)
     return model
 
 
-def _body(
-    node: onnx.NodeProto, types: dict[str, onnx.TypeProto], model: onnx.ModelProto, count: int
-) -> list[onnx.NodeProto] | None:
+@rule(*EXPANDED, domain=None, after=infer)
+def _expanded(node: onnx.NodeProto, graph: Graph) -> None:
+    if node.domain in _DOMAINS and (body := _body(node, graph)):
+        graph.replace(node, *body)
+
+
+def _body(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Return the nodes of a node's body under unique names, or None if ONNX has no body for these types and opset."""
     opset = next(
         (
             o.version
-            for o in model.opset_import
+            for o in graph.model.opset_import
             if o.domain == node.domain or {o.domain, node.domain} <= {"", "ai.onnx"}
         ),
         1,
@@ -93,7 +83,7 @@ def _body(
     if not onnx.defs.has(node.op_type, opset, node.domain):
         return None
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-    function = _function(schema, node, types, opset)
+    function = _function(schema, node, graph.types, opset)
     if function is None:
         return None
     attributes = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.type} | {
@@ -101,7 +91,7 @@ def _body(
     }
     names = dict(zip(function.input, [*node.input, *[""] * len(function.input)], strict=False))
     names |= {inner: outer for inner, outer in zip(function.output, node.output, strict=False) if outer}
-    return [renamed(inner, names, attributes, f"_of_{count}_{node.output[0]}") for inner in function.node]
+    return [renamed(inner, names, attributes, f"_of_{first_output(node)}") for inner in function.node]
 
 
 def _function(
@@ -150,6 +140,7 @@ def renamed(
 def _rename_graph(
     graph: onnx.GraphProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str
 ) -> None:
-    replace_nodes(graph, [renamed(inner, names, attributes, suffix) for inner in graph.node])
+    for inner in graph.node:
+        inner.CopyFrom(renamed(inner, names, attributes, suffix))
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = names.get(value.name, value.name + suffix)

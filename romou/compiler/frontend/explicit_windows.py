@@ -6,21 +6,20 @@ that starts in the padding, and ignores output_padding under auto_pad.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
-from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import add_constant, free_name, opset_of, replace_nodes, shapes_of
+from romou.compiler.frontend.infer import infer, without_outputs
+from romou.compiler.frontend.onnx_graph import Graph, Shapes, shapes_of
 from tvm_patches.onnx_converters.node import attributes_of
 from tvm_patches.onnx_converters.padding import same_pads, transposed_pads
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 # Operator -> index of its weight, which has the window's extents.
 _WEIGHTS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
-_Shapes = Mapping[str, tuple[int, ...]]
 
 
 def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -28,12 +27,14 @@ def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Return `model` itself if no node needs this.
     """
-    if not any(_is_open(node) for node in model.graph.node):
+    if not any(map(_is_open, model.graph.node)):
         return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    opset = opset_of(model)
-    while _rewrite(result, _inferred(result), opset):
+    graph, is_wrong = Graph(model), False
+    graph.touch()
+    while _rewrite(graph, _inferred(graph.result())):
+        is_wrong = True
+    result = graph.result()
+    if is_wrong:
         # Recorded shapes behind a node with a wrongly inferred shape may be wrong, too.
         del result.graph.value_info[:]
         for output in result.graph.output:
@@ -57,24 +58,20 @@ def _is_open(node: onnx.NodeProto) -> bool:
     )
 
 
-def _inferred(model: onnx.ModelProto) -> _Shapes:
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+def _inferred(model: onnx.ModelProto) -> Shapes:
+    bare = without_outputs(model)
     del bare.graph.value_info[:]
-    for value in bare.graph.output:
-        value.type.tensor_type.ClearField("shape")
     return shapes_of(infer(bare).graph)
 
 
-def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
+def _rewrite(graph: Graph, shapes: Shapes) -> bool:
     """Rewrite nodes up to the first one with a wrongly inferred shape. Return whether there is one."""
-    shape_of = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer} | dict(shapes)
-    for node in filter(_is_open, model.graph.node):
+    for node in filter(_is_open, graph.nodes):
         attributes = attributes_of(
-            node.op_type, opset, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            node.op_type, graph.opset, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         )
-        extents = shape_of.get(node.input[0], ())[2:]
-        kernel = attributes.get("kernel_shape") or shape_of.get(node.input[_WEIGHTS.get(node.op_type, 1)], ())[2:]
+        extents = shapes.get(node.input[0], ())[2:]
+        kernel = attributes.get("kernel_shape") or shapes.get(node.input[_WEIGHTS.get(node.op_type, 1)], ())[2:]
         if not extents or len(kernel) != len(extents):
             continue
         if node.op_type == "ConvTranspose":
@@ -93,18 +90,13 @@ def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
                 attributes.get("dilations", ones),
             )
             _set(node, [*before, *after], without=("auto_pad", "ceil_mode"))
-        elif attributes.get("ceil_mode") and _drop_last_windows(model.graph, node, attributes, extents, kernel, opset):
+        elif attributes.get("ceil_mode") and _drop_last_windows(graph, node, attributes, extents, kernel):
             return True
     return False
 
 
 def _drop_last_windows(
-    graph: onnx.GraphProto,
-    node: onnx.NodeProto,
-    attributes: dict[str, Any],
-    extents: Sequence[int],
-    kernel: Sequence[int],
-    opset: int,
+    graph: Graph, node: onnx.NodeProto, attributes: dict[str, Any], extents: Sequence[int], kernel: Sequence[int]
 ) -> bool:
     """Change pads so that no last window starts behind the input. Return whether there was such a window."""
     rank, ones = len(extents), [1] * len(extents)
@@ -131,7 +123,7 @@ def _drop_last_windows(
     elif attributes.get("count_include_pad"):
         # A node before pads, or cuts off. Its zeros are counted, and those that ceil_mode adds are not.
         _set(node, [0] * 2 * rank, without=("auto_pad", "count_include_pad"))
-        _pad_before(graph, node, fitting, opset)
+        _pad_before(graph, node, fitting)
     else:
         _set(
             node,
@@ -141,21 +133,18 @@ def _drop_last_windows(
     return True
 
 
-def _pad_before(graph: onnx.GraphProto, node: onnx.NodeProto, pads: Sequence[int], opset: int) -> None:
+def _pad_before(graph: Graph, node: onnx.NodeProto, pads: Sequence[int]) -> None:
     """Insert a Pad before a node. Negative pads cut off."""
     rank = len(pads) // 2
     whole = [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
-    padded = free_name(graph, f"{node.input[0]}_padded")
-    if opset < 11:
-        pad = onnx.helper.make_node("Pad", [node.input[0]], [padded], pads=whole)
+    padded = graph.free(f"{node.input[0]}_padded")
+    if graph.opset < 11:
+        pad = onnx.helper.make_node("Pad", [node.input[0]], [padded], node.name, pads=whole)
     else:
-        tensor = add_constant(graph, f"{padded}_pads", np.array(whole, np.int64))
-        pad = onnx.helper.make_node("Pad", [node.input[0], tensor], [padded])
-    pad.name = node.name
+        tensor = graph.constant(f"{padded}_pads", np.array(whole, np.int64))
+        pad = onnx.helper.make_node("Pad", [node.input[0], tensor], [padded], node.name)
     node.input[0] = padded
-    nodes = list(graph.node)
-    nodes.insert(next(i for i, one in enumerate(nodes) if one.output[0] == node.output[0]), pad)
-    replace_nodes(graph, nodes)
+    graph.replace(node, pad, node)
 
 
 def _set(node: onnx.NodeProto, pads: Sequence[int], without: Sequence[str]) -> None:

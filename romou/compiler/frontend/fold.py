@@ -15,13 +15,9 @@ from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, with
 from romou.compiler.frontend.onnx_graph import (
     Graph,
     Shapes,
-    attributes_of,
-    captured,
     check,
-    constants_of,
-    replace_nodes,
+    inputs_of,
     rule,
-    shapes_of,
     types_of,
 )
 from romou.compiler.frontend.onnxruntime_session import cpu_session
@@ -106,15 +102,12 @@ def _keep_positions(slim: onnx.GraphProto, graph: onnx.GraphProto) -> None:
 
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return the model with its constant nodes computed, or None if there are none."""
-    graph = model.graph
-    shapes, constant_names = shapes_of(graph), constants_of(graph)
-    inputs = {value.name for value in graph.input}
-    constant_names -= inputs - {tensor.name for tensor in graph.initializer}
-    types = types_of(graph)
+    graph = Graph(model)
+    shapes, constant_names, types = graph.shapes, {*graph.weights}, types_of(model.graph)
     constant: list[onnx.NodeProto] = []
     rest: list[onnx.NodeProto] = []
     has_progress = False
-    for node in (_plain_cast(node, types) for node in graph.node):
+    for node in (_plain_cast(node, types) for node in graph.nodes):
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
             constant.append(
                 helper.make_node(
@@ -137,19 +130,14 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
         constant_names.update(node.output)
     if not has_progress:
         return None
-    needed = (
-        {name for node in rest for name in node.input}
-        | {value.name for value in graph.output}
-        | {name for node in rest for name in captured(node)}
-    )
+    needed = graph.returned | {name for node in rest for name in inputs_of(node)}
     values = _compute(model, constant, [name for node in constant for name in node.output if name in needed])
     if values is None:
         return None
-    folded = onnx.ModelProto()
-    folded.CopyFrom(model)
-    replace_nodes(folded.graph, rest)
-    folded.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
-    return infer(folded)
+    graph.order(rest)
+    for name, value in values.items():
+        graph.define(name, value)
+    return infer(graph.result())
 
 
 def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.NodeProto:
@@ -211,16 +199,9 @@ def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[
         return None
 
 
-# Attribute of a Constant -> type of its value.
-_PLAIN_VALUES = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
-
-
 @rule("Constant")
 def without_constants(node: onnx.NodeProto, graph: Graph) -> None:
     """Make initializers of the values of Constant nodes, if they are plain tensors of numbers."""
-    given = attributes_of(node)
-    kind = next((kind for kind in ("value", *_PLAIN_VALUES) if kind in given), None)
-    if kind is not None and node.output[0] not in graph.returned:
-        value = given[kind]
+    if node.output[0] in graph.constants and node.output[0] not in graph.returned:
         graph.replace(node)
-        graph.define(node.output[0], value if kind == "value" else np.array(value, _PLAIN_VALUES[kind]))
+        graph.define(node.output[0], graph.constants[node.output[0]])

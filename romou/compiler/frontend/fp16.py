@@ -11,7 +11,7 @@ fp16 storage (`romou.compiler.passes.fp16_storage`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import onnx
@@ -21,13 +21,9 @@ from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.microsoft import ONE_FLOAT_TYPE
 from romou.compiler.frontend.onnx_graph import (
     Graph,
-    add_constant,
     attributes_of,
     captured,
-    drop_unread_weights,
     first_output,
-    free_name,
-    replace_nodes,
     rule,
     types_of,
 )
@@ -131,85 +127,55 @@ def rounded_weight(values: np.ndarray) -> np.ndarray:
 
 def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
     """Return the model with fp16 inside. Its inputs and outputs keep their types."""
-    return _Fp16Conversion(plan).result()
+    graph, stored = Graph(plan.model), set[str]()
 
-
-class _Fp16Conversion:
-    """The nodes of a model while they are converted by a plan."""
-
-    def __init__(self, plan: Fp16Plan) -> None:
-        self._plan = plan
-        self._result = onnx.ModelProto()
-        self._result.CopyFrom(plan.model)
-        self._graph = self._result.graph
-        self._weights = {tensor.name: tensor for tensor in self._graph.initializer}
-        self._returned = {value.name for value in self._graph.output}
-        self._elements = {name: kind.tensor_type.elem_type for name, kind in types_of(self._graph).items()}
-        self._fp16: set[str] = set()
-        # (Tensor, whether fp16) -> its copy in the other precision.
-        self._copies: dict[tuple[str, bool], str] = {}
-        self._nodes: list[onnx.NodeProto] = []
-
-    def result(self) -> onnx.ModelProto:
-        for position, node in enumerate(self._plan.model.graph.node):
-            self._convert(position, node)
-        replace_nodes(self._graph, self._nodes)
-        drop_unread_weights(self._graph)
-        for value in self._graph.value_info:
-            if value.name in self._fp16:
-                value.type.tensor_type.elem_type = TensorProto.FLOAT16
-        return infer(self._result)
-
-    def _convert(self, position: int, node: onnx.NodeProto) -> None:
-        """Append a node that reads and writes the precisions of the plan, with the casts that it needs."""
-        changed = onnx.NodeProto()
-        changed.CopyFrom(node)
-        is_cast = node.op_type == "Cast"
-        for i, is_fp16 in enumerate(self._plan.inputs(position)):
-            changed.input[i] = node.input[i] if is_cast else self._read(node.input[i], is_fp16=is_fp16)
-        casts = []
-        for i, is_fp16 in enumerate(self._plan.outputs(position)):
-            if is_fp16 and node.output[i] in self._returned:
-                changed.output[i] = free_name(self._graph, node.output[i] + "_fp16")
-                self._copies[node.output[i], True] = changed.output[i]
-                casts.append(_cast(changed.output[i], node.output[i], is_fp16=False))
-            elif is_fp16:
-                self._fp16.add(node.output[i])
-        if is_cast and (self._plan.outputs(position)[0] or self._elements.get(node.output[0]) == TensorProto.FLOAT16):
-            # A Cast from fp16 to fp16 is an Identity.
-            is_done = node.input[0] in self._fp16 or self._elements.get(node.input[0]) == TensorProto.FLOAT16
-            same = helper.make_node("Identity", changed.input, changed.output, node.name)
-            changed = same if is_done else _cast(changed.input[0], changed.output[0], is_fp16=True)
-        self._nodes += [changed, *casts]
-
-    def _read(self, name: str, *, is_fp16: bool) -> str:
+    def read(name: str, node: onnx.NodeProto, *, is_fp16: bool) -> str:
         """Return the name of a tensor in a precision, and convert it if that is not done yet."""
-        if not self._plan.is_float(name) or (name in self._fp16) == is_fp16:
+
+        def converted(wanted: str) -> str:
+            if name in graph.weights:
+                return graph.constant(wanted, rounded_weight(numpy_helper.to_array(graph.weights[name])))
+            target = graph.free(wanted)
+            is_clamped = is_fp16 and plan.is_clamped(name)
+            inside = graph.free(f"{name}_clamped") if is_clamped else name
+            clip = [helper.make_node("Clip", [name, *_limits(graph)], [inside])] if is_clamped else []
+            graph.replace(node, *clip, _cast(inside, target, is_fp16=is_fp16), node)
+            return target
+
+        if not plan.is_float(name) or (name in stored) == is_fp16:
             return name
-        if (name, is_fp16) not in self._copies:
-            self._copies[name, is_fp16] = self._converted(name, is_fp16=is_fp16)
-        return self._copies[name, is_fp16]
+        return graph.once(f"{name}_fp16" if is_fp16 else f"{name}_fp32", converted)
 
-    def _converted(self, name: str, *, is_fp16: bool) -> str:
-        suffix = "_fp16" if is_fp16 else "_fp32"
-        if name in self._weights:
-            values = numpy_helper.to_array(self._weights[name])
-            return add_constant(self._graph, name + suffix, rounded_weight(values))
-        target = free_name(self._graph, name + suffix)
-        source = name
-        if is_fp16 and self._plan.is_clamped(name):
-            source = free_name(self._graph, name + "_clamped")
-            self._nodes.append(helper.make_node("Clip", [name, *self._limits], [source]))
-        self._nodes.append(_cast(source, target, is_fp16=is_fp16))
-        return target
+    for position, node in enumerate(graph.nodes):
+        is_cast = node.op_type == "Cast"
+        for i, is_fp16 in enumerate(plan.inputs(position)):
+            node.input[i] = node.input[i] if is_cast else read(node.input[i], node, is_fp16=is_fp16)
+        casts = []
+        for i, is_fp16 in enumerate(plan.outputs(position)):
+            name = node.output[i]
+            if is_fp16 and name in graph.returned:
+                node.output[i] = graph.once(f"{name}_fp16", graph.free)
+                casts.append(_cast(node.output[i], name, is_fp16=False))
+            elif is_fp16:
+                stored.add(name)
+        changed = node
+        if is_cast and (plan.outputs(position)[0] or graph.elements.get(node.output[0]) == TensorProto.FLOAT16):
+            # A Cast from fp16 to fp16 is an Identity.
+            is_done = node.input[0] in stored or graph.elements.get(node.input[0]) == TensorProto.FLOAT16
+            same = helper.make_node("Identity", node.input, node.output, node.name)
+            changed = same if is_done else _cast(node.input[0], node.output[0], is_fp16=True)
+        graph.replace(node, changed, *casts)
+    result = graph.result()
+    for value in result.graph.value_info:
+        if value.name in stored:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return infer(result)
 
-    @functools.cached_property
-    def _limits(self) -> tuple[str, str]:
-        """Names of constants that hold the lowest and the highest fp16 number."""
-        return (
-            add_constant(self._graph, "fp16_lowest", np.array(-FP16_MAX, np.float32)),
-            add_constant(self._graph, "fp16_highest", np.array(FP16_MAX, np.float32)),
-        )
+
+def _limits(graph: Graph) -> list[str]:
+    """Return the names of constants that hold the lowest and the highest fp16 number."""
+    limits = {"fp16_lowest": np.array(-FP16_MAX, np.float32), "fp16_highest": np.array(FP16_MAX, np.float32)}
+    return [graph.once(name, functools.partial(graph.constant, value=value)) for name, value in limits.items()]
 
 
 def _cast(name: str, target: str, *, is_fp16: bool) -> onnx.NodeProto:
@@ -324,36 +290,31 @@ def with_fp16_borders(model: onnx.ModelProto, is_wanted: bool) -> onnx.ModelProt
     """Return the model with fp16 instead of fp32 inputs and outputs, and casts behind and before them."""
     if not is_wanted:
         return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph = result.graph
-    weights = {tensor.name for tensor in graph.initializer}
+    graph, borders = Graph(model), dict[str, str]()
     before: list[onnx.NodeProto] = []
     behind: list[onnx.NodeProto] = []
-    renamed: dict[str, str] = {}
-    for values, casts, to in ((graph.input, before, TensorProto.FLOAT), (graph.output, behind, TensorProto.FLOAT16)):
+    for values, casts in ((model.graph.input, before), (model.graph.output, behind)):
         for value in values:
-            if (
-                value.type.tensor_type.elem_type == TensorProto.FLOAT
-                and value.name not in weights
-                and value.name not in renamed
-            ):
-                renamed[value.name] = inside = free_name(graph, value.name + "_fp32")
-                ends = [value.name, inside] if to == TensorProto.FLOAT else [inside, value.name]
-                casts.append(helper.make_node("Cast", ends[:1], ends[1:], to=to))
-                value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    _rename(graph, renamed)
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    replace_nodes(graph, [*before, *graph.node, *behind])
-    del graph.value_info[:]
+            name, is_fp32 = value.name, value.type.tensor_type.elem_type == TensorProto.FLOAT
+            if is_fp32 and name not in graph.weights and name not in borders:
+                borders[name] = inside = graph.free(f"{name}_fp32")
+                ends = (name, inside) if casts is before else (inside, name)
+                casts.append(_cast(*ends, is_fp16=casts is behind))
+    nodes = graph.nodes
+    _rename(nodes, borders)
+    graph.order([*before, *nodes, *behind])
+    result = graph.result()
+    for value in (*result.graph.input, *result.graph.output):
+        if value.name in borders:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    del result.graph.value_info[:]
     return infer(result)
 
 
-def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    for node in graph.node:
+def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    for node in nodes:
         for field in (node.input, node.output):
             field[:] = [names.get(name, name) for name in field]
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                _rename(inner, names)
+                _rename(inner.node, names)

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.microsoft import result_types
-from romou.compiler.frontend.onnx_graph import constant_tensors, opset_of, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import constant_tensors, opset_of, shallow, shapes_of, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 logger = logging.getLogger("romou")
@@ -70,16 +70,7 @@ def _name_sides(graph: onnx.GraphProto) -> None:
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy with inputs in place of weights, because inference copies a model several times."""
-    light, graph = onnx.ModelProto(), model.graph
-    for field, value in model.ListFields():
-        if field.name == "graph":
-            continue
-        (getattr(light, field.name).extend if field.is_repeated else light.MergeFrom)(
-            value if field.is_repeated else onnx.ModelProto(**{field.name: value})
-        )
-    for field, value in graph.ListFields():
-        if field.name != "initializer":
-            light.graph.MergeFrom(onnx.GraphProto(**{field.name: value}))
+    light, graph = shallow(model, "initializer"), model.graph
     given = {value.name for value in graph.input}
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
@@ -106,15 +97,14 @@ def _check(model: onnx.ModelProto) -> None:
 
     ONNX does not check a graph with operators that it lacks. So results of such operators become inputs.
     """
-    without = onnx.ModelProto()
-    without.CopyFrom(model)
+    without = shallow(model, "node")
     graph, types = without.graph, types_of(model.graph)
-    foreign = [node for node in graph.node if _is_foreign(node, model)]
+    foreign = [node for node in model.graph.node if _is_foreign(node, model)]
     results = {name for node in foreign for name in node.output if name}
     # Nothing can be checked behind a result of unknown type.
     if any(name not in types or not types[name].WhichOneof("value") for name in results):
         return
-    replace_nodes(graph, [node for node in graph.node if not _is_foreign(node, model)])
+    graph.node.extend(node for node in model.graph.node if not _is_foreign(node, model))
     graph.input.extend(helper.make_value_info(name, types[name]) for name in results)
     rest = [value for value in graph.output if value.name not in results]
     del graph.output[:]

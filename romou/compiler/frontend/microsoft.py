@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.compiler.frontend.onnx_graph import opset_of
+from romou.compiler.frontend.onnx_graph import Graph, rule
 from tvm_patches.onnx_converters.node import MICROSOFT
 
 # Operator -> first opset that has it as a standard operator, if there is one.
@@ -42,59 +42,35 @@ ONE_FLOAT_TYPE = UNIFORM | {
     "MultiHeadAttention",
 }
 
-# Attribute of a product: the precision to which onnxruntime may round its activations.
-_ACCURACY = "accuracy_level"
+# A product, and its attribute for the precision to which onnxruntime may round its activations.
+_COARSE, _ACCURACY = "MatMulNBits", "accuracy_level"
 
 Types = Mapping[str, onnx.TypeProto]
 Constants = Mapping[str, onnx.TensorProto]
 
 
-def with_microsoft_domain(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with onnxruntime's operators in its domain, or `model` itself if all of them are."""
-    opset = opset_of(model)
-    strays = [
-        i
-        for i, node in enumerate(model.graph.node)
-        if node.op_type in _STRAYS
-        and node.domain in ("", "ai.onnx")
-        and ((first := _STRAYS[node.op_type]) is None or opset < first)
-    ]
-    if not strays:
-        return model
-    moved = onnx.ModelProto()
-    moved.CopyFrom(model)
-    for i in strays:
-        moved.graph.node[i].domain = MICROSOFT
-    if all(entry.domain != MICROSOFT for entry in moved.opset_import):
-        moved.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    return moved
+@rule(*_STRAYS)
+def with_microsoft_domain(node: onnx.NodeProto, graph: Graph) -> None:
+    """Write onnxruntime's operators in its domain."""
+    first = _STRAYS[node.op_type]
+    if first is None or graph.opset < first:
+        node.domain = MICROSOFT
+        graph.import_domain(MICROSOFT)
+        graph.touch()
 
 
-def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model as onnxruntime's CPU should run it: its operators in its domains, products in full precision."""
-    if not any(_is_moved(node) or _is_coarse(node) for node in model.graph.node):
-        return model
-    given = onnx.ModelProto()
-    given.CopyFrom(model)
-    for node in given.graph.node:
-        if _is_moved(node):
-            node.domain = ""
-        if _is_coarse(node):
-            kept = [attribute for attribute in node.attribute if attribute.name != _ACCURACY]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-    return given
+@rule(*_STRAYS, _COARSE, domain=MICROSOFT)
+def for_onnxruntime(node: onnx.NodeProto, graph: Graph) -> None:
+    """Write a node as onnxruntime's CPU should run it: in its domain, products in full precision.
 
-
-def _is_coarse(node: onnx.NodeProto) -> bool:
-    """Return whether onnxruntime may round activations to 8 bits, which costs half a percent and Romou never does."""
-    return (
-        node.op_type == "MatMulNBits" and node.domain == MICROSOFT and any(a.name == _ACCURACY for a in node.attribute)
-    )
-
-
-def _is_moved(node: onnx.NodeProto) -> bool:
-    return node.op_type in _STRAYS and node.domain == MICROSOFT
+    It may round activations of a product to 8 bits, which costs half a percent and Romou never does.
+    """
+    if node.op_type != _COARSE:
+        node.domain = ""
+    kept = [attribute for attribute in node.attribute if attribute.name != _ACCURACY]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    graph.touch()
 
 
 def result_types(node: onnx.NodeProto, types: Types, constants: Constants) -> list[onnx.TypeProto] | None:

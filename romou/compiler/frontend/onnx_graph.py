@@ -9,7 +9,7 @@ def pairs(node: onnx.NodeProto, graph: Graph) -> None:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec
 
@@ -359,74 +359,3 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
             own |= {name for inner in graph.node for name in inner.output}
             read = [name for inner in graph.node for name in inputs_of(inner)]
             yield from (name for name in (*read, *(value.name for value in graph.output)) if name not in own)
-
-
-def constants_of(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of initializers and of the outputs of Constant nodes."""
-    return {tensor.name for tensor in graph.initializer} | {
-        node.output[0] for node in graph.node if node.op_type == "Constant"
-    }
-
-
-def add_constant(graph: onnx.GraphProto, wanted: str, value: np.ndarray) -> str:
-    """Add an initializer under an unused name, and return the name."""
-    name = free_name(graph, wanted)
-    graph.initializer.append(numpy_helper.from_array(value, name))
-    return name
-
-
-def free_name(graph: onnx.GraphProto, wanted: str) -> str:
-    taken = _taken(graph)
-    while wanted in taken:
-        wanted += "_"
-    return wanted
-
-
-def free_prefix(graph: onnx.GraphProto, wanted: str) -> str:
-    """Return `wanted`, extended until no name of the graph begins with it."""
-    taken = _taken(graph)
-    while any(name.startswith(wanted) for name in taken):
-        wanted += "_"
-    return wanted
-
-
-def _taken(graph: onnx.GraphProto) -> set[str]:
-    return (
-        {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
-    )
-
-
-def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
-    for node in nodes:
-        yield from node.input
-        yield from node.output
-
-
-def bare_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model without nodes and initializers, which are not copied."""
-    bare = onnx.ModelProto()
-    for message, copy, left_out in (
-        (model, bare, ("graph",)),
-        (model.graph, bare.graph, ("node", "initializer")),
-    ):
-        for field, value in message.ListFields():
-            if field.name not in left_out:
-                copy.MergeFrom(type(copy)(**{field.name: value}))
-    return bare
-
-
-def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    """Replace a graph's nodes. `nodes` may contain nodes of the graph."""
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
-
-
-def drop_unread_weights(graph: onnx.GraphProto) -> None:
-    """Remove initializers that nothing reads any more."""
-    read = {name for node in graph.node for name in inputs_of(node)} | {
-        value.name for value in (*graph.input, *graph.output)
-    }
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from romou.base.errors import ModelError, first_line
-from romou.compiler.frontend.onnx_graph import captured, free_prefix, replace_nodes, types_of
+from romou.compiler.frontend.onnx_graph import Graph, inputs_of, types_of
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.frontend.wide_nodes import MOVES
 
@@ -148,33 +148,30 @@ def with_rounding_errors(model: onnx.ModelProto) -> onnx.ModelProto:
 
     y = Op(x)   ->   y = Op(x) * RandomUniformLike(Op(x), 1 - 16 ulp, 1 + 16 ulp)
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph, prefix, floats = result.graph, free_prefix(result.graph, "rounded"), _floats(model)
-    weights = {tensor.name for tensor in graph.initializer}
+    graph, floats = Graph(model), _floats(model)
     nodes: list[onnx.NodeProto] = []
     step = _ULPS * float(np.finfo(np.float32).eps)
 
     def add_error(name: str, target: str) -> None:
-        factor, seed = f"{prefix}/{name}/error", float(len(nodes) + 1)
+        factor, seed = graph.free(f"{name}/error"), float(len(nodes) + 1)
         nodes.append(helper.make_node("RandomUniformLike", [name], [factor], low=1 - step, high=1 + step, seed=seed))
         nodes.append(helper.make_node("Mul", [name, factor], [target]))
 
-    moved = {value.name for value in graph.input if value.name in floats - weights}
-    for name in sorted(moved):
-        add_error(name, f"{prefix}/{name}")
     # Shapes and what follows from them alone are exact.
-    variable = {value.name for value in graph.input} - weights
-    for node in graph.node:
-        reads = {*node.input, *captured(node)}
-        node.input[:] = [f"{prefix}/{name}" if name in moved else name for name in node.input]
+    variable = {value.name for value in model.graph.input} - graph.weights.keys()
+    moved = {name: graph.free(f"{name}/rounded") for name in sorted(variable & floats)}
+    for name, target in moved.items():
+        add_error(name, target)
+    for node in graph.nodes:
+        is_exact = variable.isdisjoint(inputs_of(node)) or node.op_type in ("Shape", "Size")
+        node.input[:] = [moved.get(name, name) for name in node.input]
         nodes.append(node)
-        if reads.isdisjoint(variable) or node.op_type in ("Shape", "Size"):
+        if is_exact:
             continue
         variable.update(name for name in node.output if name)
         for i, name in enumerate(node.output):
             if name in floats and node.op_type not in _EXACT:
-                node.output[i] = f"{prefix}/{name}"
+                node.output[i] = graph.free(f"{name}/exact")
                 add_error(node.output[i], name)
-    replace_nodes(graph, nodes)
-    return result
+    graph.order(nodes)
+    return graph.result()
