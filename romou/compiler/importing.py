@@ -49,7 +49,7 @@ def import_onnx(
     """
     asked = precision or Precision()
     context = OnnxContext(shapes=shapes or {}, precision=asked)
-    inlined = rewrite(part(ONNX, last="inline_functions"), load_onnx(model), context)
+    inlined = rewrite(part(ONNX, last="with_vectors_of_axes"), load_onnx(model), context)
     check_types(inlined)
     check_ranges(inlined)
     fixed = rewrite(part(ONNX, "fix_shapes", "fix_shapes"), inlined, context)

@@ -27,6 +27,7 @@ from tvm import relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 from romou.compiler.dumps import current_dumps
+from romou.compiler.frontend.axes import with_vectors_of_axes
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.declared import settle_declared
 from romou.compiler.frontend.dequantized import with_integer_products, with_quantized_constants
@@ -116,6 +117,7 @@ LAST_OF_DEVICE = "name_register_reads"
 ONNX = listed(
     "onnx",
     stage(inline_functions, "kernels do not call functions of the model"),
+    stage(with_vectors_of_axes, "exporters write axes as scalars, which no converter reads"),
     stage(fix_shapes, "a kernel is made for sizes", "shapes"),
     stage(with_fp16_borders, "the caller may pass and get fp16", "has_fp16_borders"),
     # Before constants are folded, which makes floats of quantized weights

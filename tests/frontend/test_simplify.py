@@ -167,18 +167,27 @@ def test_numbers_are_those_of_onnxruntime(case: str) -> None:
         assert relative_l2_error(found, wanted) < 1e-5
 
 
-@pytest.mark.parametrize("is_node", [False, True])
+# A model's nodes with a scalar for axes: a weight, a node, and inside a function of the model.
+SCALARS = (
+    "<int64 axes = {1}> { y = OPERATOR(x, axes) }",
+    "{ axes = Constant<value_int = 1>() y = OPERATOR(x, axes) }",
+    """{ y = own.Function(x) } <domain: "own", opset_import: ["": 18]>
+        Function (a) => (b) { axes = Constant<value = int64 {1}>() b = OPERATOR(a, axes) }""",
+)
+
+
+@pytest.mark.parametrize("nodes", SCALARS, ids=["weight", "node", "function"])
 @pytest.mark.parametrize(
     ("operator", "shape"), [("Unsqueeze", "3, 1, 1, 5"), ("Squeeze", "3, 5"), ("ReduceMax", "3, 1, 5")]
 )
-def test_axes_that_are_a_scalar(operator: str, shape: str, is_node: bool) -> None:
+def test_axes_that_are_a_scalar(operator: str, shape: str, nodes: str) -> None:
     """onnxruntime takes them for Unsqueeze only."""
-    head = f"""<ir_version: 8, opset_import: ["": 18]> g (float[3, 1, 5] x) => (float[{shape}] y)"""
-    scalar = "{ axes = Constant<value_int = 1>() " if is_node else "<int64 axes = {1}> { "
+    head = f"""<ir_version: 8, opset_import: ["": 18, "own": 1]> g (float[3, 1, 5] x) => (float[{shape}] y)"""
     inputs = {"x": floats(3, 1, 5)}
-    expected = run_onnxruntime(model_of(f"{head} <int64[1] axes = {{1}}> {{ y = {operator}(x, axes) }}"), inputs)
+    vector = SCALARS[0].replace("int64", "int64[1]")
+    expected = run_onnxruntime(model_of(f"{head} {vector}".replace("OPERATOR", operator)), inputs)
     assert expected is not None
-    found = run(model_of(f"{head} {scalar} y = {operator}(x, axes) }}"), inputs)
+    found = run(model_of(f"{head} {nodes}".replace("OPERATOR", operator)), inputs)
     np.testing.assert_array_equal(found[0], expected[0])
 
 

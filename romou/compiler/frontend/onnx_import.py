@@ -12,7 +12,6 @@ import onnx
 from romou import models
 from romou.base.errors import ModelError, UsageError
 from romou.base.open_dimensions import check_closed, contradiction
-from romou.compiler.frontend.axes import with_vectors_of_axes
 from romou.compiler.frontend.damage import check_weights
 from romou.compiler.frontend.explicit_windows import explicit_windows
 from romou.compiler.frontend.host_groups import CARRIED
@@ -68,7 +67,6 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     try:
         model = with_microsoft_domain(model)
         check(model)
-        model = with_vectors_of_axes(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error
     except UnicodeDecodeError as error:
