@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from romou.compiler.frontend.host_groups import node_name
-from romou.compiler.frontend.onnx_graph import constant_tensors, first_output
+from romou.compiler.frontend.onnx_graph import Graph, first_output
 from romou.compiler.frontend.precision import AS_GIVEN, Precision
 from tvm_patches.onnx_converters.node import MICROSOFT
 from tvm_patches.onnx_converters.quantized_matmul import block_of_rows
@@ -37,14 +37,14 @@ def float_weights(model: onnx.ModelProto, folded: onnx.ModelProto, precision: Pr
     model: the model before its constants are folded, with products of packed weights.
     folded: the model to import.
     """
-    graph, constants = model.graph, constant_tensors(model.graph)
+    graph = Graph(model)
     computed = {first_output(node) for node in folded.graph.node if node.op_type == "DequantizeLinear"}
     wide = precision.kept if precision.kind != AS_GIVEN else None
     weights = []
-    for node in graph.node:
+    for node in graph.nodes:
         if first_output(node) in computed:
             continue
-        counts = _counts(node, constants)
+        counts = _counts(node, graph.constants)
         if counts is None:
             continue
         elements, bits, width = counts
@@ -76,12 +76,11 @@ def _counts(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> tup
     return None
 
 
-def _readers(graph: onnx.GraphProto, node: onnx.NodeProto) -> Iterator[str]:
+def _readers(graph: Graph, node: onnx.NodeProto) -> Iterator[str]:
     """Yield the first outputs of a node and of its readers, also behind transpositions, which are folded."""
     yield first_output(node)
-    for reader in graph.node:
-        if first_output(node) in reader.input:
-            yield from _readers(graph, reader) if reader.op_type == "Transpose" else [first_output(reader)]
+    for reader, _ in graph.uses(first_output(node)):
+        yield from _readers(graph, reader) if reader.op_type == "Transpose" else [first_output(reader)]
 
 
 def _width(tensor: onnx.TensorProto) -> int:
