@@ -1,1 +1,1 @@
-"""The parts of the public functions: devices, options, search, checks, models that run."""
+"""The parts of the public functions: options, the device, search, choice of kernels, checks, sizes, phones."""

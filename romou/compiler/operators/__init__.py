@@ -1,1 +1,1 @@
-"""Operators and their kernels: operator families, and the shared code of contractions and of streaming families."""
+"""Operators and their kernels: families, contractions and their algorithms, kernels written out, costs."""

@@ -1,1 +1,1 @@
-"""Products with quantized weights: the tiles of a config, and its kernel."""
+"""Products with packed weights of few bits: tiles of a config, default configs, and the kernels."""
