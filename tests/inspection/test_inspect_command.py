@@ -149,7 +149,6 @@ def test_json(model: Path) -> None:
     assert {
         "name",
         "registers",
-        "needed_registers",
         "bytes_per_iteration",
         "integer_operations_in_loops",
         "source",

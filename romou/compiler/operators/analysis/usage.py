@@ -15,8 +15,7 @@ class KernelUsage:
     loop, or the template sums no products (`Template.sums_products`), it is the whole kernel, and everything that it
     reads is data.
 
-    registers: 32-bit registers that a compiler allocates for a work-item, estimated
-    needed_registers: fewest registers with which it neither spills nor stalls (`RegisterEstimate`)
+    registers: most live 32-bit registers of a work-item, if a compiler loads ahead (`RegisterEstimate.live`)
     registers_as_written: the same for compilers that move no load ahead (`RegisterEstimate.as_written`)
     buffer_bytes, image_bytes: distinct bytes of data and weight that the first work group reads in the middle
         iteration, in buffers and in images. Reads skipped by a condition do not count. Zeros outside an image do.
@@ -48,7 +47,6 @@ class KernelUsage:
     """
 
     registers: Any
-    needed_registers: Any
     buffer_bytes: Any
     image_bytes: Any
     unshared_buffer_bytes: Any
