@@ -25,7 +25,7 @@ from romou.compiler.operators.contraction.occupancy import (
 )
 from romou.compiler.operators.contraction.pixel_defaults import fill_warps
 from romou.compiler.operators.contraction.tensor_core_defaults import tensor_core_config
-from romou.compiler.operators.contraction.tiles import fit_tile, fits
+from romou.compiler.operators.contraction.tiles import fit_tile
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
@@ -68,7 +68,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     for tile_w in (2,) if has_short_vectors else (2, 1):
         candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
         is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
-        if is_idle and is_allowed(space, candidate, limits) and fits(space, contraction, config, candidate, limits):
+        if is_idle and is_allowed(space, candidate, limits):
             config = candidate
     if _is_large(limits):
         config = coalesced_windows(space, contraction, config, limits)

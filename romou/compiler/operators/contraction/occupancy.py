@@ -90,14 +90,6 @@ def split_choices(space: Space, contraction: Contraction, config: Config, limits
         if size < split * wide:
             break
         whole = config.replace(split_k=split, wg_w=wide, **({"wg_h": 1} if "wg_h" in config else {}))
-        # A single pixel has no other work-items.
-        is_row = contraction.extents[2] > 1
-        if (
-            is_row
-            and _exceeds_registers(contraction, whole, limits)
-            and not _exceeds_registers(contraction, config, limits)
-        ):
-            continue
         size = min(size, _most_waiting(contraction, whole, limits))
         groups = [
             group
@@ -128,14 +120,6 @@ def _split_pixel(
         fitting = [group for group in groups if group["wg_o"] <= wide and group["wg_o"] * split <= most]
         config = max(fitting, key=lambda group: int(group["wg_o"]), default=config)
     return config
-
-
-def _exceeds_registers(contraction: Contraction, config: Config, limits: Limits) -> bool:
-    """Return whether a tile needs too many registers, as the short loop of a piece may: a compiler unrolls it."""
-    model = limits.preset.registers
-    if model is None or limits.registers is None or limits.registers_of_all is None:
-        return False
-    return estimated_registers(contraction, config, limits) > model.max_fill * limits.registers
 
 
 def _most_waiting(contraction: Contraction, config: Config, limits: Limits) -> int:

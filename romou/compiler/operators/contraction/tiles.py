@@ -26,10 +26,6 @@ from romou.compiler.operators.contraction.registers import (
 )
 from romou.compiler.tir.primitives import LANES
 
-# A tile of this many times the sums has fewer addresses and epilogues. It is better unless it takes more instructions
-# than by this factor.
-_LARGER, _TOLERANCE = 1.5, 1.05
-
 
 def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """Return `config` with the register tile that takes fewest instructions and does not spill.
@@ -50,30 +46,8 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
         narrow = list(candidates(space, config, rules.narrow_sides))
         least = min(narrow, key=rules.registers, default=config)
         fitting = [tile for tile in (*tiles, *narrow) if rules.fits(tile) and rules.is_busy_if_split(tile)] or [least]
-    costs = {tile: rules.instructions(tile) for tile in fitting}
-    best = min(costs, key=lambda tile: costs[tile])
-    larger = [
-        tile for tile in costs if sums_of(tile) >= _LARGER * sums_of(best) and costs[tile] <= _TOLERANCE * costs[best]
-    ]
-    best = min(larger, key=lambda tile: costs[tile], default=best)
+    best = min(fitting, key=rules.instructions)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
-
-
-def fits(space: Space, contraction: Contraction, config: Config, narrower: Config, limits: Limits) -> bool:
-    """Return whether `narrower` does not spill, or needs no more registers than `config`.
-
-    A narrower tile may need more: a compiler unrolls its loop, and loads ahead for all of it.
-    """
-    model = limits.preset.registers
-    if model is None or limits.registers is None or limits.registers_of_all is None:
-        return True
-    rules = _TileRules(space, contraction, limits, model)
-    return rules.registers(narrower) <= max(rules.most_registers, rules.registers(config))
-
-
-def sums_of(tile: Config) -> int:
-    """Return the texels that a work-item sums."""
-    return int(tile["tile_o"] * tile["tile_w"])
 
 
 @dataclass(frozen=True)
@@ -163,15 +137,8 @@ class _TileRules:
         return self._grouped[tile]
 
     def is_busy(self, tile: Config) -> bool:
-        """Return whether the tile leaves enough work-items.
-
-        A tile of a whole row gets its work-items by splitting its sums. It leaves no lane idle, and reads each pixel
-        once for all taps of a row.
-        """
-        width = self.contraction.extents[2]
-        if 1 < width <= tile["tile_w"]:
-            return self.is_busy_if_split(tile)
-        return width == 1 or self.fills(tile)
+        """Return whether the tile leaves enough work-items. A single pixel gets them by splitting its sums."""
+        return self.contraction.extents[2] == 1 or self.fills(tile)
 
     def is_busy_if_split(self, tile: Config) -> bool:
         """Return whether the tile leaves enough work-items with its sums split among them."""
