@@ -393,6 +393,7 @@ def decided(integer: Callable[..., int], most: tuple[int, ...]) -> tuple[SizeRul
         lambda n: n // 2,
         lambda n: n // 3 + 2,
         lambda n: n - n // 4,
+        lambda n: n // 2 - n // 6,
         lambda n: 8 * -(-n // 8),
         lambda n: (n + 5) // 16,
         lambda n: (2 * n + 1) // 3,

@@ -26,8 +26,9 @@ Values: TypeAlias = "tuple[int, ...]"
 # Divisors of sizes: strides, their products, and shares as n // 3
 _DIVISORS = (*range(1, 17), 32, 64, 128, 256)
 _MODULI = range(2, 17)
-# Factors and divisors of shares as 3 n // 4
+# Factors and divisors of shares as 3 n // 4, and divisors of what is left of a share
 _FACTORS = (2, 3, 4)
+_STRIDES = (1, 2, 3, 4, 6, 8)
 # What an integer may be more than a product: a last position, a position behind the end.
 _MORE = (0, -1, 1)
 # Combinations of sizes that rules are compared at, if there are more than these
@@ -191,11 +192,13 @@ class SizeRules:
                 raise NeedsPointError(point)
 
     def _check_remainders(self, rule: Rule | Sum) -> None:
-        """Raise NeedsPointError unless a share as 3 n // 4 was seen at sizes of all remainders: a sum of shares as
-        n // 2 + n // 3 is like one at most of them.
+        """Raise NeedsPointError unless a share as 3 n // 4, or a sum of shares of one size, was seen at sizes of all
+        remainders: a sum of shares as n // 2 + n // 3 is like one at most of them.
         """
-        for term in (term for each in (rule.rules if isinstance(rule, Sum) else (rule,)) for term in each.terms):
-            if abs(term.factor) == 1 or term.divisor == 1:
+        terms = [term for each in (rule.rules if isinstance(rule, Sum) else (rule,)) for term in each.terms]
+        is_sum = isinstance(rule, Sum) and len({term.place for term in terms}) < len(terms)
+        for term in terms:
+            if (abs(term.factor) == 1 and not is_sum) or term.divisor == 1:
                 continue
             seen = {point[term.place] % term.divisor for point in (*self.points, *self.lacking)}
             for size in reversed(self.ranges[term.place]):
@@ -213,6 +216,7 @@ class SizeRules:
             (place,) = varying
             yield from _fits(place, lines[place])
             yield from self._squares(values)
+            yield from _remains(place, lines[place])
         elif varying:
             yield from self._products(lines, varying)
             yield from self._squares(values)
@@ -290,6 +294,21 @@ def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
             for offset in range(modulus):
                 if np.array_equal((sizes + offset) % modulus, counts):
                     yield Rule((Term(place, 1, offset, modulus, is_remainder=True),), times, more)
+
+
+def _remains(place: int, line: Mapping[int, int]) -> Iterator[Sum]:
+    """Yield what remains of a share without a share of it, as n // 2 - n // 6: often, but not always, (n + 1) // 3."""
+    values = list(line.values())
+    low, high = values.index(min(values)), values.index(max(values))
+    for divisor, share in itertools.product(_STRIDES, _FACTORS):
+        for offset in range(-divisor, divisor):
+            parts = Term(place, 1, offset, divisor), Term(place, 1, offset, divisor * share)
+            counts = [parts[0]((*[0] * place, size)) - parts[1]((*[0] * place, size)) for size in line]
+            rise = counts[high] - counts[low]
+            if rise and (values[high] - values[low]) % rise == 0:
+                times = (values[high] - values[low]) // rise
+                rules = Rule(parts[:1], times), Rule(parts[1:], -times)
+                yield Sum(rules, values[low] - times * counts[low])
 
 
 def _floors(sizes: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int, int]]:
