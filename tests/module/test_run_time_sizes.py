@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,16 +14,11 @@ import tvm
 
 import romou
 from romou.base.errors import DeviceError, ModelError, UsageError
-from romou.base.space import Config, Space
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, SizeRules
-from romou.compiler.assembly.symbolic import Rules, extent_of, generic_points, generic_sizes
 from romou.compiler.operators.families.attention import AttentionTemplate
-from romou.devices.targets import Target
 from romou.driver.check.verify import OutputCheck
 from romou.driver.options import PrecisionName
 from romou.driver.sizes import run_time_sizes
-from romou.driver.sizes.run_time_sizes import _config
-from support.kernels.operators import conv, task_of
 from support.models.open_networks import encoder, recogniser, recurrent, rolled, wrong_points
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
@@ -279,95 +273,6 @@ def test_a_config_of_other_workspaces_is_not_taken(opencl_device: tvm.runtime.De
     assert wrong_points(model, network, [(64,), (13,), (12,)], lambda n: {"x": images_of(1, 4, n, 16)}) == []
 
 
-def rules_at(sizes: Sequence[int], most: int, *extents: tuple[int, int, int, int]) -> Rules:
-    return Rules(points=[(size,) for size in sizes], most=(most,), extents=[(0, 1, 0, 1), *extents])
-
-
-@pytest.mark.parametrize(
-    "integer",
-    [
-        lambda n: n - 1,
-        lambda n: 12 * n,
-        lambda n: -(-n // 32),
-        lambda n: 6 * -(-n // 4),
-        lambda n: n * n,
-        lambda n: -(-n // 8) * -(-n // 16),
-        lambda n: 2 * ((n + 1) // 2),
-        lambda n: 4 * -(-((n + 1) // 2) // 32),
-    ],
-)
-@pytest.mark.parametrize("most", [96, 512, 2048])
-def test_rules_hold_at_all_sizes(integer: Callable[[int], int], most: int) -> None:
-    sizes = sum(generic_sizes(most), ())
-    rule = rules_at(sizes, most, (0, 1, 1, 2)).of(tuple(map(integer, sizes)))
-    assert [rule([size]) for size in range(1, most + 1)] == [integer(size) for size in range(1, most + 1)]
-
-
-@pytest.mark.parametrize(
-    ("integer", "row"), [(lambda n: -(-n // 24), 1), (lambda n: -(-43 * n // 1024), 43)], ids=["24 rows", "43 columns"]
-)
-def test_tiles_of_rows_are_no_tiles_of_elements(integer: Callable[[int], int], row: int) -> None:
-    """Both are as many at all compared sizes, but only a tensor with 43 columns has tiles of its elements."""
-    sizes, _ = generic_sizes(384)
-    assert {-(-n // 24) + 43 * n // -1024 for n in sizes} == {0}
-    rules = replace(rules_at(sizes, 384), rows={1, row})
-    rule = rules.of(tuple(map(integer, sizes)))
-    assert [rule([size]) for size in range(1, 385)] == [integer(size) for size in range(1, 385)]
-
-
-def test_tiles_of_elements_may_be_no_power_of_two() -> None:
-    """Groups of eight tiles of seven pixels, of rows of three."""
-    sizes, _ = generic_sizes(512)
-    rules = replace(rules_at(sizes, 512), rows={1, 3})
-    rule = rules.of(tuple(7 * -(-3 * n // 56) for n in sizes))
-    assert [rule([size]) for size in range(1, 513)] == [7 * -(-3 * n // 56) for n in range(1, 513)]
-
-
-def test_the_last_position_is_no_position_behind_tiles() -> None:
-    """At odd sizes it is also three before the end of tiles of two."""
-    sizes, _ = generic_sizes(512)
-    rules = rules_at(sizes, 512)
-    # At sizes of remainder 1, three groups of eight have as many tiles as the positions before the last.
-    for integer in (lambda n: 4 * -(-n // 2), lambda n: 2 * n - 1, lambda n: 12 * n, lambda n: 3 * n - 1):
-        rules.of(tuple(map(integer, sizes)))
-    for integer in (lambda n: 2 * n - 1, lambda n: -(-12 * n // 32)):
-        rule = rules.of(tuple(map(integer, sizes)))
-        assert [rule([size]) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
-
-
-def test_the_last_vector_is_no_vector_of_a_tile() -> None:
-    """The number of vectors is odd at all sizes, so it is also one less than the vectors of all tiles of two."""
-    sizes = sum(generic_sizes(8), ())[:5]
-    rules = rules_at(sizes, 8)
-    for integer in (lambda n: 4 * -(-n // 8), lambda n: 2 * -(-n // 8), lambda n: -(-n // 4), lambda n: -(-n // 4) - 1):
-        rule = rules.of(tuple(map(integer, sizes)))
-        assert [rule([size]) for size in range(1, 513)] == [integer(size) for size in range(1, 513)]
-
-
-@pytest.mark.parametrize(
-    "integer",
-    [
-        lambda e: e,
-        lambda e: e + 1,
-        lambda e: 2 * ((e + 1) // 2),
-        lambda e: 4 * -(-e // 8),
-        lambda e: 6 * ((e + 1) // 2),
-        lambda e: -(-((e + 1) // 2) // 4),
-    ],
-)
-@pytest.mark.parametrize("divisor", [4, 8, 32])
-@pytest.mark.parametrize("is_up", [False, True])
-def test_rules_hold_behind_strides(integer: Callable[[int], int], divisor: int, is_up: bool) -> None:
-    base = (0, 1, divisor - 1 if is_up else 0, divisor)
-    half = (0, 1, base[2] + divisor, 2 * divisor)
-    points = [*itertools.chain(*generic_points((640,), [base], {0}))]
-    rule = Rules(points=points, most=(640,), extents=[base, half]).of(
-        tuple(integer(extent_of(*base, point)) for point in points)
-    )
-    sizes = range(1, 641)
-    assert [rule([size]) for size in sizes] == [integer(extent_of(*base, [size])) for size in sizes]
-
-
 def decided(integer: Callable[..., int], most: tuple[int, ...]) -> tuple[SizeRules, tuple[int, ...]]:
     """Return rules at points that decide on an integer, and its values there."""
     points = [most]
@@ -428,47 +333,3 @@ def test_rules_of_two_dimensions_hold_at_all_sizes(integer: Callable[[int, int],
 def test_an_integer_without_a_rule_of_the_family_is_refused(integer: Callable[[int], int]) -> None:
     with pytest.raises(NotOneKernelError, match="an integer is"):
         decided(integer, (64,))
-
-
-def test_an_integer_that_follows_two_rules_is_refused() -> None:
-    """Pixels of two rows, of a width that is halved twice, are half the size and one wherever that half is odd."""
-    points, odd, extents = [(169,), (113,), (89,), (121,), (178,)], (147,), [(0, 1, 0, 1), (0, 1, 1, 2), (0, 1, 3, 4)]
-    values = tuple(2 * ((size + 3) // 4) for (size,) in points)
-    with pytest.raises(NotOneKernelError, match="by several rules"):
-        Rules(points=points, unseen=[odd], most=(200,), extents=extents).of(values)
-    seen = Rules(points=[*points, odd], most=(200,), extents=extents)
-    assert seen.of((*values, 74))([60]) == 30
-    assert seen.of((*values, 75))([60]) == 31
-
-
-def test_an_integer_without_a_rule_is_refused() -> None:
-    sizes, _ = generic_sizes(512)
-    with pytest.raises(NotOneKernelError, match="an integer is"):
-        rules_at(sizes, 512).of(tuple(size**3 + 7 for size in sizes))
-
-
-def test_other_configs_are_tried_once_each() -> None:
-    target = Target(HOST)
-    tasks = [task_of(conv(8, (height, 12), 16, (3, 3), padding=(1,) * 4)) for height in (16, 9)]
-    best = tasks[0].default_config(target)
-    configs = [_config(best, tasks, 2, target, other) for other in range(20)]
-    count = configs.index(None)
-    assert configs[0] == best
-    assert 2 <= count == len(set(configs[:count]))
-    assert set(configs[count:]) == {None}
-
-
-@pytest.mark.parametrize(("widths", "made", "expected"), [((2, 1), 2, None), ((2, 1), 1, 2), ((4, 2, 1), 2, None)])
-def test_a_config_is_one_of_all_spaces_that_a_kernel_is_made_of(
-    widths: tuple[int, ...], made: int, expected: int | None
-) -> None:
-    """A function without such a config was scheduled with the first space's, and ended in an error of the knob."""
-
-    def task_with(width: int) -> SimpleNamespace:
-        space = Space()
-        space.define_knob("vector_width", [width])
-        return SimpleNamespace(space=lambda _: space, default_config=lambda _: space.default())
-
-    tasks = list(map(task_with, widths))
-    found = _config(Config({"vector_width": 8}), tasks, made, Target(HOST), 0)  # type: ignore[arg-type]
-    assert found == (None if expected is None else Config({"vector_width": expected}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from click.testing import CliRunner
 import romou
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
-from romou.compiler.assembly.size_rules import NotOneKernelError
-from romou.compiler.assembly.symbolic import Rules, generic_points
 from romou.compiler.operators.families.attention import AttentionTemplate
 from support.models.open_networks import encoder, recogniser, wrong_points
 from support.models.small_networks import NetworkBuilder
@@ -214,43 +211,3 @@ def test_what_takes_no_sizes_is_named() -> None:
     dims = {"batch": range(1, 9), "tokens": range(1, 9)}
     with pytest.raises(ModelError, match="the shape of 't1' takes no size at run time: axis 0 is no product"):
         romou.compile(g.model(joined), dims=dims, target=HOST, verify=False)
-
-
-ITSELF = [(0, 1, 0, 1), (1, 1, 0, 1)]
-
-
-@pytest.mark.parametrize(
-    "integer",
-    [
-        lambda n, m: n * m,
-        lambda n, m: 3 * n * m - 1,
-        lambda n, m: 12 * n * -(-m // 16),
-        lambda n, m: 2 * -(-n // 8) * -(-m // 32),
-        lambda n, m: -(-n * m * 8 // 64),
-        lambda n, m: n * m * m,
-        lambda n, m: n * ((m + 1) // 2) * 6,
-        lambda n, m: n * -(-((m + 1) // 2) // 4),
-        lambda n, _: -(-n // 64),
-        lambda _, m: -(-m // 64),
-        lambda _, m: m + 3,
-    ],
-)
-@pytest.mark.parametrize("most", [(4, 128), (128, 128), (2, 2048)])
-def test_rules_hold_at_all_sizes(integer: Callable[[int, int], int], most: tuple[int, int]) -> None:
-    points = [*itertools.chain(*generic_points(most, ITSELF, {1}))]
-    rule = Rules(points=points, most=most, extents=[*ITSELF, (1, 1, 1, 2)]).of(
-        tuple(integer(*point) for point in points)
-    )
-    sizes = list(itertools.product(*(sorted({*range(1, 40), *range(1, each + 1, 7), each}) for each in most)))
-    assert [rule(point) for point in sizes] == [integer(*point) for point in sizes]
-
-
-def test_points_tell_dimensions_apart() -> None:
-    """No number of tiles of one dimension is that of another one, nor its size."""
-    points, _ = generic_points((128, 128), ITSELF, ())
-    assert len(set(points)) == len(points)
-    counts = [{tuple(-(-point[place] // tile) for point in points) for tile in range(1, 169)} for place in range(2)]
-    assert counts[0] & counts[1] <= {tuple([1] * len(points)), tuple([2] * len(points))}
-    assert all(math.prod(point) != point[0] ** 2 for point in points[:1])
-    with pytest.raises(NotOneKernelError, match="an integer is"):
-        Rules(points=points, most=(128, 128), extents=ITSELF).of(tuple(n**3 + m for n, m in points))

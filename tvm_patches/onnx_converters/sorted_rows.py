@@ -90,15 +90,16 @@ def _emit(
 class Rows:
     """The rows of a tensor along an axis.
 
+    shape: integers, or expressions of sizes that are known when the function runs.
     before, after: extents of the axes before and behind it.
     """
 
-    def __init__(self, shape: Sequence[int], axis: int) -> None:
-        extents = tuple(map(int, shape))
+    def __init__(self, shape: Sequence[Any], axis: int) -> None:
+        extents = tuple(int(extent) if isinstance(extent, int | tirx.IntImm) else extent for extent in shape)
         self.before, self.n, self.after = extents[:axis], extents[axis], extents[axis + 1 :]
 
     @property
-    def count(self) -> int:
+    def count(self) -> Any:
         return math.prod((*self.before, *self.after))
 
     def index(self, row: tirx.Expr, position: tirx.Expr) -> tuple[tirx.Expr, ...]:

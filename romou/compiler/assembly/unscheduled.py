@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
@@ -22,9 +22,11 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import ModelError
 from romou.compiler.assembly.run_time_rows import HINT, bindings, check_constants, shapes_in
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Sum, Values
-from romou.compiler.assembly.symbolic import Extent, one_kernel
+from romou.compiler.assembly.symbolic import one_kernel
 from romou.compiler.frontend import ImportedModel
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.operators.workload import WORKLOAD, Workload
+from romou.compiler.scheduling.blocks import find_blocks
+from romou.compiler.task import plain_form
 
 logger = logging.getLogger("romou")
 
@@ -169,7 +171,7 @@ class Unscheduled:
                 points = self.points if is_at_all else self._known_points(name)
                 if not is_at_all and len(points) < len(self.points):
                     self._check_varying(name, points)
-                functions = [_without_attributes(self.fused_at(point)[name]) for point in points]
+                functions = [_without_attributes(plain_form(self.fused_at(point)[name])) for point in points]
                 self._functions[name] = one_kernel(functions, self._rules_at(points))
                 self._points_of[name] = tuple(points)
 
@@ -191,11 +193,6 @@ class Unscheduled:
                 at = dict(zip(shapes_at, values, strict=True))
                 if len(set(values)) > 1 and len({at[point] for point in points}) == 1:
                     raise NotOneKernelError(f"an extent is {values} at the sizes {[*self.points]}")
-
-    def points_of(self, name: str) -> tuple[Point, ...]:
-        """Return the sizes at which a function that is known was compared."""
-        self.function(name)
-        return self._points_of[name]
 
     def check(self, name: str) -> None:
         """Raise ModelError unless a function is one for any sizes, whose tensors are largest at the largest ones."""
@@ -227,36 +224,35 @@ class Unscheduled:
 
         return [p for p in self.points if self._is_large(p) or is_whole(shapes_in(self.fused_at(p)[name]))]
 
-    def divisors(self, name: str) -> list[int]:
-        """Return the common divisor of each dimension's shares in a function that is known: 4 for n // 2 and n % 4."""
-        found, func = [1 for _ in self.most], self.function(name)
-        if func is not None:
-            sizes = list(func.params)[-len(self.most) :]
-            shares = [share for kind in (tirx.FloorDiv, tirx.FloorMod) for share in nodes_in(func.body, kind)]
-            for share in shares:
-                variables = nodes_in(share.a, tirx.Var)
-                places = [at for at, size in enumerate(sizes) if any(var.same_as(size) for var in variables)]
-                if len(places) == len({*variables}) and isinstance(share.b, tirx.IntImm):
-                    for place in places:
-                        found[place] = math.lcm(found[place], int(share.b))
-        return found
+    def workload(self, name: str, largest: Workload) -> Workload:
+        """Return a function's operator, whose numbers that follow from sizes are expressions of its parameters.
 
-    def extents(self, name: str) -> set[Extent]:
-        """Return the extents of a function's tensors that follow from a size. The function has to be known."""
-        found: set[Extent] = set()
-        if self.function(name) is None:
-            return found
-        points = self._points_of[name]
-        for axes in zip(*(shapes_in(self.fused_at(point)[name]) for point in points), strict=True):
-            for values in zip(*axes, strict=True):
-                rule = self._rules_at(points).of(values) if len(set(values)) > 1 else None
-                if isinstance(rule, Rule) and not rule.more:
-                    found |= {
-                        (term.place, term.factor, term.offset, term.divisor)
-                        for term in rule.terms
-                        if not term.is_remainder and term.factor > 0
-                    }
-        return found
+        largest: the operator at the largest sizes.
+
+        Raises
+        ------
+        NotOneKernelError, NeedsPointError
+            A number follows no rule, or several.
+        """
+        func, points = self.function(name), self._points_of[name]
+        assert func is not None, "its tensors have sizes"
+        sizes, rules = list(func.params)[-len(self.most) :], self._rules_at(points)
+
+        def number(values: Sequence[Any]) -> Any:
+            if isinstance(values[0], list):
+                return tuple(map(number, zip(*values, strict=True)))
+            if all(value == values[0] for value in values):
+                return values[0]
+            if not all(isinstance(value, int) for value in values):
+                raise NotOneKernelError(f"the operator is {values} at the sizes {[*points]}")
+            return rules.of(tuple(values))(sizes)
+
+        works = [_workload(self.fused_at(point)[name]) for point in points]
+        if any(work.keys() != works[0].keys() for work in works):
+            raise NotOneKernelError("it is another operator at some sizes")
+        numbers = {field: number([work[field] for work in works]) for field in works[0]}
+        changed: Any = {field: value for field, value in numbers.items() if value != works[0][field]}
+        return replace(largest, **changed)
 
     def _edges(self) -> list[Point]:
         """Return the points with the least size of each dimension, as far as the model takes them."""
@@ -295,6 +291,15 @@ class Unscheduled:
         if failure is not None:
             raise ModelError(f"the shape of {name!r} takes no size at run time: {failure}", hint=HINT)
         return tuple(found)
+
+
+def _workload(func: tirx.PrimFunc) -> dict[str, Any]:
+    """Return the numbers of the only operator in a function."""
+    texts = [str(block.annotations[WORKLOAD]) for block in find_blocks(func) if WORKLOAD in block.annotations]
+    if len(texts) != 1:
+        raise NotOneKernelError(f"it has {len(texts)} operators")
+    work: dict[str, Any] = json.loads(texts[0])
+    return work
 
 
 def _without_attributes(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -10,10 +10,11 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.workload import WORKLOAD
+from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.tir.primitives import is_image
 
 # Registers for addresses and loop counters, besides a kernel's tiles.
@@ -134,6 +135,23 @@ class Template(ABC):
 
         Raise InvalidConfigError if TVM's scheduler refuses the config.
         """
+
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        """Return a function whose extents are expressions of sizes, scheduled by a config of this function.
+
+        func: this function, with expressions for the extents that follow from sizes (`bounds_of`).
+        work: the numbers of a contraction, with the same expressions.
+
+        Raises
+        ------
+        InvalidConfigError
+            TVM's scheduler refuses the config, or a decision of it depends on a size.
+        """
+        raise InvalidConfigError(f"{self.name}: kernels of {self.family} have fixed extents")
+
+    def configs_for_any_size(self, config: Config, limits: Limits) -> list[Config]:
+        """Return configs like one of this template, the likest first, which `for_any_size` may take."""
+        return [config]
 
     def ready_to_build(self, config: Config, limits: Limits) -> tirx.PrimFunc:
         """Return the function for a process that builds `config`: itself if that process can schedule it."""

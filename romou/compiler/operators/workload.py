@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from tvm import te, tirx
 
 from romou.base.schema import made_of
-from romou.compiler.tir.expressions import zero_unless
+from romou.compiler.tir.expressions import is_one, zero_unless
 from romou.compiler.tir.primitives import LANES
 
 if TYPE_CHECKING:
@@ -110,8 +110,9 @@ class Axis:
         return window * self.stride + tap * self.dilation - self.before
 
     def checks(self, at: Expr) -> list[tirx.Expr]:
-        """Return the conditions that an element is not in the padding, for the sides that have one."""
-        return [*([at >= 0] if self.before > 0 else []), *([at < self.extent] if self.after > 0 else [])]
+        """Return the conditions that an element is not in the padding, for the sides that may have one."""
+        before, after = (not isinstance(count, int) or count > 0 for count in (self.before, self.after))
+        return [*([at >= 0] if before else []), *([at < self.extent] if after else [])]
 
 
 class Convolution(Workload):
@@ -227,10 +228,15 @@ class Convolution(Workload):
     def pixel_names(self, flat: bool) -> tuple[str, str, str]:
         """Return names of (o, h, w) of `pixels` for a reader of the kernel."""
         oh, ow = self.out_hw
-        row = f"n * {oh} + y" if self.images > 1 else "y"
+        row = f"n * {oh} + y" if self._has_batch else "y"
         if flat and not self._is_row:
-            return "oc", "", f"({row}) * {ow} + x" if self.images > 1 else f"y * {ow} + x"
+            return "oc", "", f"({row}) * {ow} + x" if self._has_batch else f"y * {ow} + x"
         return "oc", row, "x"
+
+    @property
+    def _has_batch(self) -> bool:
+        """Return whether there may be several images. Their number may be a size at run time."""
+        return not is_one(self.images)
 
     @property
     def _is_row(self) -> bool:
@@ -249,7 +255,7 @@ class Convolution(Workload):
             place(h, w)                 -> (n, y, x)
             output(n, o, y, x, lane)    -> (o, h, w, lane)
         """
-        (oh, ow), is_batch = self.out_hw, self.images > 1
+        (oh, ow), is_batch = self.out_hw, self._has_batch
         if flat and not self._is_row:
             return (
                 (self.out_texels, 1, self.images * oh * ow),

@@ -20,6 +20,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.compiler.tir.calls import is_conditional, op_name, takes_vectors
+from romou.compiler.tir.expressions import extents_of, is_equal, is_one
 from romou.compiler.tir.traversal import nodes_in
 
 _REDUCTION = 2
@@ -55,8 +56,9 @@ def contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
 
 
 def axes_of(block: s_tir.SBlock) -> dict[tirx.Var, int]:
-    """Return the axes of a block with their extents."""
-    return {axis.var: int(axis.dom.extent) for axis in block.iter_vars}
+    """Return the axes of a block with their extents, which may be expressions of sizes at run time."""
+    extents = extents_of(axis.dom.extent for axis in block.iter_vars)
+    return dict(zip((axis.var for axis in block.iter_vars), extents, strict=True))
 
 
 def read_buffers(block: s_tir.SBlock) -> list[tirx.Buffer]:
@@ -184,7 +186,7 @@ def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:
         len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True))
         for load in loads
     )
-    has_same_shape = [int(d) for d in block.body.buffer.shape] == [int(d) for d in tensor.shape]
+    has_same_shape = all(map(is_equal, block.body.buffer.shape, tensor.shape))
     return bool(loads) and has_same_shape and is_in_place and not reduced_axes(block)
 
 
@@ -227,7 +229,7 @@ class Reduction:
     @property
     def is_of_one_tensor(self) -> bool:
         """True if some operand is indexed by every axis of the block: true for pooling, false for a matrix product."""
-        axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
+        axes = [axis.var for axis in self.block.iter_vars if not is_one(axis.dom.extent)]
         for load in loads_of(self.term):
             used = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
             if all(any(var.same_as(axis) for var in used) for axis in axes):

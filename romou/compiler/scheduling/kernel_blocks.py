@@ -18,7 +18,7 @@ from romou.compiler.scheduling.statements import barrier
 
 
 @contextmanager
-def launched(name: str, groups: int, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
+def launched(name: str, groups: int | tirx.Expr, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
     """Open a kernel. Yield the numbers of the work group and of the work-item in it."""
     bind = T.thread_binding
     with bind(0, groups, "blockIdx.x") as group, bind(0, items, "threadIdx.x") as item, T.sblock(name):

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from tvm import tirx
 
 from romou.compiler.scheduling import statements
+from romou.compiler.tir.expressions import extents_of, is_one
 from romou.compiler.tir.primitives import LANES
 from romou.devices.backends.dialect import call_on_device
 
@@ -82,7 +83,7 @@ class KernelBuilder:
     def __init__(self, index_type: Any = "int32") -> None:
         self.index_type = index_type
         self.buffers: list[tirx.Buffer] = []
-        self._axes: dict[str, tuple[tirx.Var, int]] = {}
+        self._axes: dict[str, tuple[tirx.Var, Index]] = {}
         self._open: list[list[tirx.Stmt]] = [[]]
         self._received: Array | None = None
 
@@ -101,11 +102,12 @@ class KernelBuilder:
         """Return an element of a parameter."""
         return tirx.BufferLoad(buffer, list(map(self.constant, index)))
 
-    def axis(self, tag: str, name: str, extent: int) -> tirx.Expr:
+    def axis(self, tag: str, name: str, extent: Index) -> tirx.Expr:
         """Return a group's or work-item's place along an axis of the launch. An axis of one is left out, but for x."""
-        if extent == 1 and not tag.endswith(".x"):
+        if is_one(extent) and not tag.endswith(".x"):
             return self.constant(0)
-        self._axes[tag] = (tirx.Var(name, self.index_type), int(extent))
+        (whole,) = extents_of([extent])
+        self._axes[tag] = (tirx.Var(name, self.index_type), whole)
         return self._axes[tag][0]
 
     def work_items(self, name: str, across: int, down: int, *, has_sub_groups: bool) -> tuple[tirx.Expr, tirx.Expr]:
@@ -150,13 +152,14 @@ class KernelBuilder:
         self.emit(wrap(*block))
 
     @contextlib.contextmanager
-    def loop(self, name: str, extent: int, kind: str = "serial") -> Iterator[tirx.Expr]:
+    def loop(self, name: str, extent: Index, kind: str = "serial") -> Iterator[tirx.Expr]:
         """Run the block for each number below `extent`. One of one iteration is no loop."""
-        if extent == 1:
+        if is_one(extent):
             yield self.constant(0)
             return
         var = tirx.Var(name, self.index_type)
-        with self.inside(lambda body: statements.loop(var, int(extent), body, kind)):
+        (whole,) = extents_of([extent])
+        with self.inside(lambda body: statements.loop(var, whole, body, kind)):
             yield var
 
     def lanes(self, count: int = LANES, kind: str = "vectorized") -> contextlib.AbstractContextManager[tirx.Expr]:

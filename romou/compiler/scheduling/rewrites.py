@@ -16,6 +16,9 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 
 from romou.compiler.scheduling import blocks
+from romou.compiler.scheduling.statements import typed
+from romou.compiler.tir.expressions import bounds_of
+from romou.compiler.tir.traversal import nodes_in
 
 # Indices of an element, and conditions. The tensor has the element if all of them hold.
 GuardedIndex: TypeAlias = tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]
@@ -111,7 +114,7 @@ def renest(
     func: tirx.PrimFunc,
     name: str,
     source: str,
-    extents: Sequence[int],
+    extents: Sequence[int | tirx.Expr],
     output_index: Callable[..., GuardedIndex],
 ) -> tirx.PrimFunc:
     """Loop the element-wise block `name` over the buffer `source` that it reads, not over its output.
@@ -148,7 +151,7 @@ def renest(
     block_over_source = s_tir.SBlock(axes, reads, writes, name, body, annotations=block.annotations)
     nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, block_over_source)
     for loop, extent in reversed(list(zip(loops, extents, strict=True))):
-        nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
+        nest = tirx.For(loop, tirx.IntImm("int32", 0), typed(extent, loop), tirx.ForKind.SERIAL, nest)
     stages = [nest if blocks.contains(stage, block) else stage for stage in blocks.nests_of(func)]
     return with_root(func, tirx.SeqStmt(stages), func.body.block.alloc_buffers)
 
@@ -161,6 +164,8 @@ def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if len(blocks.find_blocks(func)) == 1:
         return as_module(func)["main"]
+    if bounds_of(func):
+        return _substituted(func)
     # TVM's scheduler may change a function in place, so it gets a copy.
     sch = s_tir.Schedule(copy.deepcopy(as_module(func)))
     root = sch.get_sblock("root")
@@ -169,6 +174,29 @@ def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not sch.get(block).same_as(sch.get(output)) and not blocks.reduced_axes(sch.get(block)):
             sch.compute_inline(block)
     return sch.mod["main"]
+
+
+def _substituted(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Inline as `inlined` does. TVM does not prove that a block covers its tensor if extents follow from sizes."""
+    values: dict[tirx.Buffer, tuple[list[tirx.Expr], tirx.Expr]] = {}
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        axes, value = values.get(access.source, ([], access))
+        return blocks.substitute(value, dict(zip(axes, access.indices, strict=True))) if axes else value
+
+    def stage(block: s_tir.SBlock) -> s_tir.SBlock:
+        parts = block.reads, block.writes, block.name_hint, structural_map(block.body, (TensorLoad, load)), block.init
+        return s_tir.SBlock(block.iter_vars, *parts, annotations=block.annotations)
+
+    nests = []
+    for nest in blocks.nests_of(func):
+        nests.append(structural_map(nest, (s_tir.SBlock, stage)))
+        (block,) = nodes_in(nests[-1], s_tir.SBlock)
+        store = block.body
+        if not store.buffer.same_as(func.params[-1]) and not blocks.reduced_axes(block):
+            values[store.buffer] = list(store.indices), store.value
+            nests.pop()
+    return with_root(func, tirx.SeqStmt(nests) if len(nests) > 1 else nests[0], func.body.block.alloc_buffers)
 
 
 # Blocks with several results

@@ -14,6 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from romou.compiler.scheduling.blocks import substitute
+from romou.compiler.tir.expressions import is_one
 from romou.compiler.tir.traversal import rewriting
 
 _KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
@@ -24,11 +25,16 @@ def register_type(dtype: str) -> str:
     return "float32" if dtype == "float16" else dtype
 
 
-def loop(var: tirx.Var, extent: int, body: tirx.Stmt, kind: str = "serial") -> tirx.Stmt:
+def loop(var: tirx.Var, extent: int | tirx.Expr, body: tirx.Stmt, kind: str = "serial") -> tirx.Stmt:
     """Return `for var in range(extent): body`, or only `body` with var = 0 if the extent is 1."""
-    if extent == 1:
+    if is_one(extent):
         return substitute(body, {var: tirx.const(0, var.ty)})
-    return tirx.For(var, tirx.const(0, var.ty), tirx.const(extent, var.ty), _KINDS[kind], body)
+    return tirx.For(var, tirx.const(0, var.ty), typed(extent, var), _KINDS[kind], body)
+
+
+def typed(extent: int | tirx.Expr, var: tirx.Var) -> tirx.Expr:
+    """Return an extent in a variable's type."""
+    return extent.astype(str(var.ty)) if isinstance(extent, tirx.Expr) else tirx.const(int(extent), var.ty)
 
 
 def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
@@ -68,7 +74,7 @@ def _may_be_several(extent: int | tirx.Expr) -> bool:
 
 def launch(
     func: tirx.PrimFunc,
-    threads: Mapping[str, tuple[tirx.Var, int]],
+    threads: Mapping[str, tuple[tirx.Var, int | tirx.Expr]],
     body: tirx.Stmt,
     buffers: Sequence[tirx.Buffer] = (),
 ) -> tvm.IRModule:
@@ -78,7 +84,7 @@ def launch(
     buffers: in registers and local memory.
     """
     for tag, (var, extent) in reversed(list(threads.items())):
-        kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
+        kind, low, high = tirx.ForKind.THREAD_BINDING, tirx.const(0, var.ty), typed(extent, var)
         body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
     root = s_tir.SBlock([], [], [], "root", _with_distinct_loops(body), alloc_buffers=list(buffers))
     kernel = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)

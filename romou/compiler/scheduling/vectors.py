@@ -10,9 +10,11 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_visit, structural_walk
 
+from romou.base.errors import InvalidConfigError
 from romou.compiler.scheduling.blocks import loads_of, substitute
-from romou.compiler.scheduling.statements import loop, register_type
+from romou.compiler.scheduling.statements import loop, register_type, typed
 from romou.compiler.tir.calls import is_conditional, takes_vectors
+from romou.compiler.tir.expressions import is_multiple
 from romou.compiler.tir.traversal import nodes_in
 
 # Expressions that may be computed for all lanes at once.
@@ -36,15 +38,17 @@ class Vectors:
     def __init__(self, axes: Mapping[tirx.Var, int], axis: tirx.Var, width: int, *, may_overlap: bool = False) -> None:
         self.axis, self.width = axis, width
         self._extent = next((extent for var, extent in axes.items() if var.same_as(axis)), width)
-        self.repeated = -self._extent % width if may_overlap else 0
+        if not isinstance(self._extent, int) and not is_multiple(self._extent, width):
+            raise InvalidConfigError(f"vectors of {width} do not divide {self._extent} elements at all sizes")
+        self.repeated = -self._extent % width if may_overlap and isinstance(self._extent, int) else 0
         self.vector, self.lane = tirx.Var("vector", axis.ty), tirx.Var("lane", axis.ty)
         self._has_forms: list[tuple[tirx.Expr, bool]] = []
         self._analyzer = tvm.sym.Analyzer()
         for var, extent in axes.items():
-            self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent, var.ty)))
+            self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), typed(extent, var)))
             if var.same_as(axis):
                 vectors = extent - width + 1 if self.repeated else extent // width
-                self._analyzer.bind(self.vector, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(vectors, var.ty)))
+                self._analyzer.bind(self.vector, tvm.ir.Range(tirx.const(0, var.ty), typed(vectors, var)))
         self._analyzer.bind(self.lane, tvm.ir.Range(tirx.const(0, axis.ty), tirx.const(width, axis.ty)))
 
     @property

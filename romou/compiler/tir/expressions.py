@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
+
+from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
 
 Shape: TypeAlias = tuple[int, ...]
 FLOATS = ("float32", "float16")
@@ -32,6 +34,60 @@ def static_shape(expr: relax.Expr) -> Shape:
 def dtype_of(expr: relax.Expr) -> str:
     """Return the type of a tensor expression's elements."""
     return str(expr.ty.dtype)
+
+
+def is_free(extent: Any) -> bool:
+    """Return whether an extent is an expression of sizes at run time."""
+    return isinstance(extent, tirx.Expr) and not isinstance(extent, tirx.IntImm)
+
+
+def extents_of(shape: Iterable[Any]) -> list[Any]:
+    """Return the extents of a shape: integers, and expressions of sizes at run time."""
+    return [extent if is_free(extent) else int(extent) for extent in shape]
+
+
+def is_one(extent: Any) -> bool:
+    """Return whether an extent is one at all sizes."""
+    return not is_free(extent) and int(extent) == 1
+
+
+def is_multiple(extent: Any, factor: int) -> bool:
+    """Return whether an extent is known to be a multiple of a factor at all sizes."""
+    if not is_free(extent):
+        return int(extent) % factor == 0
+    known = sym.Analyzer().modular_set(extent)
+    return int(known.coeff) % factor == int(known.base) % factor == 0
+
+
+def is_equal(extent: Any, other: Any) -> bool:
+    """Return whether two extents are known to be equal at all sizes."""
+    if not is_free(extent) and not is_free(other):
+        return int(extent) == int(other)
+    return bool(sym.Analyzer().can_prove_equal(extent, other))
+
+
+def count_of(extent: Any, size: Any) -> Any:
+    """Return the number of parts of `size` elements that cover an extent, the last one perhaps in part."""
+    if not is_free(extent):
+        return -(-extent // size)
+    return extent if size == 1 else (extent + (int(size) - 1)) // int(size)
+
+
+def bounds_of(func: tirx.PrimFunc) -> dict[tirx.Var, int]:
+    """Return the sizes at run time that a function's extents follow from, with the largest value of each."""
+    if func.attrs is None or SIZES not in func.attrs:
+        return {}
+    return dict(zip(func.attrs[SIZES], map(int, func.attrs[LARGEST_SIZES]), strict=True))
+
+
+def largest(extent: Any, bounds: Mapping[tirx.Var, int]) -> int:
+    """Return an extent's largest value for sizes from 1 to their bounds."""
+    if not is_free(extent):
+        return int(extent)
+    analyzer = sym.Analyzer()
+    for size, bound in bounds.items():
+        analyzer.bind(size, tvm.ir.Range(tirx.const(1, size.ty), tirx.const(bound + 1, size.ty)))
+    return int(analyzer.const_int_bound(extent).max_value)
 
 
 def bytes_of(shape: Iterable[Any], dtype: str) -> int:

@@ -66,6 +66,8 @@ NATIVE_FUNCTIONS = "romou.native_functions"
 CHECKS_ARGUMENTS = "romou.checks_arguments"
 # Attribute of a function whose last parameters are sizes at run time: their largest values.
 LARGEST_SIZES = "romou.largest_sizes"
+# Attribute of such a function while it is scheduled: the sizes, which are no parameters then.
+SIZES = "romou.sizes"
 
 
 def tensors_of(func: tirx.PrimFunc) -> list[tirx.Buffer]:

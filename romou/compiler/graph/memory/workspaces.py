@@ -25,7 +25,7 @@ def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
     workspaces: dict[str, list[tirx.Buffer]] = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and is_scheduled(func):
-            planned[var], buffers = _with_parameters(func)
+            planned[var], buffers = with_parameters(func)
             if buffers:
                 workspaces[var.name_hint] = buffers
     if workspaces:
@@ -34,7 +34,7 @@ def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
     return planned
 
 
-def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
+def with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
     """Return the function with its workspaces as last parameters, and the workspaces."""
     realize = func.body
     if not isinstance(realize, s_tir.SBlockRealize):

@@ -51,7 +51,7 @@ from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.loops import Block
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.scheduling.rewrites import as_module, replace_stage
-from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.expressions import bounds_of, bytes_of, extents_of
 from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has, and that of products of floats on tensor cores.
@@ -77,15 +77,21 @@ _INEXACT_SIDE = {"float32": 7, "float16": 5}
 
 @dataclass(frozen=True)
 class Contracted:
-    """The block of a fused function that is an operator's plain definition."""
+    """The block of a fused function that is an operator's plain definition.
+
+    symbolic: the numbers of the operator, if some are expressions of sizes at run time.
+    """
 
     func: tirx.PrimFunc
     block: s_tir.SBlock
     operator: Operator[Any]
+    symbolic: Workload | None = None
 
     @property
     def work(self) -> Workload:
         """Return the numbers of the operator."""
+        if self.symbolic is not None:
+            return self.symbolic
         workload: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
         return workload
 
@@ -119,9 +125,7 @@ class Contracted:
     @property
     def factors(self) -> tuple[te.Tensor, te.Tensor]:
         """Return both factors as placeholders."""
-        data, weight = (
-            te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight)
-        )
+        data, weight = (te.placeholder(extents_of(b.shape), str(b.dtype), b.name) for b in (self.data, self.weight))
         return data, weight
 
     def contraction(self, flat: bool) -> Contraction:
@@ -294,7 +298,8 @@ class DirectAlgorithm(Algorithm):
         if is_mma:
             contraction = tensor_core.regroup(contraction, config)
         func = replace_stage(contracted.func, contracted.block, build_stages(contraction, config))
-        sch = s_tir.Schedule(as_module(func))
+        # TVM does not prove that the padded domain covers what is read of it, if extents follow from sizes.
+        sch = s_tir.Schedule(as_module(func), enable_check=not bounds_of(func))
         sch, loops = contracted.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         has_whole_texels = contracted.operator.has_whole_texels(self.work)
         if config.get("store") == GROUP:

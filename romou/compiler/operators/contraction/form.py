@@ -83,4 +83,4 @@ class Contraction:
 
 def round_up(extent: int, tile: Any) -> Any:
     """Return the smallest multiple of `tile` that is at least `extent`, or an array of them for an array of tiles."""
-    return -(-extent // tile) * tile
+    return (extent + tile - 1) // tile * tile

@@ -18,6 +18,7 @@ from romou.compiler.scheduling.loops import (
     stage_in_local_memory,
     unroll_tile,
 )
+from romou.compiler.tir.expressions import is_one
 from romou.compiler.tir.primitives import (
     MemoryKind,
     autobroadcast,
@@ -148,7 +149,7 @@ def _bind_groups(sch: s_tir.Schedule, block_o: Loop, block_h: Loop, block_w: Loo
     """Bind the loops over work groups. Return the innermost one."""
     # OpenCL and CUDA allow long grids only along x, so pixels are there. Fusing a loop of one iteration would leave a
     # modulo behind.
-    grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
+    grid_x = block_w if is_one(sch.get(block_h).extent) else sch.fuse(block_h, block_w)
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid_x, "blockIdx.x")
     return grid_x

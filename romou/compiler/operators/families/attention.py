@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
@@ -27,10 +28,11 @@ from romou.compiler.operators.kernels.attention.tensor_core_kernel import Tensor
 from romou.compiler.operators.kernels.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
 from romou.compiler.operators.native_functions import FUNCTIONS, with_functions
 from romou.compiler.operators.schedule_template import Template
+from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
-from romou.compiler.tir.expressions import dtype_of
+from romou.compiler.tir.expressions import bounds_of, dtype_of
 from romou.compiler.tir.primitives import LANES, is_image
 
 # Tiles of 5 and 7 fit rows of 197, 77 and 49 with little padding.
@@ -88,7 +90,7 @@ class AttentionTemplate(Template):
         if not is_regular(func):
             return None
         simplified = inlined(func)
-        attention = attention_of(find_blocks(simplified))
+        attention = attention_of(find_blocks(simplified), {})
         return None if attention is None else cls(func, simplified, attention)
 
     @property
@@ -100,7 +102,7 @@ class AttentionTemplate(Template):
     @property
     def flops(self) -> int:
         rows, keys, depth, columns = self.attention.extents
-        return 2 * math.prod(self.attention.batch.values()) * rows * keys * (depth + columns)
+        return int(2 * math.prod(self.attention.batch.values()) * rows * keys * (depth + columns))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -242,6 +244,13 @@ class AttentionTemplate(Template):
         return bool(
             tiles.key_tiles == 1 or tiles.key_tiles * limits.cores <= limits.preset.attention.most_tiles * tiles.groups
         )
+
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        simplified = inlined(func)
+        attention = attention_of(find_blocks(simplified), bounds_of(simplified))
+        if attention is None:
+            raise InvalidConfigError(f"{self.name}: it is no attention at all sizes")
+        return AttentionTemplate(func, simplified, attention).schedule(config, limits)["main"]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         is_mma = config.get("tensor_cores", NO_TENSOR_CORES) == MMA

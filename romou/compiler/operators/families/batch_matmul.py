@@ -23,7 +23,17 @@ from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Expr, Workload, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.expressions import (
+    FLOATS,
+    Shape,
+    count_of,
+    dtype_of,
+    is_constant,
+    is_multiple,
+    is_one,
+    shape_of,
+    static_shape,
+)
 from romou.compiler.tir.primitives import LANES
 
 
@@ -59,9 +69,9 @@ class BatchMatmul(Workload):
         return math.prod(self.batch)
 
     @property
-    def out_texels(self) -> int:
+    def out_texels(self) -> Any:
         """Texels of output columns."""
-        return -(-self.n // LANES)
+        return count_of(self.n, LANES)
 
     @property
     def is_rhs_transposed(self) -> bool:
@@ -263,17 +273,17 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
         """Return a contraction with matrix rows as pixels. Each product of the batch is a row of pixels."""
-        step = next(s for s in (4, 2, 1) if w.k % s == 0)
+        step = next((s for s in (4, 2) if is_multiple(w.k, s)), 1)
 
         def column(o: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            return o * LANES + lane if w.n % LANES == 0 else te.min(o * LANES + lane, w.n - 1)
+            return o * LANES + lane if is_multiple(w.n, LANES) else te.min(o * LANES + lane, w.n - 1)
 
         def output(*i: tirx.Expr) -> tuple[Expr, Expr, Expr, Expr]:
             *batch, m, n = (i[axis] for axis in w.out_axes)
             return n // LANES, w.flat_batch(batch), m, n % LANES
 
         rhs_vector: Literal["lanes", "reduction", "none"] = (
-            "reduction" if w.is_rhs_transposed else "lanes" if w.n % LANES == 0 else "none"
+            "reduction" if w.is_rhs_transposed else "lanes" if is_multiple(w.n, LANES) else "none"
         )
         return Contraction(
             inputs=[data, weight],
@@ -295,7 +305,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         )
 
     def has_whole_texels(self, w: BatchMatmul) -> bool:
-        return w.n % LANES == 0
+        return is_multiple(w.n, LANES)
 
     def matrices(self, w: BatchMatmul) -> Set[str]:
         lhs, rhs = (
@@ -447,7 +457,7 @@ def _load(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, at: Sequ
     """Return the element at a position of (*batch, row, column)."""
     index: list[Expr] = [0] * len(axes)
     for axis, position in zip(axes, at, strict=True):
-        index[axis] = 0 if int(operand.shape[axis]) == 1 else position
+        index[axis] = 0 if is_one(operand.shape[axis]) else position
     if part:
         index[part[0]] = part[2] + index[part[0]]
     return operand[tuple(index)]

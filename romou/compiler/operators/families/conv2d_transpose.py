@@ -38,7 +38,7 @@ from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
-from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape, zero_unless
+from romou.compiler.tir.expressions import bounds_of, dtype_of, is_constant, static_shape, zero_unless
 from romou.compiler.tir.primitives import LANES
 
 
@@ -272,7 +272,8 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
             ]
 
         name, sums = str(sch.get(output).name_hint), Stage.TILE if config["split_k"] == 1 else Stage.ACC
-        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (*extents, LANES), output_index)))
+        func = renest(sch.mod["main"], name, sums, (*extents, LANES), output_index)
+        sch = s_tir.Schedule(as_module(func), enable_check=not bounds_of(func))
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dTranspose) -> Case:

@@ -21,6 +21,7 @@ from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.row_functions.sort import power_above
 from romou.compiler.operators.kernels.row_functions.template import RowFunctionTemplate
 from romou.compiler.scheduling.kernel_blocks import array, launched, loop, wait, when
+from romou.compiler.tir.expressions import count_of, is_multiple, is_one
 from tvm_patches.onnx_converters.sorted_rows import CUMULATED, combined, cumulated, neutral, sum_type
 
 
@@ -36,7 +37,7 @@ class CumulatedRows(RowFunctionTemplate):
 
     @property
     def flops(self) -> int:
-        return self.rows.count * self.rows.n
+        return int(self.rows.count * self.rows.n)
 
     def most_work_items(self, limits: Limits) -> tuple[int, int]:
         return self.rows.n, limits.max_work_group_size
@@ -51,10 +52,10 @@ class CumulatedRows(RowFunctionTemplate):
     def _write(self, x: Any, y: Any, threads: int, rows: int) -> None:
         """Write the kernel. threads: work-items of a row. rows: rows of a group."""
         kind, words, count = sum_type(self.dtype), self.text.split(), self.rows.count
-        share = -(-self.rows.n // threads)
-        with launched("cumulated", -(-count // rows), threads * rows) as (group, item):
+        share = count_of(self.rows.n, threads)
+        with launched("cumulated", count_of(count, rows), threads * rows) as (group, item):
             # Neighbouring work-items read neighbouring elements, where rows lie side by side.
-            is_across = math.prod(self.rows.after) > 1
+            is_across = not is_one(math.prod(self.rows.after))
             inner, thread = (item % rows, item // rows) if is_across else (item // threads, item % threads)
             row = group * rows + inner
             so_far = array("so_far", (1,), kind)
@@ -65,8 +66,8 @@ class CumulatedRows(RowFunctionTemplate):
                 return self.rows.index(row, self.rows.n - 1 - at if "reverse" in words else at)
 
             def inside(step: tirx.Expr) -> tirx.Expr | None:
-                conditions = [thread * share + step < self.rows.n] if self.rows.n % threads else []
-                conditions += [row < count] if count % rows else []
+                conditions = [thread * share + step < self.rows.n] if not is_multiple(self.rows.n, threads) else []
+                conditions += [row < count] if not is_multiple(count, rows) else []
                 return tirx.all(*conditions) if conditions else None
 
             def add(step: tirx.Expr) -> None:

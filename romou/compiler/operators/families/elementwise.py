@@ -52,6 +52,7 @@ from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.placement import Placement
 from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
+from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
 from romou.compiler.tir.traversal import nodes_in
 
@@ -227,6 +228,8 @@ class Elementwise(StreamingTemplate):
             return None
         axes, value = axes_of(self._block), self._block.body.value
         *others, last = [axis.var for axis in self._block.iter_vars]
+        if not all(isinstance(extent, int) for extent in self.shape):
+            return None
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
             return None
         for axis in reversed(range(len(others))):
@@ -294,7 +297,7 @@ class Elementwise(StreamingTemplate):
     def _grid(self, width: int, across: int) -> list[int]:
         """Return the number of vectors along each axis of the output. `across` of them count as one."""
         steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
-        return [-(-extent // step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
+        return [count_of(extent, step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
 
     def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
         width, across = knobs["vector_width"], knobs["across"]
@@ -355,9 +358,10 @@ class Elementwise(StreamingTemplate):
         axes = [axis.var for axis in self._block.iter_vars[:-1]]
         group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
         grid = self._grid(width, across)
-        texels = int(self._vectors(width, across))
+        is_free = not all(isinstance(extent, int) for extent in grid)
+        texels = math.prod(grid) if is_free else int(self._vectors(width, across))
         texel = (group * items + item) * size + thread
-        if self._has_singles(width, across):
+        if not is_free and self._has_singles(width, across):
             body, buffers = self._vectors_and_singles(texel, width)
         elif across == 1:
             indices = unravel(texel, grid if self.image_scopes(config, limits) else self._joined(grid, width))
@@ -367,8 +371,8 @@ class Elementwise(StreamingTemplate):
         else:
             body, buffers = self._square(unravel(texel, grid), width, across)
         body = broadcast_scalars(body) if config.get("autobroadcast") else body
-        body = guarded(texel < texels if texels % (size * items) else None, body)
-        threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
+        body = guarded(None if is_multiple(texels, size * items) else texel < texels, body)
+        threads = {"blockIdx.x": (group, count_of(texels, size * items)), "threadIdx.x": (thread, size)}
         func = launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)["main"]
         func = with_functions(func, config)
         for name, scope in self.image_scopes(config, limits).items():
@@ -404,9 +408,9 @@ class Elementwise(StreamingTemplate):
         """
         variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
         joined, last = list(grid), len(grid) - 1
-        for axis in range(2 if self.shape[0] > 1 else 1, len(grid)):
+        for axis in range(1 if is_one(self.shape[0]) else 2, len(grid)):
             # The index of an axis of one element, or of one vector, has been simplified to a constant.
-            can_count = grid[axis] > 1 and (axis < last or self.shape[-1] % width == 0)
+            can_count = not is_one(grid[axis]) and (axis < last or is_multiple(self.shape[-1], width))
             if can_count and _are_neighbours(variables[axis - 1], variables[axis], self.shape[axis], value):
                 joined[axis - 1 : axis + 1] = 1, joined[axis - 1] * joined[axis]
         return joined
@@ -465,7 +469,7 @@ class Elementwise(StreamingTemplate):
         return tirx.SeqStmt([loads, transposes, *first_rows, rows(along.repeated, across)]), [loaded, transposed]
 
 
-def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int, value: tirx.Expr) -> bool:
+def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:
     """Return whether each buffer that `value` reads has both axes in this order, or neither.
 
     extent: of the axis `behind`.
@@ -478,7 +482,7 @@ def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int, value: tirx
         pairs = enumerate(itertools.pairwise(load.indices))
         at = next((i for i, (a, b) in pairs if a.same_as(before) and b.same_as(behind)), None)
         others = load.indices if at is None else [*load.indices[:at], *load.indices[at + 2 :]]
-        return (at is None or int(load.source.shape[at + 1]) == extent) and not any(map(reads, others))
+        return (at is None or is_equal(load.source.shape[at + 1], extent)) and not any(map(reads, others))
 
     outside = structural_map(value, (TensorLoad, lambda load: tirx.const(0, load.ty.dtype)))
     return all(map(has_both, loads_of(value))) and not reads(outside)

@@ -42,6 +42,7 @@ from romou.compiler.scheduling.blocks import (
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
+from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_multiple
 from romou.compiler.tir.primitives import LANES, ignore_nan
 from romou.compiler.tir.traversal import nodes_in
 
@@ -141,23 +142,23 @@ class Pool(StreamingTemplate):
         return [without_branches(self._reduction), *(multiplied(block.body.value) for block in self.blocks[1:])]
 
     @property
-    def _window(self) -> list[int]:
-        return [int(axis.dom.extent) for axis in self._reduction.reduced]
+    def _window(self) -> list[Any]:
+        return extents_of(axis.dom.extent for axis in self._reduction.reduced)
 
     @property
     def _is_packed(self) -> bool:
         return len(self.shape) > 2 and self.shape[-1] == LANES
 
     @property
-    def _row(self) -> int:
+    def _row(self) -> Any:
         """Pixels of an output row. Tiles are cut from rows."""
         return self.shape[-2] if self._is_packed else self.shape[-1]
 
-    def _grid(self, width: int, tile: int) -> list[int]:
+    def _grid(self, width: int, tile: int) -> list[Any]:
         """Return the number of tiles along each axis of the output."""
         if self._is_packed:
-            return [*self.shape[:-2], -(-self.shape[-2] // tile), self.shape[-1] // width]
-        return [*self.shape[:-1], -(-self.shape[-1] // tile)]
+            return [*self.shape[:-2], count_of(self.shape[-2], tile), self.shape[-1] // width]
+        return [*self.shape[:-1], count_of(self.shape[-1], tile)]
 
     def _outer(self, block: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Var]:
         """Return the spatial axes of a block, and the axis of a row."""
@@ -234,8 +235,8 @@ class Pool(StreamingTemplate):
         block = self.blocks[0]
         spatial, row = self._outer(block)
         axes = axes_of(block)
-        axes[next(var for var in axes if var.same_as(row))] = -(-self._row // tile) * tile
-        term = kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
+        axes[next(var for var in axes if var.same_as(row))] = count_of(self._row, tile) * tile
+        term = self.values[0] if is_multiple(self._row, tile) else kept_inside(self.values[0], axes)
         return Vectors(axes, spatial[-1], width), term
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
@@ -243,8 +244,7 @@ class Pool(StreamingTemplate):
         reduction, grid = self._reduction, self._grid(width, tile)
         dtype = reduction.reduced[0].var.ty
         group, thread, step, lane = (tirx.Var(name, dtype) for name in ("group", "thread", "step", "lane"))
-        kind = str(reduction.buffer.dtype)
-        of_sums = register_type(kind)
+        of_sums = register_type(str(reduction.buffer.dtype))
         sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
         buffers = [sums]
         index = group * size + thread
@@ -272,23 +272,25 @@ class Pool(StreamingTemplate):
         body, tiles = vectors.store(sums, accumulator, total)
         buffers += tiles
         body = loop(step, tile, placed(body, window, vectors), "unrolled")
-        for axis in reversed(reduction.reduced):
-            body = loop(axis.var, int(axis.dom.extent), body, "unrolled" if config["is_unrolled"] else "serial")
+        kind = "unrolled" if config["is_unrolled"] and not any(map(is_free, self._window)) else "serial"
+        for axis, extent in reversed([*zip(reduction.reduced, self._window, strict=True)]):
+            body = loop(axis.var, extent, body, kind)
         body = ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
 
         last = self.blocks[-1]
         vectors, value = self.vectors(width)[-1]
         spatial, row = self._outer(last)
-        result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(kind)
+        result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(str(reduction.buffer.dtype))
         value = result if len(self.blocks) == 1 else replace_loads(value, reduction.buffer, lambda _: result)
         outer = [along if var.same_as(row) else var for var in spatial[:-1]]
         store, tiles = vectors.store(last.body.buffer, [*outer, vectors.index if self._is_packed else along], value)
         buffers += tiles
-        store = guarded(along < self._row if self._row % tile else None, placed(store, last, vectors))
+        store = guarded(None if is_multiple(self._row, tile) else along < self._row, placed(store, last, vectors))
         body = tirx.SeqStmt([start, body, loop(step, tile, store, "unrolled")])
         count = math.prod(grid)
-        threads = {"blockIdx.x": (group, -(-count // size)), "threadIdx.x": (thread, size)}
-        return launch(self.simplified, threads, guarded(index < count if count % size else None, body), buffers)
+        threads = {"blockIdx.x": (group, count_of(count, size)), "threadIdx.x": (thread, size)}
+        body = guarded(None if is_multiple(count, size) else index < count, body)
+        return launch(self.simplified, threads, body, buffers)
 
 
 def multiplied(value: tirx.Expr) -> tirx.Expr:

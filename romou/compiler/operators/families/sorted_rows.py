@@ -39,7 +39,7 @@ class SortedRows(RowFunctionTemplate):
     @property
     def flops(self) -> int:
         """Comparisons of a sort."""
-        return self.rows.count * self.rows.n * max(1, math.ceil(math.log2(self.rows.n)))
+        return int(self.rows.count * self.rows.n) * max(1, math.ceil(math.log2(self.rows.n)))
 
     @staticmethod
     def _most_elements(dtype: str, limits: Limits) -> int:

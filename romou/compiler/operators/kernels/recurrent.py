@@ -13,9 +13,9 @@ work group    `units` times `threads` work-items. `threads` of them share a sum,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import s_tir, tirx
@@ -23,7 +23,8 @@ from tvm_ffi.structural import structural_map
 
 from romou.compiler.scheduling.blocks import nests_of, substitute
 from romou.compiler.scheduling.rewrites import with_root
-from romou.compiler.scheduling.statements import guarded, loop
+from romou.compiler.scheduling.statements import guarded, loop, typed
+from romou.compiler.tir.expressions import bounds_of, count_of, extents_of, is_multiple, largest
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from tvm_patches.onnx_converters.recurrent_loop import SUMMED, TIME_LOOP
@@ -43,13 +44,13 @@ def is_time_loop(func: tirx.PrimFunc) -> bool:
 
 def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
     """Return the function with one kernel for each nest of units."""
-    stages = []
+    stages, bounds = [], bounds_of(func)
     for stage in nests_of(func):
         inner = _below_time(stage)
         if inner is None:
-            stages.append(_kernel(stage, limits))
+            stages.append(_kernel(stage, limits, bounds))
         else:
-            kernels = [_kernel(nest, limits) for nest in inner]
+            kernels = [_kernel(nest, limits, bounds) for nest in inner]
             stages.append(tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, _sequence(kernels)))
     workspaces = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
     return with_root(func, _sequence(stages), workspaces).with_attr("tirx.is_scheduled", True)
@@ -64,10 +65,10 @@ def _below_time(stage: tirx.For) -> list[tirx.For] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Nest:
-    """The three loops of a nest, and the statements for a unit."""
+    """The three loops of a nest, and the statements for a unit. The batch may be an expression of a run-time size."""
 
     axes: list[tirx.Var]
-    extents: list[int]
+    extents: list[Any]
     steps: list[tirx.Stmt]
 
 
@@ -75,7 +76,7 @@ def _nest(stage: tirx.For) -> _Nest:
     axes, extents, body = [], [], stage
     for _ in range(3):
         axes.append(body.loop_var)
-        extents.append(int(body.extent))
+        extents += extents_of([body.extent])
         body = body.body
     return _Nest(axes=axes, extents=extents, steps=list(body.seq) if isinstance(body, tirx.SeqStmt) else [body])
 
@@ -101,18 +102,18 @@ class _Items:
     @property
     def vectors(self) -> int:
         """Vectors of a sequence's units."""
-        return self.nest.extents[2] // self.width
+        return int(self.nest.extents[2]) // self.width
 
     @property
     def blocks(self) -> int:
         return -(-self.vectors // self.units)
 
     @property
-    def row_blocks(self) -> int:
-        return -(-self.nest.extents[1] // self.rows)
+    def row_blocks(self) -> Any:
+        return count_of(self.nest.extents[1], self.rows)
 
     @property
-    def groups(self) -> int:
+    def groups(self) -> Any:
         return self.blocks * self.row_blocks * self.nest.extents[0]
 
     @property
@@ -132,7 +133,8 @@ class _Items:
     def inside(self, row: int) -> tirx.Expr | None:
         """Return the condition that the work-item has units in a sequence, or None if it always has."""
         conditions = [self.vector < self.vectors] if self.vectors % self.units else []
-        conditions += [self.row(row) < self.nest.extents[1]] if row and self.nest.extents[1] % self.rows else []
+        batch = self.nest.extents[1]
+        conditions += [self.row(row) < batch] if row and not is_multiple(batch, self.rows) else []
         return tirx.all(*conditions) if conditions else None
 
     def values(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
@@ -144,13 +146,13 @@ class _Items:
         """Return `values`, clamped to the last units for work-items beyond them."""
         if self.inside(row) is None:
             return self.values(self.row(row), self.vector, lane)
-        last_row, last_vector = (tirx.const(count - 1, "int32") for count in (self.nest.extents[1], self.vectors))
+        last_row, last_vector = self.nest.extents[1] - 1, tirx.const(self.vectors - 1, "int32")
         return self.values(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
 
 
-def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
+def _items(nest: _Nest, limits: Limits, product: tirx.For | None, bounds: Mapping[tirx.Var, int]) -> _Items:
     """Choose vectors if the units allow, rows that share the weights, and threads of a sum that fill the device."""
-    directions, batch, hidden = nest.extents
+    directions, batch, hidden = (largest(extent, bounds) for extent in nest.extents)
     preset, most = limits.preset.recurrent, min(_GROUP, limits.max_work_group_size)
     if product is None:
         return _Items(nest=nest, units=min(most, hidden))
@@ -173,11 +175,11 @@ def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
     return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
 
 
-def _kernel(stage: tirx.For, limits: Limits) -> tirx.Stmt:
+def _kernel(stage: tirx.For, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt:
     """Return a nest of units as a kernel."""
     nest = _nest(stage)
     product = next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
-    items = _items(nest, limits, product)
+    items = _items(nest, limits, product, bounds)
     unit_registers = {
         buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)
     }
@@ -281,7 +283,7 @@ def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) 
     ):
         if tag == "threadIdx.y" and extent == 1:
             continue
-        kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, "int32") for value in (0, extent))
+        kind, low, high = tirx.ForKind.THREAD_BINDING, tirx.const(0, "int32"), typed(extent, var)
         stmt = tirx.For(var, low, high, kind, stmt, thread_binding=tirx.IterVar(None, tirx.Var(tag, "int32"), 1, tag))
     return stmt
 

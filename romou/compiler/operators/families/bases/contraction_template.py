@@ -33,7 +33,7 @@ from romou.compiler.operators.contraction.knobs import FP32, KNOBS
 from romou.compiler.operators.contraction.occupancy import min_work_items, work_items
 from romou.compiler.operators.native_functions import with_functions
 from romou.compiler.operators.schedule_template import StoredWeight, Template
-from romou.compiler.operators.workload import FAMILY
+from romou.compiler.operators.workload import FAMILY, Workload
 from romou.compiler.scheduling.blocks import (
     find_blocks,
     has_long_integers,
@@ -298,6 +298,38 @@ class ContractionTemplate(Template):
             raise InvalidConfigError(
                 f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}"
             ) from error
+        return tvm.IRModule({"main": self._with_help(scheduled, config, limits)})
+
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        place = find_blocks(self.func).index(self.contracted.block)
+        for name, scope in self.image_scopes(config, limits).items():
+            func = set_image(func, name, scope)
+        block, operator = find_blocks(func)[place], self.contracted.operator
+        contracted = Contracted(func=func, block=block, operator=operator, symbolic=work)
+        summed = next(iter(contracted.contraction(flat=True).reduce.values()))
+        if not isinstance(summed, int) and (config["split_k"] > 1 or config["local"]):
+            raise InvalidConfigError(f"{self.name}: a sum over a size is in one piece and not staged")
+        scheduled = DirectAlgorithm(contracted, self.placement).schedule(config).mod["main"]
+        return self._with_help(with_functions(name_loops(scheduled), config), config, limits)
+
+    def configs_for_any_size(self, config: Config, limits: Limits) -> list[Config]:
+        """Return configs like one of this template, the likest first, whose kernels no size divides otherwise.
+
+        A sum over a size is in one piece and not staged. Tensor cores take whole fragments.
+        """
+        space, direct = self.space(limits), self.algorithms[DIRECT].space(limits)
+        whole = {"split_k": (1,), "local": (0,), "multiply_add": direct.knobs["multiply_add"]}
+        plain = replace(limits, has_tensor_cores=False, has_cooperative_matrices=False)
+        starts = [config, *self.starts(limits), *map(space.completed, self.starts(plain))]
+        part = direct.narrowed({name: choices for name, choices in whole.items() if name in direct.knobs})
+        if part is not None:
+            named = {"algorithm": DIRECT} if "algorithm" in space.declared else {}
+            starts += [Config({**named, **part.nearest_valid(Config({n: s[n] for n in part.knobs}))}) for s in starts]
+        lean = (each for each in starts if self.is_lean(each) and not tensor_core.is_mma(each))
+        return [each for each in dict.fromkeys(lean) if space.knows(each) and space.is_valid(each)]
+
+    def _with_help(self, scheduled: tirx.PrimFunc, config: Config, limits: Limits) -> tirx.PrimFunc:
+        """Return a scheduled function with the loops and pointers that a phone's compiler should keep."""
         # Pointers advance only over buffers that the kernel reads without staging. Images have no addresses, and only
         # phones' compilers need the help.
         is_direct = config.get("algorithm", DIRECT) == DIRECT
@@ -306,7 +338,7 @@ class ContractionTemplate(Template):
         has_pointers = limits.is_mobile and reads_buffers
         read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
         scheduled = keep_loops(scheduled, self._algorithm(config).kept_loop_names(config, limits))
-        return tvm.IRModule({"main": advance_pointers(scheduled, read_ahead) if has_pointers else scheduled})
+        return advance_pointers(scheduled, read_ahead) if has_pointers else scheduled
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
         """Return the function scheduled by `config`. Its parameters are already in the config's images.

@@ -30,7 +30,17 @@ from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Conv2d, Convolution, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape, zero_unless
+from romou.compiler.tir.expressions import (
+    FLOATS,
+    Shape,
+    dtype_of,
+    extents_of,
+    is_constant,
+    is_one,
+    shape_of,
+    static_shape,
+    zero_unless,
+)
 from romou.compiler.tir.images import as_images
 from romou.compiler.tir.primitives import LANES
 
@@ -158,7 +168,7 @@ class ConvolutionFamily(ContractionFamily[C]):
 
         def lhs(is_image: bool, o: Expr, h: Expr, x: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
             at, (image, *pixels) = dict(zip(reduce, r, strict=True)), pixel(h, x)
-            volume, frame = (image // frames, image % frames) if plain.batch > 1 else (0, image)
+            volume, frame = (image // frames, image % frames) if not is_one(plain.batch) else (0, image)
             # Phases of a transposed convolution's channel read the same inputs.
             texel, ilane = _input_of(w, o if plain is w else o % w.out_texels, lane, at)
 
@@ -202,7 +212,8 @@ class ConvolutionFamily(ContractionFamily[C]):
         self, sch: s_tir.Schedule, output: Block, w: C, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """Return the output (n, o, y, x, lane) as loops (o, h, w, lane), with pixels as the knob `pixels` says."""
-        oh, ow = w.out_hw
+        # The nest's own extents: TVM does not prove that other expressions of a size equal them.
+        _, _, oh, ow, _ = extents_of(sch.get(loop).extent for loop in sch.get_loops(output))
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
             o, x, lane = sch.get_loops(output)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
@@ -29,6 +30,7 @@ from romou.compiler.scheduling.blocks import (
     substitute,
 )
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import is_one, largest
 from romou.compiler.tir.traversal import nodes_in
 
 
@@ -47,12 +49,12 @@ class Attention:
     output: the store of an element of the output.
     """
 
-    batch: Mapping[tirx.Var, int]
+    batch: Mapping[tirx.Var, Any]
     row: tirx.Var
     key: tirx.Var
     depth: tirx.Var
     column: tirx.Var
-    extents: tuple[int, int, int, int]
+    extents: tuple[Any, Any, int, int]
     query: tirx.Expr
     key_value: tirx.Expr
     value: tirx.Expr
@@ -64,14 +66,17 @@ class Attention:
     output: tirx.BufferStore
 
     @property
-    def axes(self) -> dict[tirx.Var, int]:
+    def axes(self) -> dict[tirx.Var, Any]:
         """All axes with their extents."""
         rows, keys, depth, columns = self.extents
         return {**self.batch, self.row: rows, self.key: keys, self.depth: depth, self.column: columns}
 
 
-def attention_of(blocks: Sequence[s_tir.SBlock]) -> Attention | None:
-    """Return the attention that the blocks of a simplified function compute, or None if they have another form."""
+def attention_of(blocks: Sequence[s_tir.SBlock], bounds: Mapping[tirx.Var, int]) -> Attention | None:
+    """Return the attention that the blocks of a simplified function compute, or None if they have another form.
+
+    bounds: of sizes at run time.
+    """
     reductions = [_simplified(reduction) for reduction in map(reduction_of, blocks) if reduction is not None]
     if [r.operation for r in reductions] != [tirx.Add, tirx.Max, tirx.Add, tirx.Add] or len(blocks) - 4 not in (0, 1):
         return None
@@ -81,11 +86,16 @@ def attention_of(blocks: Sequence[s_tir.SBlock]) -> Attention | None:
         return None
     if epilogue is not None and not is_elementwise_of(epilogue, result.buffer):
         return None
-    return _matched(product, peak, total, result, epilogue)
+    return _matched(product, peak, total, result, epilogue, bounds)
 
 
 def _matched(
-    product: Reduction, peak: Reduction, total: Reduction, result: Reduction, epilogue: s_tir.SBlock | None
+    product: Reduction,
+    peak: Reduction,
+    total: Reduction,
+    result: Reduction,
+    epilogue: s_tir.SBlock | None,
+    bounds: Mapping[tirx.Var, int],
 ) -> Attention | None:
     key = result.reduced[0].var
     factors = _factors_of(result.term)
@@ -110,14 +120,11 @@ def _matched(
     columns = [axis for axis in axes if _uses(value, axis) and not _uses(score, axis) and not axis.same_as(key)]
     columns = [axis for axis in columns if not _uses(of_rows[0], axis) and not _uses(of_keys[0], axis)]
     # No index contains an axis of extent 1.
-    rows = [
-        axis
-        for axis, extent in axes.items()
-        if not (_uses(value, axis) or _uses(of_keys[0], axis)) and (_uses(of_rows[0], axis) or extent == 1)
-    ]
+    others = [axis for axis in axes if not (_uses(value, axis) or _uses(of_keys[0], axis))]
+    rows = [axis for axis in others if _uses(of_rows[0], axis) or is_one(axes[axis])]
     if len(columns) != 1 or not rows:
         return None
-    row, column = max(rows, key=axes.__getitem__), columns[0]
+    row, column = max(rows, key=lambda axis: largest(axes[axis], bounds)), columns[0]
     batch = {axis: extent for axis, extent in axes.items() if not any(axis.same_as(a) for a in (row, key, column))}
     store = result.block.body
     output = tirx.BufferStore(store.buffer, tirx.BufferLoad(store.buffer, store.indices), store.indices)

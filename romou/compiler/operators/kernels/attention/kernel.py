@@ -40,6 +40,7 @@ from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
 from romou.compiler.scheduling.kernel_builder import Array, KernelBuilder
 from romou.compiler.scheduling.statements import unravel
 from romou.compiler.scheduling.vectors import Vectors
+from romou.compiler.tir.expressions import count_of, is_multiple
 from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 
@@ -82,11 +83,12 @@ class AttentionTiles:
         self.key_pitch = _either(is_mma, self.depth_vectors * LANES + UNIT, _odd(of_depth) * LANES)
         self.value_pitch = self.column_vectors * LANES + _either(is_mma, UNIT, 0)
         self.weight_pitch = _odd(-(-self.keys // LANES)) * LANES
-        self.key_tiles = -(-self.keys_of_all // self.keys)
+        self.key_tiles = count_of(self.keys_of_all, self.keys)
         # Whether values have local memory of their own, and work-items of a row combine their parts there.
         self.has_own_values = np.asarray(config["value_tile"]) == OWN
         self.has_partial = (np.asarray(config.get("sub_group", 1)) == 1) & ~is_mma
-        self.groups = math.prod(attention.batch.values()) * -(-self.rows // self.queries)
+        self.row_tiles = count_of(self.rows, self.queries)
+        self.groups = math.prod(attention.batch.values()) * self.row_tiles
 
     @property
     def staged_numbers(self) -> Any:
@@ -159,7 +161,7 @@ class AttentionKernel(KernelBuilder):
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
         a, tiles = self.attention, self.tiles
-        position = unravel(self.group // -(-tiles.rows // tiles.queries), list(a.batch.values()))
+        position = unravel(self.group // tiles.row_tiles, list(a.batch.values()))
         places = dict(zip(a.batch, position, strict=True))
         # Numbers of a row times vectors of columns.
         with self.inside(broadcast_scalars), self.inside(lambda body: substitute(body, places)):
@@ -236,9 +238,9 @@ class AttentionKernel(KernelBuilder):
             place, _ = target.place(row, at * width + vectors.lane)
             store, registers = vectors.store(target.buffer, [place], value.astype(dtype))
             inside, position = [], first + row
-            if rows % count and is_used_beyond:
+            if not is_multiple(rows, count) and is_used_beyond:
                 inside.append(position < rows)
-            elif rows % count:
+            elif not is_multiple(rows, count):
                 position = tirx.min(position, rows - 1)
             if numbers % (length * width):
                 inside.append(at < numbers // width)
@@ -252,7 +254,7 @@ class AttentionKernel(KernelBuilder):
 
     @property
     def _first_row(self) -> tirx.Expr:
-        return self.group % -(-self.tiles.rows // self.tiles.queries) * self.tiles.queries
+        return self.group % self.tiles.row_tiles * self.tiles.queries
 
     def _row(self, number: int) -> tirx.Expr:
         """Return the row, within the group, of a work-item's `number`-th row."""
@@ -261,7 +263,7 @@ class AttentionKernel(KernelBuilder):
     def _row_of_input(self, number: int) -> tirx.Expr:
         """Return the row to read masks at. Rows beyond the end read those of the last one."""
         index = self._first_row + self._row(number)
-        is_whole = self.tiles.rows % self.tiles.queries == 0
+        is_whole = is_multiple(self.tiles.rows, self.tiles.queries)
         return index if is_whole else tirx.min(index, self.constant(self.tiles.rows - 1))
 
     def _key(self, number: int) -> tirx.Expr:
@@ -302,7 +304,7 @@ class AttentionKernel(KernelBuilder):
                 column = self.tile * tiles.keys + self._key(key)
                 score = with_score(a, self.scores[at]).astype(_KIND)
                 score = substitute(score, {a.row: self._row_of_input(row), a.key: column})
-                if tiles.keys_of_all % tiles.keys:
+                if not is_multiple(tiles.keys_of_all, tiles.keys):
                     score = tirx.if_then_else(column < tiles.keys_of_all, score, tirx.const(-math.inf, _KIND))
                 self.scores[at] = score
             # The exponentials of NaN are NaN, whatever the maximum.
@@ -438,7 +440,7 @@ class AttentionKernel(KernelBuilder):
             total = self.sums[(*self._sum_at(row, column), vectors.lane + part)]
             store, registers = self._result(vectors, total.astype(str(a.result.dtype)))
             store = substitute(store, {vectors.vector: vector, a.column: vector, a.row: index})
-            is_row = index < tiles.rows if tiles.rows % tiles.queries else None
+            is_row = None if is_multiple(tiles.rows, tiles.queries) else index < tiles.rows
             with self.when(is_row), self.when(vector < last if self._may_be_beyond(column) else None):
                 self.emit_with((store, registers))
 

@@ -149,4 +149,4 @@ class TensorCoreAttentionKernel(AttentionKernel):
                 self.sums[at] += fill * self._value_at(key, column, number)
 
     def _may_be_beyond(self, column: int) -> bool:
-        return (column + 1) * COLUMNS > self.attention.axes[self.attention.column]
+        return (column + 1) * COLUMNS > int(self.attention.axes[self.attention.column])

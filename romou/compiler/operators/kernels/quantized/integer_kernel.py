@@ -35,6 +35,7 @@ from romou.compiler.scheduling.blocks import has_vector_form
 from romou.compiler.scheduling.kernel_builder import Index, KernelBuilder
 from romou.compiler.scheduling.statements import barrier
 from romou.compiler.tir.calls import is_conditional
+from romou.compiler.tir.expressions import count_of, is_multiple
 from romou.compiler.tir.primitives import MULTIPLY_ADD, broadcast_scalars
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import dot_of_bytes, fetch_ahead
@@ -69,7 +70,7 @@ class IntegerTiles:
         self.steps_of_stage = np.where(is_float, min(work.exact_words // VECTOR, self.steps), self.steps)
         self.stages = -(-self.steps // self.steps_of_stage)
         self.iterations = self.stages * -(-self.steps_of_stage // self.parts)
-        self.column_groups, self.row_groups = -(-work.n // self.columns), -(-work.m // self.item_data)
+        self.column_groups, self.row_groups = -(-work.n // self.columns), count_of(work.m, self.item_data)
         self.outputs = self.item_data * self.item_columns
         is_staged = np.asarray(config["convert"]) == OF_STAGE
         self.staged = is_staged * self.steps_of_stage * VECTOR * BYTES * self.item_data
@@ -128,7 +129,7 @@ class IntegerKernel(KernelBuilder):
         self.vectors = int(config["item_columns"]) // self.width
         self.across, self.parts, self.stages = int(tiles.across), int(tiles.parts), int(tiles.stages)
         self.steps_of_stage = int(tiles.steps_of_stage)
-        self.row_group = self.axis("blockIdx.y", "row_group", int(tiles.row_groups))
+        self.row_group = self.axis("blockIdx.y", "row_group", tiles.row_groups)
         self.group = self.axis("blockIdx.x", "group", int(tiles.column_groups))
         self.part = self.axis("threadIdx.y", "part", self.parts)
         self.x = self.axis("threadIdx.x", "x", self.across)
@@ -298,4 +299,4 @@ class IntegerKernel(KernelBuilder):
 
     def _row_to_read(self, number: int) -> tirx.Expr:
         row = self._row(number)
-        return tirx.min(row, self.constant(self.work.m - 1)) if self.work.m % self.rows else row
+        return tirx.min(row, self.constant(self.work.m - 1)) if not is_multiple(self.work.m, self.rows) else row

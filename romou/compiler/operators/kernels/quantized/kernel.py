@@ -46,6 +46,7 @@ from romou.compiler.operators.kernels.streaming.row_kernel import second_partial
 from romou.compiler.operators.kernels.tensor_cores import NO_TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder, sum_of
 from romou.compiler.scheduling.statements import barrier
+from romou.compiler.tir.expressions import count_of, is_multiple
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, broadcast_scalars
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 from tvm_patches.quantized_matrix import QuantizedProduct
@@ -111,7 +112,7 @@ class QuantizedTiles:
         self.steps_of_stage = np.maximum(self.steps_of_stage, 1)
         self.stages = -(-self.steps // self.steps_of_stage)
         self.iterations = self.stages * -(-self.steps_of_stage // self.parts)
-        self.row_groups, self.data_groups = -(-work.n // self.rows), -(-work.m // self.columns)
+        self.row_groups, self.data_groups = -(-work.n // self.rows), count_of(work.m, self.columns)
         self.outputs = self.item_rows * self.item_data
 
     @property
@@ -210,7 +211,7 @@ class QuantizedKernel(KernelBuilder):
         self.sub_group = int(config.get("sub_group", 1))
         self.steps, self.codes_of_step, self.segment = int(tiles.steps), int(tiles.codes), int(tiles.segment)
         self.steps_of_stage, self.staged_size = int(tiles.steps_of_stage), int(config["staged_data"])
-        self.data_group = self.axis("blockIdx.y", "data_group", int(tiles.data_groups))
+        self.data_group = self.axis("blockIdx.y", "data_group", tiles.data_groups)
         self.group = self.axis("blockIdx.x", "group", int(tiles.row_groups))
         self.x, self.part = self.work_items("part", self.across, self.parts, has_sub_groups=self.sub_group > 1)
         # The work-item's number in its group, and the stage whose steps are written.
@@ -569,7 +570,7 @@ class QuantizedKernel(KernelBuilder):
 
     def _data_row_to_read(self, number: Index) -> tirx.Expr:
         row = self._data_row(number)
-        return row if self.work.m % self.data == 0 else tirx.min(row, self.constant(self.work.m - 1))
+        return row if is_multiple(self.work.m, self.data) else tirx.min(row, self.constant(self.work.m - 1))
 
     @property
     def _has_row_zeros(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 
 from romou.compiler.scheduling.blocks import axes_of, replace_loads, substitute
+from romou.compiler.tir.expressions import is_multiple
 
 
 def stored(
@@ -26,6 +28,7 @@ def stored(
     return tirx.BufferStore(store.buffer, value, list(place))
 
 
-def checks(place: Sequence[tirx.Expr], extents: Sequence[int], tiles: Sequence[int]) -> list[tirx.Expr]:
+def checks(place: Sequence[tirx.Expr], extents: Sequence[Any], tiles: Sequence[int]) -> list[tirx.Expr]:
     """Return the conditions for a place inside of the output, for each axis that a group's tile does not divide."""
-    return [at < extent for at, extent, tile in zip(place, extents, tiles, strict=True) if extent % tile]
+    parts = zip(place, extents, tiles, strict=True)
+    return [at < extent for at, extent, tile in parts if not is_multiple(extent, tile)]

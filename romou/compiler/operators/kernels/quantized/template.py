@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_map
 
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.schedule_template import Template
+from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.primitives import is_image
@@ -67,6 +70,17 @@ class PackedTemplate(Template):
         if epilogue and not is_elementwise_of(epilogue[0], product.writes[0].source):
             return None
         return cls(func, simplified, cls.product.from_json(str(marked[0].annotations[cls.annotation])))
+
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        at = next(at for at, block in enumerate(find_blocks(self.func)) if self.annotation in block.annotations)
+        product = find_blocks(func)[at]
+        text = find_blocks(self.func)[at].annotations[self.annotation]
+        parts = product.reads, product.writes, product.name_hint, product.body, product.init
+        marked = s_tir.SBlock(product.iter_vars, *parts, annotations={self.annotation: text})
+        body = structural_map(func.body, (s_tir.SBlock, lambda block: marked if block.same_as(product) else block))
+        func, rows = func.with_body(body), product.iter_vars[0].dom.extent
+        template = type(self)(func, inlined(func), replace(self.workload, m=rows))
+        return template.schedule(config, limits)["main"]
 
     def _buffers(self) -> tuple[list[tirx.Buffer], tirx.Buffer, s_tir.SBlock | None]:
         """Return the factors in the order of the definition, the sums, and the epilogue, of the simplified function."""

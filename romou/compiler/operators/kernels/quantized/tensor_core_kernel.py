@@ -68,7 +68,7 @@ class TensorCoreKernel(KernelBuilder):
         # Stages in local memory, and stages whose copies are started before the first one is multiplied.
         self.depth, self.stages = int(tiles.buffers), int(tiles.stages)
         self.ahead = self.depth - 1
-        self.data_group = self.axis("blockIdx.y", "data_group", int(tiles.data_groups))
+        self.data_group = self.axis("blockIdx.y", "data_group", tiles.data_groups)
         self.group = self.axis("blockIdx.x", "group", int(tiles.row_groups))
         self.part = self.axis("threadIdx.z", "part", self.parts)
         self.warp = self.axis("threadIdx.y", "warp", self.warps)

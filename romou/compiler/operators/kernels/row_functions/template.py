@@ -15,7 +15,9 @@ from tvm.script.ir_builder import tirx as T
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.schedule_template import Template
+from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, THREAD_COUNTS, THREADS
+from romou.compiler.tir.expressions import extents_of
 from romou.compiler.tir.primitives import is_image
 from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows
 
@@ -34,7 +36,7 @@ class RowFunctionTemplate(Template):
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
         self.axis = int(func.attrs[AXIS])
-        self.rows = Rows([int(extent) for extent in func.params[0].shape], self.axis)
+        self.rows = Rows(extents_of(func.params[0].shape), self.axis)
         self.text = str(func.attrs[self.mark])
 
     @classmethod
@@ -88,10 +90,14 @@ class RowFunctionTemplate(Template):
         threads = space.default(threads=min(most, self.default_threads(limits)))["threads"]
         return space.default(threads=threads, rows=max(1, group // threads))
 
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        marked = func.with_attr(AXIS, self.axis).with_attr(self.mark, self.text)
+        return type(self)(marked).schedule(config, limits)["main"]
+
     def launched(self, write: Callable[[Any, Any], None]) -> tvm.IRModule:
         """Return the module whose `main` is the function that `write` writes. Both parameters are like arrays."""
         with IRBuilder() as builder, T.prim_func(s_tir=True):
             T.func_attr({**self.func.attrs, "global_symbol": "main"})
-            parameters = [T.arg(str(p.name), T.buffer(list(map(int, p.shape)), str(p.dtype))) for p in self.func.params]
+            parameters = [T.arg(str(p.name), T.buffer(extents_of(p.shape), str(p.dtype))) for p in self.func.params]
             write(*map(T.buffer_proxy, parameters))
         return tvm.IRModule({"main": builder.get()})

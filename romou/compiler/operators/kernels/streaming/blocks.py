@@ -13,8 +13,9 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
-from romou.compiler.scheduling.blocks import Reduction, loads_of, reduction_of, substitute
+from romou.compiler.scheduling.blocks import Reduction, axes_of, loads_of, reduction_of, substitute
 from romou.compiler.scheduling.statements import register_type
+from romou.compiler.tir.expressions import is_equal, is_one
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,15 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
     if not (first.is_of_one_tensor or len(loads_of(first.term)) == 1):
         return None
     spatial = [axis for axis in first.block.iter_vars if not any(axis.var.same_as(r.var) for r in first.reduced)]
-    outer = {axis.var: int(axis.dom.extent) for axis in spatial}
-    inner = {axis.var: int(axis.dom.extent) for axis in first.reduced}
+    outer = {var: extent for var, extent in axes_of(first.block).items() if any(var.same_as(a.var) for a in spatial)}
+    inner = {var: extent for var, extent in axes_of(first.block).items() if var not in outer}
     passes = []
     for reduction in reductions:
         axes = [
             axis for axis in reduction.block.iter_vars if not any(axis.var.same_as(r.var) for r in reduction.reduced)
         ]
         ordered_axes = [*axes, *reduction.reduced]
-        if [int(axis.dom.extent) for axis in ordered_axes] != [*outer.values(), *inner.values()]:
+        if not _are_equal([axis.dom.extent for axis in ordered_axes], [*outer.values(), *inner.values()]):
             return None
         values = {axis.var: var for axis, var in zip(ordered_axes, [*outer, *inner], strict=True)}
         indices = [substitute(index, values) for index in reduction.block.body.indices]
@@ -154,32 +155,36 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
     return Rows(data, outer, inner, passes, is_normal) if _uses_rows(passes, outer) else None
 
 
+def _are_equal(extents: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(extents) == len(others) and all(map(is_equal, extents, others))
+
+
 def _axes_of_last(
     last: s_tir.SBlock, results: Sequence[tirx.Buffer], outer: Mapping[tirx.Var, int], inner: Mapping[tirx.Var, int]
 ) -> list[tirx.Expr] | None:
     """Map each axis of the last block to an axis of the rows, or to 0, or None if the block is not made of rows."""
     row_axes: dict[tirx.Var, tirx.Var] = {}
-    axes = {axis.var: int(axis.dom.extent) for axis in last.iter_vars}
+    axes = axes_of(last)
     loads = [load for load in loads_of(last.body.value) if any(load.source.same_as(result) for result in results)]
     for load in loads:
         for index, var in zip(load.indices, outer, strict=True):
-            if isinstance(index, tirx.Var) and index in axes and axes[index] == outer[var]:
+            if isinstance(index, tirx.Var) and index in axes and is_equal(axes[index], outer[var]):
                 if index in row_axes and not row_axes[index].same_as(var):
                     return None
                 row_axes[index] = var
-            elif outer[var] != 1:
+            elif not is_one(outer[var]):
                 return None
     used_axes = list(row_axes.values())
     is_twice = any(a.same_as(b) for a, b in itertools.combinations(used_axes, 2))
     if (
         is_twice
         or not loads
-        or any(extent > 1 and not any(var.same_as(n) for n in used_axes) for var, extent in outer.items())
+        or any(not is_one(extent) and not any(var.same_as(n) for n in used_axes) for var, extent in outer.items())
     ):
         return None
-    inner_axes = [var for var, extent in axes.items() if var not in row_axes and extent > 1]
-    row_inner = [var for var, extent in inner.items() if extent > 1]
-    if inner_axes and [axes[var] for var in inner_axes] != [inner[var] for var in row_inner]:
+    inner_axes = [var for var, extent in axes.items() if var not in row_axes and not is_one(extent)]
+    row_inner = [var for var, extent in inner.items() if not is_one(extent)]
+    if inner_axes and not _are_equal([axes[var] for var in inner_axes], [inner[var] for var in row_inner]):
         return None
     axis_map = {**row_axes, **dict(zip(inner_axes, row_inner, strict=False))}
     return [axis_map.get(var, tirx.const(0, var.ty)) for var in axes]
@@ -192,7 +197,7 @@ def _uses_rows(passes: Sequence[Pass], outer: Mapping[tirx.Var, int]) -> bool:
         load for p in passes for load in loads_of(p.value) if any(load.source.same_as(result) for result in results)
     ]
     return all(
-        a.same_as(b) or extent == 1
+        a.same_as(b) or is_one(extent)
         for load in loads
         for a, (b, extent) in zip(load.indices, outer.items(), strict=True)
     )

@@ -24,6 +24,7 @@ from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder
 from romou.compiler.scheduling.statements import register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import bounds_of, count_of, is_equal, is_free, is_multiple, largest
 from romou.compiler.tir.primitives import LANES, OWN_MEMORY, ignore_nan, is_image
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import sub_group_reduce, sub_group_shuffle_xor
@@ -85,10 +86,11 @@ class RowKernel(KernelBuilder):
         self.sub_group = int(config.get("sub_group", 1))
         self.parts = int(parts_left(self.threads, self.sub_group))
         self.count, self.elements = rows.count(self.width)
-        self.iterations = -(-self.elements // self.threads)
+        self.most_elements = largest(self.elements, bounds_of(func))
+        self.iterations = -(-self.most_elements // self.threads)
         self.is_across = rows.is_across
         self.vectors = Vectors(rows.axes, rows.axis, self.width)
-        self.group = self.axis("blockIdx.x", "group", -(-self.count // self.rows_of_group))
+        self.group = self.axis("blockIdx.x", "group", count_of(self.count, self.rows_of_group))
         self.thread, self.row = self.work_items(
             "row", self.threads, self.rows_of_group, has_sub_groups=self.sub_group > 1
         )
@@ -107,7 +109,7 @@ class RowKernel(KernelBuilder):
     def function(self) -> tirx.PrimFunc:
         """Return the kernel."""
         position = self.group * self.rows_of_group + self.row
-        is_whole = self.count % self.rows_of_group == 0
+        is_whole = is_multiple(self.count, self.rows_of_group)
         index = position if is_whole else tirx.min(position, self.constant(self.count - 1))
         outer = list(self.rows.outer.values())
         if self.is_across:
@@ -160,7 +162,7 @@ class RowKernel(KernelBuilder):
             values[self.vectors.vector] = values.pop(self.rows.axis)
         body = substitute(body, values)
         count, size = (1, self.iterations) if sums is None else sums_of(self.iterations)
-        is_whole = self.elements == self.threads * count * size
+        is_whole = is_equal(self.elements, self.threads * count * size)
 
         def run(iteration: tirx.Expr, *, is_inside: bool = is_whole) -> None:
             with self.when(None if is_inside else iteration * self.threads + self.thread < self.elements):
@@ -181,6 +183,9 @@ class RowKernel(KernelBuilder):
         elif is_whole or is_unrolled:
             with self.loop("iteration", self.iterations, "unrolled" if is_unrolled else "serial") as iteration:
                 run(iteration)
+        elif is_free(self.elements):
+            with self.loop("turn", count_of(self.elements, self.threads)) as iteration:
+                run(iteration)
         else:
             # Only the last iteration is guarded.
             with self.loop("full", self.iterations - 1) as iteration:
@@ -195,7 +200,7 @@ class RowKernel(KernelBuilder):
         assert load is not None, "the knob `keep` says so only where there is one"
         kind = register_type(str(load.source.dtype))
         if self.config["keep"] == "local":
-            shape = (self.rows_of_group, self.elements, self.width)
+            shape = (self.rows_of_group, self.most_elements, self.width)
             self.kept = self.array("kept", *shape, dtype=kind, scope=OWN_MEMORY)
         else:
             self.kept = self.array("kept", self.iterations, self.width, dtype=kind)
@@ -382,7 +387,7 @@ class RowKernel(KernelBuilder):
         vectors = self.vectors if self.rows.is_normal or self.is_across else Vectors({}, self.rows.axis, 1)
         stored = vectors.store(row_pass.block.body.buffer, indices, self._value(value))
         self._emit_pending()
-        is_row = position < self.count if self.count % self.rows_of_group else None
+        is_row = None if is_multiple(self.count, self.rows_of_group) else position < self.count
         if self.rows.is_normal:
             with self.when(is_row), self._each():
                 self.emit_with(stored)

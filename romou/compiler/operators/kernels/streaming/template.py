@@ -21,10 +21,12 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.schedule_template import Template
+from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, operations_of
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import inlined, split_tuples
 from romou.compiler.scheduling.vectors import Vectors
+from romou.compiler.tir.expressions import bounds_of, extents_of, largest
 from romou.compiler.tir.primitives import LANES
 
 WORK_GROUP = Knob(
@@ -44,7 +46,6 @@ class StreamingTemplate(Template):
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
-        self._operations = operations_of(func)
 
     @property
     def name(self) -> str:
@@ -53,21 +54,23 @@ class StreamingTemplate(Template):
         steps = "_".join(re.sub(r"^(T|lv\d*|gv\d*|x\d*)_", "", block.name_hint) for block in find_blocks(self.func))
         return f"{self.family}_{steps[:60]}_{'x'.join(str(extent) for extent in self.shape)}"
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """Floating-point operations and function calls of the plain definition."""
-        return self._operations
+        return operations_of(self.func)
 
     @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the output, (1,) for a scalar."""
-        return tuple(int(extent) for extent in self.func.params[-1].shape) or (1,)
+    def shape(self) -> tuple[Any, ...]:
+        """Shape of the output, (1,) for a scalar. Extents may be expressions of sizes at run time."""
+        return tuple(extents_of(self.func.params[-1].shape)) or (1,)
 
     @property
     def names(self) -> dict[str, str]:
         """Roles of parameters. The largest input is "data"."""
         *inputs, output = self.func.params
-        return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
+        bounds = bounds_of(self.func)
+        sizes = [math.prod(largest(extent, bounds) for extent in parameter.shape) for parameter in inputs]
+        return {"data": str(inputs[sizes.index(max(sizes))].name), "output": str(output.name)}
 
     @property
     def inputs(self) -> dict[str, int]:
@@ -118,6 +121,21 @@ class StreamingTemplate(Template):
     def works_in_rows(self) -> bool:
         """True if the output is written in vectors of four neighbours of its last axis."""
         return False
+
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        return type(self)(func).schedule(config, limits)["main"]
+
+    def configs_for_any_size(self, config: Config, limits: Limits) -> list[Config]:
+        """Return configs like one of this template, with narrower vectors, the widest first."""
+        space = self.space(limits)
+        configs = [config]
+        for width in sorted((int(width) for width in space.knobs["vector_width"]), reverse=True):
+            wanted: dict[str, Sequence[Choice]] = {"vector_width": (width,), "across": (1,), "is_unrolled": (True,)}
+            known = {name: choices for name, choices in wanted.items() if name in space.knobs}
+            part = space.narrowed(known) if width <= config["vector_width"] else None
+            like = config.replace(**{name: choices[0] for name, choices in known.items()})
+            configs += [] if part is None else [part.nearest_valid(like)]
+        return list(dict.fromkeys(configs))
 
     @abstractmethod
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
@@ -242,7 +260,3 @@ class StreamingTemplate(Template):
 def _simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Inline and split a function. Cached, because each family and several stages need it."""
     return inlined(split_tuples(func))
-
-
-def _size(parameter: tirx.Buffer) -> int:
-    return math.prod(int(extent) for extent in parameter.shape)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tvm
@@ -16,23 +17,26 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.scheduling.blocks import Reduction
+from romou.compiler.scheduling.blocks import Reduction, axes_of
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.evaluate import evaluate
-from romou.compiler.tir.expressions import conjuncts
+from romou.compiler.tir.expressions import conjuncts, extents_of
 from romou.compiler.tir.primitives import image_axes
 from romou.compiler.tir.traversal import nodes_in
 
 
 def without_branches(reduction: Reduction) -> tirx.Expr:
     """Return the reduced term without branches for padding, wherever the result is proven to be the same."""
-    axes = {axis.var: int(axis.dom.extent) for axis in reduction.block.iter_vars}
+    axes = axes_of(reduction.block)
     is_extreme = reduction.operation in (tirx.Max, tirx.Min)
 
     def call(expr: tvm.ir.Call) -> tirx.Expr:
         if not is_conditional(expr):
             return expr
         condition, load, padding = expr.args
+        if not all(isinstance(extent, int) for extent in (*axes.values(), *extents_of(load.source.shape))):
+            # Nothing is proven at all sizes, so the branch stays.
+            return tirx.if_then_else(condition, load, reduction.unbounded(reduction.start)) if is_extreme else expr
         if not (isinstance(load, TensorLoad) and isinstance(padding, tirx.FloatImm)):
             return expr
         if is_extreme:
@@ -59,15 +63,18 @@ def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
         if image_axes(access.source):
             return access
         indices = [
-            _below(index, int(extent), axes) for index, extent in zip(access.indices, access.source.shape, strict=True)
+            _below(index, extent, axes)
+            for index, extent in zip(access.indices, extents_of(access.source.shape), strict=True)
         ]
         return tirx.BufferLoad(access.source, indices)
 
     return structural_map(term, (TensorLoad, load))
 
 
-def _below(index: tirx.Expr, extent: int, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
+def _below(index: tirx.Expr, extent: Any, axes: Mapping[tirx.Var, Any]) -> tirx.Expr:
     variables = _axes_in(index, axes)
+    if variables and not all(isinstance(each, int) for each in (extent, *(axes[var] for var in variables))):
+        return tirx.min(index, extent - 1)
     return (
         tirx.min(index, tirx.const(extent - 1, index.ty))
         if variables and np.max(evaluate(index, _grid_of(variables, axes))) >= extent
