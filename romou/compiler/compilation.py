@@ -147,8 +147,8 @@ class Compilation:
         return self._with_functions(self.functions.joined_where_faster(seconds))
 
     def joined_at(self, places: Sequence[int]) -> Compilation:
-        """Join the chains at these positions into one kernel each, and no others."""
-        keys = {self.functions.chains[place].task.key for place in places}
+        """Join the chains at these positions into one kernel each, as far as the model has them, and no others."""
+        keys = {chain.task.key for place, chain in enumerate(self.functions.chains) if place in places}
         return self.joined_where(keys.__contains__)
 
     def with_configs(self, configs: Mapping[str, Config | None]) -> Compilation:

@@ -29,8 +29,8 @@ def conv(g: NetworkBuilder, op: str = "Conv", channels: int = 8, groups: int = 1
     return g.add(op, "x", *weights, kernel_shape=[3, 3], group=groups, pads=[1, 1, 1, 1], **attributes)
 
 
-def attention(g: NetworkBuilder, width: int = 8) -> str:
-    queries, keys, values = (g.add("MatMul", "x", g.weight(width, width, scale=1.0)) for _ in range(3))
+def attention(g: NetworkBuilder, data: str = "x", width: int = 8) -> str:
+    queries, keys, values = (g.add("MatMul", data, g.weight(width, width, scale=1.0)) for _ in range(3))
     scores = g.add("MatMul", queries, g.add("Transpose", keys, perm=[0, 2, 1]))
     return g.add("MatMul", g.add("Softmax", g.add("Mul", scores, g.constant(np.float32(0.3))), axis=-1), values)
 
@@ -151,6 +151,15 @@ def test_no_kernel_is_built_at_a_sample_size(
     assert all(len(shapes) == 1 for shapes in scheduled.values())
     assert model.summary().run_time.endswith("at run time, in every kernel.")
     assert wrong(model, network, shape, count) == []
+
+
+def test_the_least_size_lacks_the_chains_that_are_joined_at_the_bound() -> None:
+    """Behind a window, two pixels are a single key, and attention over one key is no softmax."""
+    g = NetworkBuilder({"x": (4, 8, "n")})
+    pooled = g.add("MaxPool", "x", kernel_shape=[2], strides=[1])
+    network = g.model(attention(g, g.add("Transpose", pooled, perm=[0, 2, 1])))
+    model = romou.compile(network, dims={"n": range(1, 33)}, target="cuda -device=nvidia_h200", verify=False)
+    assert model.sources()
 
 
 @exhaustive
