@@ -61,6 +61,16 @@ def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
     return warp_config(task, TARGET, **{"multiply_add": choice, "tile_w": 2, **knobs})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("channels", [4, 8])
+def test_default_configs_of_one_and_two_texels_of_outputs(channels: int, dtype: str) -> None:
+    task = operators.task_of(Dense(m=16, k=32, n=channels, dtype=dtype))
+    config = task.default_config(SPLIT)
+    arrays = operators.random_arrays(task, np.random.default_rng(SEED))
+    found = run_on_cpu(task, config, arrays, SPLIT)
+    assert operators.error_of(found, operators.reference(task, arrays)) < LIMITS[dtype]
+
+
 def error_of_text(task: TunableTask, config: Config) -> float:
     arrays = operators.random_arrays(task, np.random.default_rng(SEED))
     return operators.error_of(run_on_cpu(task, config, arrays, TARGET), operators.reference(task, arrays))

@@ -54,9 +54,13 @@ def instruction(dtype: str, limits: Limits) -> str | None:
 
 
 def can_use(c: Contraction) -> bool:
-    """Return whether both sides are summed over texels, and all output channels read the same data."""
+    """Return whether both sides are summed over texels, and all output channels, several texels, read the same data.
+
+    Of a single texel, TVM keeps the sums of all rows of a warp in one array, and seven of eight rows would be padding.
+    """
     *axes, last = c.reduce.values()
-    return not c.is_batched and c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
+    is_shared = not c.is_batched and c.lhs_varies == "never" and c.extents[0] > 1
+    return is_shared and c.vector and last == LANES and bool(axes)
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
