@@ -95,7 +95,7 @@ def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[di
         except (RomouError, RuntimeError) as error:
             counts[key] = {"error": str(error).splitlines()[0]}
             continue
-        if max(kernel.registers.live for kernel in kernels) > MOST_REGISTERS[gpu]:
+        if max(kernel.registers.needed for kernel in kernels) > MOST_REGISTERS[gpu]:
             counts[key] = {"error": "needs far more registers than a work-item has"}
             continue
         built[key] = kernels

@@ -251,7 +251,7 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
             kernels = inspect_function(in_images.schedule(config, TARGET)["main"], TARGET, config=config)
         except (RomouError, RuntimeError):
             continue  # a config that cannot be built is none
-        if config is default or max(k.registers.live for k in kernels) <= MOST_REGISTERS[gpu]:
+        if config is default or max(k.registers.needed for k in kernels) <= MOST_REGISTERS[gpu]:
             left -= 1
             yield kernels
 

@@ -82,7 +82,7 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
             if len(kernels) > 1:
                 continue
             registers = kernels[0].registers
-            usage = replace(usage_of(task, config, TARGET), registers=registers.live)
+            usage = replace(usage_of(task, config, TARGET), registers=registers.live, needed_registers=registers.needed)
             yield task.name, kernels[0], usage
             wanted -= 1
 

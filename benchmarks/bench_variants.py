@@ -103,7 +103,7 @@ def compiled(
             break
         with contextlib.suppress(RomouError, RuntimeError):  # a config that cannot be built is none
             kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
-            if max(kernel.registers.live for kernel in kernels) <= MOST_REGISTERS[gpu]:
+            if max(kernel.registers.needed for kernel in kernels) <= MOST_REGISTERS[gpu]:
                 functions.append(kernels)
     best = best_of(functions, gpu, task.flops // 2) if functions else "nothing"
     return None if isinstance(best, str) else (best.per_multiply_add, best.config)

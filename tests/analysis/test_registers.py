@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from support.suite.exhaustive import exhaustive
 
 # Registers of a vector of four fp32 numbers, and what a load of a buffer or of local memory adds ahead.
 VECTOR, AHEAD = 4, 1
+REGISTERS = st.integers(1, 192)
 
 
 def as_written(func: tirx.PrimFunc) -> float:
@@ -155,6 +157,14 @@ def test_a_kernel_without_values_needs_nothing() -> None:
     assert estimate_registers(empty) == RegisterEstimate(0.0, 0.0)
 
 
+@given(live=st.lists(REGISTERS, min_size=1, max_size=8))
+def test_arrays_are_estimated_as_single_kernels_are(live: list[int]) -> None:
+    many = RegisterEstimate(np.asarray(live, float))
+    assert list(many.needed) == [RegisterEstimate(float(n)).needed for n in live]
+    assert np.all(many.needed <= many.live)
+    assert np.all(many.error(many.live) == 0)
+
+
 @given(loads=st.integers(0, 100), is_image=st.booleans())
 def test_addresses_of_more_loads_take_no_fewer_registers(loads: int, is_image: bool) -> None:
     assert address_registers(loads, is_image=is_image) <= address_registers(loads + 1, is_image=is_image)
@@ -173,3 +183,4 @@ def test_mali_unrolls_loops_of_vectors_that_adreno_keeps() -> None:
 def test_random_kernels_cover_all_operators() -> None:
     kernels = list(bench_registers.random_kernels(len(bench_registers.OPERATORS), seed=0))
     assert len({name for name, _, _ in kernels}) == len(bench_registers.OPERATORS)
+    assert all(usage.needed_registers <= usage.registers for _, _, usage in kernels)

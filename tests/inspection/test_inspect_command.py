@@ -149,6 +149,7 @@ def test_json(model: Path) -> None:
     assert {
         "name",
         "registers",
+        "needed_registers",
         "bytes_per_iteration",
         "integer_operations_in_loops",
         "source",

@@ -24,6 +24,7 @@ from support.kernels.operators import conv, task_of
 
 FINE = KernelUsage(
     registers=40,
+    needed_registers=40,
     buffer_bytes=0,
     image_bytes=1024,
     reread_image_bytes=1024,
@@ -61,27 +62,27 @@ def test_a_fine_kernel_passes_everything() -> None:
     [
         (ADRENO, "l1_cache", {"image_bytes": 9999, "reread_image_bytes": 1024}, {"reread_image_bytes": 1025}),
         (MALI, "l1_cache", {"reread_buffer_bytes": 16384, "reread_image_bytes": 8192}, {"reread_buffer_bytes": 16385}),
-        (ADRENO, "registers", {"registers": 181}, {"registers": 182}),
+        (ADRENO, "registers", {"needed_registers": 181}, {"needed_registers": 182}),
         # A group that waits at barriers holds two warps of 128: 170 x 192 registers are shared by 256 work-items.
         (
             SMALL,
             "registers",
-            {"registers": 192, "work_group_size": 128},
-            {"registers": 128, "work_group_size": 128, "local_memory_bytes": 64},
+            {"needed_registers": 192, "work_group_size": 128},
+            {"needed_registers": 128, "work_group_size": 128, "local_memory_bytes": 64},
         ),
-        (SMALL, "registers", {"registers": 192, "local_memory_bytes": 64}, {"registers": 193}),
+        (SMALL, "registers", {"needed_registers": 192, "local_memory_bytes": 64}, {"needed_registers": 193}),
         # 384 x 181 registers are shared by 1024 work-items.
         (
             ADRENO,
             "registers",
-            {"registers": 67, "work_group_size": 1024},
-            {"registers": 68, "work_group_size": 1024},
+            {"needed_registers": 67, "work_group_size": 1024},
+            {"needed_registers": 68, "work_group_size": 1024},
         ),
         # Mali's compiler moves no load ahead, and leaves a kernel 57 of 64.
         (
             MALI,
             "registers",
-            {"registers_as_written": 57, "registers": 90, "work_group_size": 384},
+            {"registers_as_written": 57, "needed_registers": 90, "work_group_size": 384},
             {"registers_as_written": 58, "work_group_size": 8},
         ),
         # Transforms are separate, small groups.
@@ -89,7 +90,7 @@ def test_a_fine_kernel_passes_everything() -> None:
         (
             ADRENO,
             "registers",
-            {"transform_registers": 181, "work_group_size": 1024, "registers": 67},
+            {"transform_registers": 181, "work_group_size": 1024, "needed_registers": 67},
             {"transform_registers": 182},
         ),
         (
@@ -112,8 +113,8 @@ def test_a_fine_kernel_passes_everything() -> None:
         (
             ADRENO,
             "occupancy",
-            {"registers": 90, "work_group_size": 256},
-            {"registers": 150, "work_group_size": 256},
+            {"needed_registers": 90, "work_group_size": 256},
+            {"needed_registers": 150, "work_group_size": 256},
         ),
         (MALI, "cores", {"work_groups": 3}, {"work_groups": 2}),
         (MALI, "padding", {"padding": 0.75}, {"padding": 0.76}),
@@ -191,7 +192,7 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
         {"output_bytes": 10**9},
         {"transform_bytes": 10**7},
         {"local_loads": 4096},
-        {"registers": 182},
+        {"needed_registers": 182},
         {"unshared_image_bytes": 0, "unshared_buffer_bytes": 1024},
     ],
     ids=lambda changes: "-".join(changes),
@@ -277,7 +278,7 @@ def test_every_criterion_judges_arrays_as_it_judges_numbers() -> None:
     many = dataclasses.replace(
         FINE,
         work_group_size=sizes,
-        registers=np.full(9, 100),
+        needed_registers=np.full(9, 100),
         local_memory_bytes=np.full(9, 64),
         is_staged=np.full(9, True),
     )
@@ -286,7 +287,7 @@ def test_every_criterion_judges_arrays_as_it_judges_numbers() -> None:
         for index, size in enumerate(sizes):
             one = judge(
                 dataclasses.replace(
-                    FINE, work_group_size=int(size), registers=100, local_memory_bytes=64, is_staged=True
+                    FINE, work_group_size=int(size), needed_registers=100, local_memory_bytes=64, is_staged=True
                 ),
                 spec,
                 choices=CHOICES,
@@ -388,7 +389,7 @@ def test_noisy_twins_are_judged_alike(noise: list[float]) -> None:
     assert not twin.prefers_images
     # 24 ALUs, perhaps only 20: 20 work-items in flight need not leave any idle.
     measured = dataclasses.replace(twin, register_file="pooled", register_lanes_per_core=20)
-    busy = {"registers": 64, "work_group_size": 20}
+    busy = {"needed_registers": 64, "work_group_size": 20}
     assert "occupancy" in failed(measured, **busy)
     assert "occupancy" not in failed(dataclasses.replace(measured, ranges={"alus_per_core": (20.0, 28.0)}), **busy)
 

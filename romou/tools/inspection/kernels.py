@@ -94,6 +94,7 @@ class InspectedKernel:
             "config": dict(self.config),
             "work_group": list(self.work_group),
             "registers": round(self.registers.live),
+            "needed_registers": self.registers.needed,
             "bytes_per_iteration": self.traffic.bytes_loaded,
             "buffer_bytes": self.traffic.buffer_bytes,
             "image_bytes": self.traffic.image_bytes,

@@ -86,7 +86,8 @@ def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, .
 # name -> (meaning, measure that it is divided by before two are compared, or None). A higher value is worse for each of
 # them.
 JUDGED: dict[str, tuple[str, str | None]] = {
-    "registers": ("most live 32-bit registers of a work-item, estimated", None),
+    "registers": ("32-bit registers that a compiler gives a work-item, estimated", None),
+    "needed_registers": ("32-bit registers without which it would spill or stall, estimated", None),
     "integer_operations_in_loops": ("integer operations in loops, as they stand in the code", None),
     "integer_operations_in_loops_weighted": ("integer operations in loops, times the trips", None),
     "divisions_in_loops": ("divisions and modulos of integers in loops", None),
@@ -111,6 +112,7 @@ def stable_measures(
     """
     measures = {
         "registers": max(round(k.registers.live) for k in kernels),
+        "needed_registers": max(round(k.registers.needed) for k in kernels),
         "integer_operations_in_loops": sum(k.operations.in_loops for k in kernels),
         "integer_operations_in_loops_weighted": sum(k.operations.in_loops_weighted for k in kernels),
         "divisions_in_loops": sum(k.operations.divisions_in_loops for k in kernels),

@@ -69,6 +69,7 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
         round(registers.live),
         [f"{s.registers} (estimate {registers.error(s.registers):+.0%})" if s.is_adreno else s.registers for s in said],
     )
+    row("  needed: what pruning judges", f"{registers.needed:g}", ["" for _ in said])
     row("waves of 64", "", ["" if s.waves is None else s.waves for s in said])
     row("occupancy that registers allow", "", [f"{s.occupancy:.0%}" for s in said])
     row("spills (private memory accesses)", "", [s.spills for s in said])

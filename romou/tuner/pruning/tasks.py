@@ -129,6 +129,7 @@ class PrunedTask(TunableTask):
         # One kernel of several. Their groups differ in size.
         counts = {
             "registers": registers.live,
+            "needed_registers": registers.needed,
             "registers_as_written": registers.as_written,
         }
         usage = replace(

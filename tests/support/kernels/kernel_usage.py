@@ -70,6 +70,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
 
     return KernelUsage(
         registers=registers.live,
+        needed_registers=registers.needed,
         registers_as_written=registers.as_written,
         buffer_bytes=group.distinct_bytes(number_bytes, is_image=False),
         image_bytes=group.distinct_bytes(number_bytes, is_image=True),

@@ -37,9 +37,10 @@ from romou.compiler.operators.analysis.expressions import (
 )
 from romou.compiler.tir.calls import is_fp16_load, is_load_for_tensor_cores, is_texel_load, keeps_next_loop, op_name
 
+# Number of live registers above which Mesa spills, and the number measured on the same GPU, as in device files.
+_MOST, _MOST_MEASURED = 192, 181
 # Registers that each load of a basic block adds. Fitted: of 100 random configs of 16 layers, Mesa 25.0.7's compiler for
-# Adreno 630 spills 25, all of them above 1.1 times the registers of the device file, as are 11 others
-# (benchmarks/bench_registers.py).
+# Adreno 630 spills 25, all of them above the limit, as are 12 others (benchmarks/bench_registers.py).
 _AHEAD = {"image": 3, "buffer": 1, "local": 1}
 # Addresses of one block's weights that the formulas count: registers of an address, and addresses computed ahead of the
 # first load (Mesa, ir3_sched.c: the delay of a load by the instructions of an address).
@@ -64,6 +65,11 @@ class RegisterEstimate:
 
     live: Any
     as_written: Any = 0
+
+    @property
+    def needed(self) -> Any:
+        """Fewest registers with which the work-item does not spill, comparable with a device file's number."""
+        return _MOST_MEASURED / _MOST * self.live
 
     def error(self, registers: Any) -> Any:
         """Return the relative error of `live` against a compiler's number: 0.09 is 9% too many."""

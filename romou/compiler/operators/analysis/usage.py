@@ -15,7 +15,8 @@ class KernelUsage:
     loop, or the template sums no products (`Template.sums_products`), it is the whole kernel, and everything that it
     reads is data.
 
-    registers: most live 32-bit registers of a work-item, if a compiler loads ahead (`RegisterEstimate.live`)
+    registers: most 32-bit values of a work-item that are live at the same time (`RegisterEstimate.live`)
+    needed_registers: the same in the unit of device files (`RegisterEstimate.needed`)
     registers_as_written: the same for compilers that move no load ahead (`RegisterEstimate.as_written`)
     buffer_bytes, image_bytes: distinct bytes of data and weight that the first work group reads in the middle
         iteration, in buffers and in images. Reads skipped by a condition do not count. Zeros outside an image do.
@@ -47,6 +48,7 @@ class KernelUsage:
     """
 
     registers: Any
+    needed_registers: Any
     buffer_bytes: Any
     image_bytes: Any
     unshared_buffer_bytes: Any

@@ -41,6 +41,7 @@ class AttentionForm(Form):
         of_rows = -(-rows // tiles.queries) * tiles.queries / rows
         return KernelUsage(
             registers=registers,
+            needed_registers=registers,
             buffer_bytes=staged,
             image_bytes=np.asarray(0),
             unshared_buffer_bytes=staged,

@@ -220,6 +220,7 @@ class ClosedForm(Form):
         registers = self._registers(columns, taps, phases, carried, counts["data_of_one"] // LANES, is_carried)
         return KernelUsage(
             registers=registers.live,
+            needed_registers=registers.needed,
             registers_as_written=registers.as_written,
             access_width=self._access_width(columns, phases.is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,

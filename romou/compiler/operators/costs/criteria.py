@@ -256,7 +256,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
         return None
     size = np.maximum(usage.work_group_size, 1)
-    in_flight = spec.registers_per_core // np.maximum(usage.registers * size, 1) * size
+    in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
     # One group that needs the whole file still runs; `registers` judges it.
     return _verdict(
         "occupancy",

@@ -144,7 +144,7 @@ def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] 
         return None
     if spec.register_file == "dedicated":
         return usage.registers_as_written, spec.registers_per_lane - _KEPT_BY_COMPILER
-    return usage.registers, spec.registers_per_lane
+    return usage.needed_registers, spec.registers_per_lane
 
 
 def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:

@@ -38,6 +38,7 @@ class OwnForm(Form):
         zero = np.asarray(0)
         return KernelUsage(
             registers=zero,
+            needed_registers=zero,
             buffer_bytes=zero,
             image_bytes=zero,
             unshared_buffer_bytes=zero,

@@ -48,6 +48,7 @@ class PackedForm(Form):
         shape = self._work.m * self._work.n
         return KernelUsage(
             registers=registers,
+            needed_registers=registers,
             # Work-items of a part read the same activations.
             buffer_bytes=tiles.parts * data + tiles.threads * (weight - of_image),
             image_bytes=tiles.threads * of_image,

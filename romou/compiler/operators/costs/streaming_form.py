@@ -61,6 +61,7 @@ class StreamingForm(Form):
         size, groups = template.work_group_size(columns), template.work_groups(columns)
         return KernelUsage(
             registers=np.asarray(0),
+            needed_registers=np.asarray(0),
             buffer_bytes=counts["group"],
             image_bytes=counts["group_images"],
             unshared_buffer_bytes=counts["one"] * size,

@@ -39,7 +39,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         used, limit, size = (
             np.broadcast_to(np.asarray(values), len(timed))
             for values in (
-                usage.registers if verdict is None else verdict.used,
+                usage.needed_registers if verdict is None else verdict.used,
                 np.nan if verdict is None else verdict.limit,
                 usage.work_group_size,
             )
