@@ -184,7 +184,7 @@ class RowKernel(KernelBuilder):
             with self.loop("iteration", self.iterations, "unrolled" if is_unrolled else "serial") as iteration:
                 run(iteration)
         elif is_free(self.elements):
-            with self.loop("turn", count_of(self.elements, self.threads)) as iteration:
+            with self.loop("iteration", count_of(self.elements, self.threads)) as iteration:
                 run(iteration)
         else:
             # Only the last iteration is guarded.

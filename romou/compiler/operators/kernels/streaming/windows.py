@@ -34,11 +34,11 @@ def without_branches(reduction: Reduction) -> tirx.Expr:
         if not is_conditional(expr):
             return expr
         condition, load, padding = expr.args
+        if not (isinstance(load, TensorLoad) and isinstance(padding, tirx.FloatImm)):
+            return expr
         if not all(isinstance(extent, int) for extent in (*axes.values(), *extents_of(load.source.shape))):
             # Nothing is proven at all sizes, so the branch stays.
             return tirx.if_then_else(condition, load, reduction.unbounded(reduction.start)) if is_extreme else expr
-        if not (isinstance(load, TensorLoad) and isinstance(padding, tirx.FloatImm)):
-            return expr
         if is_extreme:
             return _at_border(condition, load, axes, reduction)
         is_zero_outside = (
