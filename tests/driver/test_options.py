@@ -50,7 +50,7 @@ def fields_of(name: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def test_type_checkers_see_the_fields_of_a_report_with_their_types() -> None:
-    """Those of the other functions are derived from the class: `tests/architecture/test_types.py`."""
+    """Keywords of the other functions are derived from the class: `tests/architecture/test_types.py`."""
     keywords = {key: hint.__forward_arg__ for key, hint in ReportKeywords.__annotations__.items()}
     assert keywords == {key: field.type for key, field in fields_of("write_report").items()}
 

@@ -126,12 +126,12 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
     if not on_host:
         return SplitModel(model=model)
     values = Values(model)
-    moved = _closed(values, {first_output(values.nodes[i]) for i in on_host})
+    before, nodes = values.nodes, list[onnx.NodeProto]()
+    moved = _closed(values, {first_output(before[i]) for i in on_host})
     level_of = _levels(values, moved)
-    nodes: list[onnx.NodeProto] = []
     groups = []
     for level in range(max(level_of.values()) + 1):
-        of_level = [node for node in values.nodes if level_of[first_output(node)] == level]
+        of_level = [node for node in before if level_of[first_output(node)] == level]
         group = [node for node in of_level if first_output(node) in moved]
         if group:
             inside = {first_output(node) for node in group}

@@ -143,7 +143,7 @@ def _kinds(program: CompiledModel, plain: Unscheduled) -> tuple[dict[str, int], 
 
 
 def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[Point]:
-    """Return the sizes at which outputs are checked: the least ones, and those that rules were found at."""
+    """Return the sizes at which outputs are checked: the least sizes, and the sizes that rules were found at."""
     least = tuple(each[0] for each in dims.values())
     third = tuple(max(each[0], each[-1] // 3 + 1) for each in dims.values())
     inside = [p for p in (least, third, *points) if all(size in r for size, r in zip(p, dims.values(), strict=True))]

@@ -1,1 +1,1 @@
-"""The algorithms of a contraction, and the kernels of those that need several."""
+"""The algorithms of a contraction, with the kernels before and after its sum."""

@@ -24,7 +24,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
     tiles = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"]}
     warp, preset, cores = _of_warps(config, choice, local=0), limits.preset, limits.cores
     if choice == tensor_core.TF32X3:
-        sides = {"wg_o": (8, 16), "wg_w": (4, 8, 16), "unroll": ("window", tensor_core.TAPS, "lanes")}
+        sides = {"wg_o": (8, 16), "wg_w": (4, 8, 16), "unroll": ("window",)}
         if _taps(c) == 1:
             sides = {"wg_o": (8,), "wg_w": (4,)}
         found = [
