@@ -59,9 +59,8 @@ def compile(model: onnx.ModelProto | str | Path | ImportedModel, options: Compil
 def compile_one(import_now: Callable[[], ImportedModel], options: CompileOptions) -> TunedModel:
     """Compile a model for one shape."""
     started = time.monotonic()
-    target, device = options.parsed_target(), options.device_index()
-    limited = target if device is None else target.limited_to(target.backend.facts(device))
-    site = TimingSite(named=target, target=limited, index=device or 0)
+    device, limited = options.device_index(), options.limited_target()
+    site = TimingSite(named=options.parsed_target(), target=limited, index=device or 0)
     compilation = Compilation.of(import_now(), limited, is_strict=options.strict).with_default_kernels()
     compilation.check_variant()
     make = functools.partial(default_model, max_memory=options.max_memory, started=started)

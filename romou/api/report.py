@@ -17,6 +17,7 @@ from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
 from romou.compiler.operators.costs.criteria import L1_RULES
+from romou.devices.backends import DEFAULT_KIND
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.hardware.archprobe_report import curves_of, is_report
 from romou.devices.targets import Target
@@ -54,6 +55,7 @@ class ReportKeywords(TypedDict, total=False):
     output: str | Path
     model: onnx.ModelProto | str | Path | None
     target: Target | str | Mapping[str, object] | None
+    device: int | str | None
     shapes: Shapes | Sequence[Shapes] | None
     dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None
     constants: Mapping[str, object] | None
@@ -95,7 +97,9 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
             " report"
         )
     evidence, target, folder = _evidence_in([path_of("source", source) for source in sources])
-    target = target if options.target is None else Target(options.target)
+    if options.target is not None or options.device is not None:
+        kind = DEFAULT_KIND if target is None else target.kind
+        target = replace(options, target=options.target or kind).parsed_target()
     evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
     if options.model is not None and evidence.compared:
         raise UsageError(

@@ -246,7 +246,7 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     ),
 }
 
-target_option = options_of(ModelOptions, "target")
+target_option = options_of(ModelOptions, "target", "device")
 shape_options = options_of(ImportOptions, "shapes", "dims", "constants")
 precision_options = options_of(ImportOptions, "precision", "io_precision", "calibration")
 rpc_option = options_of(TuneOptions, "rpc")

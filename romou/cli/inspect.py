@@ -11,7 +11,7 @@ import click
 from romou.cli.click_options import options_of, precision_options, shape_options, target_option
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
-from romou.driver.options import InspectOptions
+from romou.driver.options import InspectOptions, ModelOptions
 
 if TYPE_CHECKING:
     from romou.devices.mobile_compilers import KernelStatistics
@@ -84,6 +84,7 @@ OWN = "own"
 def command(
     model: str,
     target: str,
+    device: str | None,
     work_dir: Path | None,
     kernel: str | None,
     gpus: tuple[str, ...],
@@ -109,16 +110,16 @@ def command(
 
     \b
     Examples:
-      romou inspect model.onnx --target "opencl -device=adreno640"
+      romou inspect model.onnx --device adreno640
       romou inspect model.onnx --memory
-      romou inspect bundled:resnet18 --target "opencl -device=adreno640" --why conv2d_1x64x56x56_64_3x3_s1
+      romou inspect bundled:resnet18 --device adreno640 --why conv2d_1x64x56x56_64_3x3_s1
     """
     from romou.base.errors import UsageError
-    from romou.devices.targets import Target
 
-    parsed = Target(target)
+    options["device"] = device
+    parsed = ModelOptions(target=target, device=device).parsed_target()
     if gpus and parsed.backend.language != "OpenCL C":
-        text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
+        text = f"--gpu asks compilers of OpenCL C; the kernels of target {str(parsed)!r} are no such text"
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
     if has_knobs:
@@ -225,7 +226,6 @@ def _explain_knobs(source: Any, target: Target, options: dict[str, Any], task: s
 
 def _explain_default(source: Any, target: Target, options: dict[str, Any], layer: str, *, is_json: bool) -> None:
     from romou.api.inspect import explain_default
-    from romou.driver.options import ModelOptions
     from romou.tools.report.inspected import why_lines, why_table
     from romou.tools.report.table import print_table
 

@@ -15,7 +15,7 @@ from romou.driver.options import ReportOptions
 
 @click.command("report")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@options_of(ReportOptions, "output", "model", "target", "shapes", "dims", "constants")
+@options_of(ReportOptions, "output", "model", "target", "device", "shapes", "dims", "constants")
 @options_of(ReportOptions, "precision", "io_precision", "calibration")
 @json_option
 @debug_option

@@ -9,7 +9,7 @@ import click
 from romou.cli.click_options import options_of, precision_options, shape_options, target_option
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import check_dimensions, read_model
-from romou.driver.options import TuneOptions
+from romou.driver.options import ModelOptions, TuneOptions
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @precision_options
 @json_option
 @debug_option
-def command(model: str, target: str, l1: str, compared: str | None, is_json: bool, **options: Any) -> None:
+def command(
+    model: str, target: str, device: str | None, l1: str, compared: str | None, is_json: bool, **options: Any
+) -> None:
     """Show the knobs of each task of MODEL, and its number of configs before and after pruning.
 
     Further tables have the share of all combinations that each constraint between knobs rules out, and the configs
@@ -41,12 +43,11 @@ def command(model: str, target: str, l1: str, compared: str | None, is_json: boo
 
     \b
     Examples:
-      romou space model.onnx --target "opencl -device=adreno640"
+      romou space model.onnx --device adreno640
     """
     check_dimensions(model, options)
-    from romou.devices.targets import Target
-
-    parsed = Target(target)
+    options["device"] = device
+    parsed = ModelOptions(target=target, device=device).parsed_target()
     source = read_model(model)
     from romou.api.spaces import pruned_spaces
     from romou.compiler.operators.costs.criteria import L1_RULES

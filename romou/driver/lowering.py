@@ -28,6 +28,6 @@ def lowered_model(model: onnx.ModelProto | str | Path, options: ModelOptions) ->
     """
     check_versions()
     imported = options.imported(model)
-    compilation = Compilation.of(imported, options.parsed_target()).with_default_kernels()
+    compilation = Compilation.of(imported, options.limited_target()).with_default_kernels()
     compilation.check_variant()
     return compilation

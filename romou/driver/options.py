@@ -157,11 +157,6 @@ class TargetOptions(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(ImportOptions, TargetOptions):
-    """Options of a model's import, and its target."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceOptions(ModelOptions):
     """Options of a model's import, and its target with a device."""
 
     device: int | str | None = option(
@@ -196,9 +191,14 @@ class DeviceOptions(ModelOptions):
             )
         return index
 
+    def limited_target(self) -> Target:
+        """Return the target, within the limits of the attached device that `device` chooses, if it chooses one."""
+        target, index = self.parsed_target(), self.device_index()
+        return target if index is None else target.limited_to(target.backend.facts(index))
+
 
 @dataclass(frozen=True, kw_only=True)
-class LimitedOptions(DeviceOptions):
+class LimitedOptions(ModelOptions):
     """Options of a model's import, and its device with a limit of memory."""
 
     max_memory: int | None = option(
@@ -514,7 +514,7 @@ class SpaceOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(ImportOptions):
+class ReportOptions(ModelOptions):
     """Options of `romou.write_report`."""
 
     output: str | Path = option("report.html", "The page's file.")
@@ -523,7 +523,7 @@ class ReportOptions(ImportOptions):
         "The model that was tuned: its ONNX file, or bundled:NAME. Without it the figures on kernels stay empty.",
         "Or the loaded model. Records hold no kernels.",
     )
-    target: Target | str | Mapping[str, object] | None = option(
+    target: Target | str | Mapping[str, object] | None = option(  # type: ignore[assignment]
         None, "What it was tuned for.", unset="what the sources say"
     )
     precision: PrecisionName | None = option(  # type: ignore[assignment]
@@ -571,7 +571,7 @@ class RoundsOptions(RpcOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions(RoundsOptions, DeviceOptions):
+class BenchOptions(RoundsOptions, ModelOptions):
     """Options of `romou.bench`."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from romou.devices.hardware import known_shipped_devices, known_socs, soc_called
 from romou.devices.targets import Target, attached_index, device_text, with_device
 from romou.driver.options import TuneOptions
 from romou.driver.search.ahead import DeviceProbe
+from romou.tools.report.evidence import Evidence
 from support.models.small_networks import NetworkBuilder
 
 ATTACHED = backend("opencl").list_devices()
@@ -135,6 +137,23 @@ def test_commands_name_their_device_first_unless_they_are_quiet(tmp_path: Path) 
     assert invoke(*compiling, "0", "-q").stderr == ""
     for arguments in (["run", str(saved)], ["bench", str(model), "--save", str(tmp_path / "b.json"), "--no-times"]):
         assert invoke(*arguments, "--device", "0").stderr.startswith(here)
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--memory"], ["inspect", "--knobs"], ["space"]])
+def test_commands_that_run_nothing_take_a_device_too(arguments: list[str], tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(one_operator().SerializeToString())
+    done = invoke(*arguments, str(model), "--device", "Pixel 8", "--json")
+    assert json.loads(done.stdout)["target"] == "opencl -device=mali_g715", done.output
+
+
+def test_a_report_takes_a_device_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = romou.bench(one_operator(), device="sm8150", times=False)
+    monkeypatch.setattr("romou.api.report.write_page", lambda evidence, path: drawn.append(evidence) or path)
+    drawn: list[Evidence] = []
+    romou.write_report(measured.save(tmp_path / "b.json"))
+    assert invoke("report", str(tmp_path / "b.json"), "--device", "Pixel 8").exit_code == 0
+    assert [str(evidence.target) for evidence in drawn] == ["opencl -device=adreno640", "opencl -device=mali_g715"]
 
 
 def test_a_run_on_another_device_than_the_models_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
