@@ -558,4 +558,8 @@ def test_a_variant_is_chosen_by_the_drivers_name(
     facts = {"name": "QUALCOMM Adreno(TM) 750", "type": "gpu"}
     targets = [Target(f"opencl -device={device}" if device else "null") for device, _ in order]
     assert [misfit(target, facts) for target in targets] == found
-    assert [rank for rank, _ in misfits([("host", "cpu", "pthread"), ("adreno740", "cpu", "pthread")])] == [0, 4]
+    order = [("host", "cpu"), ("", "cpu"), ("", "none"), ("adreno740", "cpu")]
+    found = misfits([(device, kind, "pthread") for device, kind in order])
+    assert [rank for rank, _ in found] == [0, 1, 3, 4]
+    targets = [Target("opencl -device=host"), Target("opencl"), Target("null"), Target("opencl -device=adreno740")]
+    assert [misfit(target, {"name": "pthread", "type": "cpu"}) for target in targets] == found

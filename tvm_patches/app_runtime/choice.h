@@ -48,7 +48,9 @@ inline std::vector<std::string> words_of(const std::string& name) {
 
 /// How little a variant suits a device; 0 is its own device.
 struct Misfit {
-  int rank;      ///< 0: its device. 1: another GPU of its family. 2: another GPU. 3: the processor. 4: GPU kernels on a processor
+  /// 0: its device. 1: another GPU of its family, or a processor for a variant of no named device. 2: another GPU. 3: the processor.
+  /// 4: a GPU's kernels on a processor.
+  int rank;
   int distance;  ///< between the numbers in both names
   bool operator<(const Misfit& other) const { return rank != other.rank ? rank < other.rank : distance < other.distance; }
 };
@@ -63,7 +65,7 @@ inline int number_in(const std::vector<std::string>& words) {
 inline Misfit misfit(const Variant& variant, const Device& device) {
   if (device.kind == "cpu") return {3, 0};
   const bool is_cpu = device.type == "cpu", is_for_cpu = variant.device == "host";
-  if (is_cpu) return {is_for_cpu ? 0 : 4, 0};
+  if (is_cpu) return {is_for_cpu ? 0 : variant.device.empty() ? 1 : 4, 0};
   if (is_for_cpu) return {2, 1 << 20};
   const std::vector<std::string> names = words_of(device.name);
   if (!variant.words.empty() && std::search(names.begin(), names.end(), variant.words.begin(), variant.words.end()) != names.end()) return {0, 0};

@@ -15,7 +15,8 @@ _FAR = 1 << 20
 def misfit(target: Target, facts: Mapping[str, Any]) -> tuple[int, int]:
     """Return how little a model for `target` suits a device: the smaller, the better; (0, 0) is the model's own device.
 
-    Within a family, the distance is between the numbers in the devices' names.
+    Within a family, the distance is between the numbers in the devices' names. A target that names no device was tuned
+    on what is attached, so on a processor its kernels come before plain loops.
 
     facts: the device's entry of `Backend.list_devices`.
     """
@@ -23,7 +24,8 @@ def misfit(target: Target, facts: Mapping[str, Any]) -> tuple[int, int]:
         return PROCESSOR, 0
     is_for_processor = target.device_name is not None and target.spec.is_cpu
     if facts["type"] == "cpu":
-        return (OWN if is_for_processor else GPU_KERNELS_ON_PROCESSOR), 0
+        unnamed = FAMILY if target.device_name is None else GPU_KERNELS_ON_PROCESSOR
+        return (OWN if is_for_processor else unnamed), 0
     if is_for_processor:
         return OTHER_GPU, _FAR
     wanted, called = _words(target.device_name or ""), _words(target.backend.device_of(facts) or facts["name"])
