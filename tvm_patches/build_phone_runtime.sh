@@ -108,10 +108,10 @@ build() {
   shift
   key=$({
     echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
-    # TVM's sources are told by their version; ours by what is in them.
+    # TVM's sources are told by their version; ours, and the one that is changed, by what is in them.
     printf '%s\n' "${@#"$WORK"}"
     find "$PATCHES"/{phone,device,opencl,vulkan}_runtime "$HEADERS" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
-    for source in "$@"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
+    for source in "$@"; do case $source in "$PATCHES"/* | "$WORK"/src/runtime/vm/executable.cc) cat "$source" ;; esac; done
     case $1 in "$PATCHES"/app_runtime/*) cat "$PATCHES"/app_runtime/*.h* ;; esac
   } | sha256sum | cut -c1-24)
   names+=("$name") keys[$name]=$key links[$name]=${flags[*]@Q}
@@ -155,6 +155,8 @@ else
   cp -r "$TVM/src/runtime" "$WORK/src/runtime"
   cp -r "$PATCHES/phone_runtime/support" "$WORK/src/support"
   runtime=$WORK/src/runtime
+  # A warning for each constant in an image, at each start of an app.
+  sed -i '/LOG(WARNING) << "Scope /d' "$runtime/vm/executable.cc"
   ffi=("$FFI"/src/ffi/{container,custom_allocator,dtype,error,function,init_once,object,tensor,backtrace}.cc)
   for source in "$FFI"/src/ffi/extra/*.cc; do ffi+=("$source"); done
   # What a model and an RPC session need: no compiler's output formats, no pipes between processes, no language-model caches, no NVIDIA.

@@ -108,6 +108,25 @@ def test_the_command_runs_the_script(ndk: Path, tmp_path: Path, monkeypatch: pyt
     assert f"romou: {message}" in failed.stderr
 
 
+# Counts real warnings of TVM, and its notes on memory scopes, in what is compiled.
+COUNTER = """
+for text in (open(path).read() for path in sys.argv if path.endswith("libtvm_runtime.so.cc")):
+    texts = [open(line.split('"')[1]).read() for line in text.splitlines()]
+    counts = [sum(text.count(what) for text in texts) for what in ("LOG(WARNING)", "Scope Loaded")]
+    pathlib.Path(__file__).with_name("counts").write_text(str(counts))
+"""
+
+
+def test_a_model_opens_without_tvms_notes_on_images(ndk: Path, tmp_path: Path) -> None:
+    compiler = ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
+    compiler.write_text(COMPILER + COUNTER)
+    done = run("--out", str(tmp_path / "out"), ANDROID_NDK_HOME=str(ndk), HOME=str(tmp_path), PYTHON=sys.executable)
+    assert done.returncode == 0, done.stderr
+    warnings, scopes = json.loads(compiler.with_name("counts").read_text())
+    assert scopes == 0
+    assert warnings > 0, "real warnings stay"
+
+
 def test_other_flags_and_versions_are_compiled_anew(ndk: Path, tmp_path: Path) -> None:
     environment = {"ANDROID_NDK_HOME": str(ndk), "HOME": str(tmp_path), "PYTHON": sys.executable}
     for flags in ("-O2", "-O1", "-O2"):
