@@ -127,8 +127,9 @@ def compiler_for(host: str) -> str:
         pattern = f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++"
         compilers = sorted(Path(ndk).glob(pattern)) if ndk else []
         if not compilers:
+            reason = f"={ndk} holds no {pattern}" if ndk else " is not set"
             raise BuildError(
-                f"no compiler for {host}: ANDROID_NDK_HOME={ndk or 'is not set, or'} holds no Android NDK",
+                f"no compiler for {host}: ANDROID_NDK_HOME{reason}",
                 hint="Install the NDK and set ANDROID_NDK_HOME to its folder.",
                 host=host,
             )

@@ -40,7 +40,10 @@ def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ):
         compiler_for("aarch64-linux-gnu")
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
-    with pytest.raises(BuildError, match="ANDROID_NDK_HOME=is not set, or holds no Android NDK"):
+    with pytest.raises(BuildError, match="no compiler for aarch64-linux-android: ANDROID_NDK_HOME is not set\n"):
+        compiler_for("aarch64-linux-android")
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(tmp_path))
+    with pytest.raises(BuildError, match=f"ANDROID_NDK_HOME={tmp_path} holds no toolchains/llvm/prebuilt/"):
         compiler_for("aarch64-linux-android")
 
 
