@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from romou.base.device_lock import alone_on
-from romou.base.errors import DeviceError, UsageError
+from romou.base.errors import UsageError
 from romou.base.linking import compiler_for, is_here
 from romou.devices.hardware import known_devices
 from romou.devices.targets import Target
@@ -65,6 +65,10 @@ class TimingSite:
         facts = backend.facts(self.index)
         return alone_on(facts["name"], backend.identity(facts))
 
+    def check_usable(self) -> None:
+        """Raise DeviceError unless the attached device computes a tiny kernel correctly."""
+        self.target.backend.check_usable(self.index)
+
     def release(self) -> None:
         """Close the connection to the device, if there is one."""
         if self.remote is not None:
@@ -84,7 +88,7 @@ def timing(target: Target, rpc: str | None, index: int | None = None) -> Iterato
         def site() -> TimingSite:
             if address is None:
                 attached = local_site(target, index)
-                check_usable(attached)
+                attached.check_usable()
                 return attached
             remote, _ = stack.enter_context(remote_runner(target, MeasureOptions(), address))
             stack.callback(remote.release)
@@ -94,7 +98,7 @@ def timing(target: Target, rpc: str | None, index: int | None = None) -> Iterato
 
 
 def local_site(target: Target, index: int | None = None) -> TimingSite:
-    """Return the attached device as its driver describes it. `check_usable` finds out whether it works.
+    """Return the attached device as its driver describes it. `TimingSite.check_usable` finds out whether it works.
 
     index: its number. None: by the target.
     """
@@ -152,10 +156,3 @@ def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) 
         # Before anything is built: without it, every candidate would fail alike.
         compiler_for(str(target.host))
     return target
-
-
-def check_usable(site: TimingSite) -> None:
-    """Raise DeviceError unless the attached device computes a tiny kernel correctly."""
-    report = site.target.backend.check_device(site.index)
-    if not report.is_usable:
-        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,19 @@ def test_a_broken_device_is_reported_with_a_hint(
     assert (report.is_usable, report.has_images, report.has_fp16, report.problem) == (False, False, False, problem)
     assert report.hint is not None
     assert "ROMOU_OPENCL_DEVICE" in report.hint
+
+
+def test_pocl_without_a_linker_is_one_error_and_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PoCL would end the process, seen with PoCL 3.1. It is tried in another one if no `ld` is on PATH."""
+    pocl = {**BACKEND.facts(0), "platform": "Portable Computing Language", "keeps_programs": False}
+    crash = "the driver crashed on a tiny kernel (signal 6): Final linking of kernel main_kernel failed."
+    monkeypatch.setattr(OpenCL, "list_devices", lambda self: [pocl, {**pocl, "platform": "another"}])
+    monkeypatch.setattr(base, "run_probe", lambda kind, index, timeout_s, without: ({}, crash))
+    assert BACKEND.programs(None, 0) is None
+    monkeypatch.setenv("PATH", "")
+    assert BACKEND.programs(None, 1) is None
+    with pytest.raises(DeviceError, match=f"{re.escape(crash)}\nIts compiler calls the linker `ld`, .* binutils"):
+        BACKEND.programs(None, 0)
 
 
 def test_a_missing_aspect_is_only_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

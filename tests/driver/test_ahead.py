@@ -11,8 +11,8 @@ from romou.base.errors import DeviceError
 from romou.compiler import compilation
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
-from romou.driver.search import ahead
 from romou.driver.search.ahead import DefaultKernels, DeferredThread, DeviceProbe
+from romou.driver.site import TimingSite
 from romou.tuner.measure import MeasureOptions
 from support.models.small_networks import NetworkBuilder
 
@@ -87,6 +87,6 @@ def test_a_probe_finds_the_device_and_tries_it(monkeypatch: pytest.MonkeyPatch) 
     def unusable(_: object) -> None:
         raise DeviceError("broken")
 
-    monkeypatch.setattr(ahead, "check_usable", unusable)
+    monkeypatch.setattr(TimingSite, "check_usable", unusable)
     with pytest.raises(DeviceError, match="broken"):
         DeviceProbe(TARGET, None).wait_until_usable()

@@ -368,6 +368,12 @@ class Backend:
         except DeviceError:
             return False
 
+    def check_usable(self, index: int) -> None:
+        """Raise DeviceError unless device `index` computes a tiny kernel correctly. See `check_device`."""
+        report = self.check_device(index)
+        if not report.is_usable:
+            raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.hint)
+
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
         """Return the aspects of `romou.devices.backends.probe` that the driver does not support.
 

