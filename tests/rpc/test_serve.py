@@ -20,7 +20,7 @@ from romou.cli import main
 from romou.runtime.module import remote
 from romou.runtime.rpc import Address, connect, connection
 from romou.runtime.rpc.serve import ServeOptions, serve, warning
-from support.servers.rpc_servers import Server, serving, wait_for
+from support.servers.rpc_servers import KEY, Server, free_port, serving, tracking, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,20 @@ def test_a_key_that_no_list_of_processes_shows(tmp_path: Path, monkeypatch: pyte
         connect(Address.parse(f"127.0.0.1:{server.port}")).close()
     both = CliRunner().invoke(main, ["serve", "--key", "k", "--key-file", str(secret)])
     assert (both.exit_code, "--key and --key-file are both given" in both.output) == (2, True)
+
+
+def test_a_server_of_a_tracker_says_when_it_is_registered_and_how_it_is_reached() -> None:
+    port = free_port()
+    with serving("--tracker", f"127.0.0.1:{port}") as server:
+        wait_for(lambda: "no tracker answers" in server.log.read_text())
+        assert "registered" not in server.log.read_text()
+        with tracking(port):
+            wait_for(lambda: f"registered at tracker://127.0.0.1:{port}/KEY" in server.log.read_text())
+            with pytest.raises(DeviceError, match="is registered at a tracker.*\nWrite tracker://HOST:PORT/KEY"):
+                connect(Address.parse(server.address))
+            with pytest.raises(DeviceError, match="does not serve the key that was given"):
+                connect(Address.parse(f"127.0.0.1:{server.port}/tablet"))
+            connect(Address.parse(f"tracker://127.0.0.1:{port}/{KEY}")).close()
 
 
 def test_an_open_door_is_warned_of() -> None:

@@ -141,6 +141,12 @@ def _open(address: Address, end: float, limit_s: float | None) -> Any:
                 hint=f"Write the one that it was started with: {where}/KEY.",
                 address=where,
             ) from error
+        if "already have key" in str(error):
+            raise DeviceError(
+                f"the RPC server at {where} is registered at a tracker, and takes only clients that the tracker sends",
+                hint="Write tracker://HOST:PORT/KEY, with the address of its --tracker.",
+                address=where,
+            ) from error
         raise ConnectionLostError(
             f"no TVM RPC server answers at {where} ({first_line(error)})",
             hint=(

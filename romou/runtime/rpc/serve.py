@@ -82,7 +82,7 @@ def serve(
     if (complaint := warning(options)) is not None:
         say(complaint)
     on_listening(address[0], address[1])
-    say(f"serving on {address[0]}:{address[1]}" + (f" and registered at {options.tracker}" if options.tracker else ""))
+    say(f"serving on {address[0]}:{address[1]}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     pause_s = _FIRST_PAUSE_S

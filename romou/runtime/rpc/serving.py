@@ -117,6 +117,7 @@ class Registration:
         self._socket = greeted(host, int(port), HANDSHAKE_S)
         self._ask([base.TrackerCode.UPDATE_INFO, {"key": f"server:{self._options.key}", "addr": (None, self._port)}])
         self.secret, self._is_silent = None, False
+        logger.info("registered at tracker://%s/KEY, through which clients reach this server", tracker)
 
     def _is_unused(self, now: float) -> bool:
         if self.secret in self._ask([base.TrackerCode.GET_PENDING_MATCHKEYS]):
@@ -170,8 +171,11 @@ class Serving:
         key, *rest = guest.greeting()
         wanted = self._options.key if self._registration is None else self._registration.secret
         if wanted is None or not hmac.compare_digest(key.encode(), f"client:{wanted}".encode()):
-            guest.connection.sendall(struct.pack("<i", base.RPC_CODE_MISMATCH))
-            raise ValueError("its key is another one")
+            # A tracker gives each session a key of its own.
+            is_ours = hmac.compare_digest(key.encode(), f"client:{self._options.key}".encode())
+            code = base.RPC_CODE_DUPLICATE if is_ours else base.RPC_CODE_MISMATCH
+            guest.connection.sendall(struct.pack("<i", code))
+            raise ValueError("it has to ask the tracker" if is_ours else "its key is another one")
         asked = [float(option.removeprefix("-timeout=")) for option in rest if option.startswith("-timeout=")]
         name = f"server:{self._options.key}".encode()
         guest.connection.sendall(struct.pack("<ii", base.RPC_CODE_SUCCESS, len(name)) + name)
