@@ -1,6 +1,8 @@
-"""romou devices: attached devices, the names that -device= takes, and the facts of each."""
+"""romou devices: attached devices, the names that --device takes, and the facts of each."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
@@ -18,10 +20,11 @@ from romou.cli.common import console, debug_option, json_option, print_json, pri
 @click.option(
     "--compare", "both", nargs=2, default=None, metavar="A B", help="Print the facts in which two devices differ."
 )
+@click.option("--all", "is_all", is_flag=True, help="Also list the GPUs, phones and SoCs that --device takes by name.")
 @json_option
 @debug_option
-def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> None:
-    """List the attached devices and the device names that a target accepts.
+def command(named: str | None, both: tuple[str, str] | None, is_all: bool, is_json: bool) -> None:
+    """List the attached devices, and with --all the names of others that --device accepts.
 
     A device is named by its file (adreno740) or by its driver's name for it ("QUALCOMM Adreno(TM) 740"). Nothing runs
     on the devices, unlike with `romou doctor`. Without any attached device the exit code is 3, except for --facts and
@@ -30,6 +33,7 @@ def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> N
     \b
     Examples:
       romou devices
+      romou devices --all
       romou devices --facts adreno740
     """
     from romou.base.errors import UsageError
@@ -41,7 +45,7 @@ def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> N
     elif both is not None:
         _compare(*both, is_json=is_json)
     else:
-        _list(is_json=is_json)
+        _list(is_all=is_all, is_json=is_json)
 
 
 def _print_facts(name: str, *, is_json: bool) -> None:
@@ -74,45 +78,51 @@ def _compare(one: str, other: str, *, is_json: bool) -> None:
         console(is_json=False).print(comparison_table(*specs))
 
 
-def _list(*, is_json: bool) -> None:
+def _list(*, is_all: bool, is_json: bool) -> None:
     from rich.table import Table
 
     from romou.base.errors import EXIT_NO_DEVICE
     from romou.devices import attached_devices
-    from romou.devices.backends import device_backends
-    from romou.devices.hardware import known_socs, load_device
     from romou.tools.report.table import print_table
 
-    attached = attached_devices()
-    targets = [
-        (name, f"{backend.name} -device={name}") for backend in device_backends() for name in backend.named_devices()
-    ]
-    found_in: dict[str, list[str]] = {}
-    for soc in known_socs():
-        found_in.setdefault(soc.gpu, []).extend((soc.name, *soc.phones))
-    named_devices = [
-        {"name": name, "title": load_device(name).title, "target": target, "found_in": found_in.get(name, [])}
-        for name, target in targets
-    ]
+    attached, known = attached_devices(), _known()
     if is_json:
-        print_json({"attached": attached, "known": named_devices})
+        print_json({"attached": attached, "known": known})
     else:
         out = console(is_json=False)
-        table = Table("device", "name", "platform", "type", "driver", title="Attached")
+        keys = ("device", "name", "platform", "type", "driver")
+        table = Table(*keys, title="Attached")
         for facts in attached:
-            table.add_row(
-                facts["device"],
-                str(facts["name"]),
-                str(facts["platform"]),
-                str(facts["type"]),
-                str(facts["driver"]),
-            )
+            table.add_row(*(str(facts[key]) for key in keys))
         if attached:
             print_table(table, out)
-        names = Table("target", "device", "found in, also a name for --device", title="Known to -device=")
-        for entry in named_devices:
-            names.add_row(str(entry["target"]), str(entry["title"]), ", ".join(entry["found_in"]))
-        print_table(names, out)
+        if is_all:
+            names = Table("name", "device", "found in, also a name for --device", title="Known to --device")
+            for entry in known:
+                names.add_row(entry["name"], entry["title"], ", ".join(entry["found_in"]))
+            print_table(names, out)
+        else:
+            found_in = sum(len(entry["found_in"]) for entry in known)
+            text = f"--device also takes the names of {len(known)} GPUs, and of {found_in} phones and SoCs: --all"
+            out.print(f"{text} lists them.", markup=False)
     if not attached:
         print_problem("no device is attached", "`romou doctor` says what is missing.")
         raise click.exceptions.Exit(EXIT_NO_DEVICE)
+
+
+def _known() -> list[dict[str, Any]]:
+    """Return each named device once: its title, the kinds of target that take it, and phones and SoCs that have it."""
+    from romou.devices.backends import device_backends
+    from romou.devices.hardware import known_socs, load_device
+
+    kinds: dict[str, list[str]] = {}
+    for backend in device_backends():
+        for name in backend.named_devices():
+            kinds.setdefault(name, []).append(backend.name)
+    found_in: dict[str, list[str]] = {}
+    for soc in known_socs():
+        found_in.setdefault(soc.gpu, []).extend((soc.name, *soc.phones))
+    return [
+        {"name": name, "title": load_device(name).title, "kinds": of_name, "found_in": found_in.get(name, [])}
+        for name, of_name in kinds.items()
+    ]

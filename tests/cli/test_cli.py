@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -154,10 +155,16 @@ def test_devices_lists_attached_and_known() -> None:
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert {"backend", "index", "name", "platform", "type", "driver"} <= set(data["attached"][0])
-    kinds = [entry["target"].split(" -device=") for entry in data["known"]]
-    assert [name for kind, name in kinds if kind == "opencl"] == list(known_devices())
-    assert [name for kind, name in kinds if kind == "cuda"] == ["nvidia_h200"]
-    assert "adreno640" in invoke("devices").stdout
+    names = [entry["name"] for entry in data["known"]]
+    assert sorted(names) == sorted(known_devices()), "each once"
+    assert [entry["name"] for entry in data["known"] if "cuda" in entry["kinds"]] == ["nvidia_h200"]
+    attached, everything = invoke("devices").stdout, invoke("devices", "--all").stdout
+    assert all(entry["name"] in attached and entry["name"] in everything for entry in data["attached"])
+    assert "adreno640" not in attached
+    for entry in data["known"]:
+        assert len(re.findall(rf"^ *{entry['name']} ", everything, re.MULTILINE)) == 1
+        for phone in entry["found_in"]:
+            assert phone in " ".join(everything.split())
 
 
 def test_devices_prints_and_compares_facts() -> None:

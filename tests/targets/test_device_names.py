@@ -45,6 +45,14 @@ def invoke(*arguments: str) -> Result:
         ("Google Pixel 8", "mali_g715"),
         ("Pixel 6", "mali_g78"),
         ("Dimensity 9300", "mali_g720"),
+        ("Samsung Galaxy S23 Ultra", "adreno740"),
+        ("S23+", "adreno740"),
+        ("Galaxy S20 (Exynos)", "mali_g77"),
+        ("galaxy s20 snapdragon", "adreno650"),
+        ("Pixel 4a 5G", "adreno620"),
+        ("Xiaomi Redmi K70", "adreno740"),
+        ("Xiaomi 12", "adreno730"),
+        ("OnePlus 12", "adreno750"),
         ("host", "host"),
     ],
 )
@@ -59,7 +67,7 @@ def test_every_row_of_the_table_has_a_gpu_and_a_source() -> None:
     assert len(names) == len(set(names))
     for soc in known_socs():
         assert soc.gpu in known_shipped_devices(), soc
-        assert soc.source.endswith(".json") or "olvaffe/olv-notes" in soc.source, soc
+        assert soc.source.endswith(".json") or " on GitHub, " in soc.source, soc
         for name in (soc.name, *soc.phones):
             assert soc_called(name) == soc
 
@@ -79,6 +87,13 @@ def test_attached_devices_by_number_and_name() -> None:
     ("target", "device", "error", "text"),
     [
         ("opencl", "adren0740", UsageError, "unknown device 'adren0740'.*Did you mean 'adreno740'"),
+        (
+            "opencl",
+            "Samsung Galaxy S20",
+            UsageError,
+            r"attached: [^;]*\nDid you mean 'Galaxy S20 \(Snapdragon\)' or 'Galaxy S20 \(Exynos\)'\?",
+        ),
+        ("opencl", "Fairphone", UsageError, "attached: [^;]*\n`romou devices --all` lists GPUs, SoCs and phones"),
         ("opencl", "Pixel 99", UsageError, "unknown device 'Pixel 99'; it is a number of `romou devices`"),
         ("opencl", 99, DeviceError, "there is no OpenCL device 99"),
         ("opencl", -1, UsageError, "device=-1: must be a whole number, at least 0"),

@@ -10,7 +10,7 @@ from romou.devices.hardware.files import (
     load_family,
     load_spec,
 )
-from romou.devices.hardware.socs import Soc, known_socs, soc_called
+from romou.devices.hardware.socs import Soc, known_socs, phones_called, soc_called
 from romou.devices.hardware.spec import HardwareSpec, spec_from_dict
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "load_device",
     "load_family",
     "load_spec",
+    "phones_called",
     "soc_called",
     "spec_from_dict",
 ]

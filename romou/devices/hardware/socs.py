@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FILE = Path(__file__).with_name("socs.json")
-# Makers that people put before a name, and a model number's variant after it: "SM8550-AB".
-_LEFT_OUT = re.compile(r"\b(qualcomm|google|mediatek|samsung|oneplus|xiaomi)\b|-a[a-c]$")
+# Makers that people put before a name, and a model number's variant after it: "SM8550-AB". "Xiaomi 12" is no name
+# without its maker.
+_LEFT_OUT = re.compile(r"\b(qualcomm|google|mediatek|samsung|galaxy|xiaomi(?= redmi))\b|-a[a-c]$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Soc:
     name: "Snapdragon 8 Gen 2".
     models: its model numbers, "SM8550".
     gpu: name of its GPU's file, "adreno740".
-    phones: some phones that have it.
+    phones: some phones that have it. "Galaxy S20 (Exynos)" also exists with another system on a chip.
     source: origin of this row.
     """
 
@@ -57,6 +58,15 @@ def soc_called(text: str) -> Soc | None:
         if wanted in map(_folded, (soc.name, *soc.models, *soc.phones)):
             return soc
     return None
+
+
+def phones_called(text: str) -> list[str]:
+    """Return the names of a phone that exists with several systems on a chip.
+
+    "samsung galaxy s20"       ->      Galaxy S20 (Snapdragon), Galaxy S20 (Exynos)
+    """
+    phones = [phone for soc in known_socs() for phone in soc.phones if "(" in phone]
+    return [phone for phone in phones if _folded(phone.partition("(")[0]) == _folded(text)]
 
 
 def _folded(text: str) -> str:

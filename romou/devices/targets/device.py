@@ -8,7 +8,7 @@ from typing import Any
 from romou.base.arguments import whole_of
 from romou.base.errors import DeviceError, UsageError, nearest_name
 from romou.devices.backends import DEFAULT_KIND, installed
-from romou.devices.hardware import device_called, known_devices, known_socs, soc_called
+from romou.devices.hardware import device_called, known_devices, known_socs, phones_called, soc_called
 from romou.devices.targets.target import Target
 
 # It comes before other drivers of a CPU (Device::type_rank in tvm_patches/opencl_runtime/device.cc).
@@ -101,10 +101,11 @@ def _unknown(name: str, kind: str, attached: list[dict[str, Any]]) -> UsageError
     socs = known_socs()
     words = [*known_devices(), *(word for soc in socs for word in (soc.name, *soc.models, *soc.phones))]
     near = nearest_name(name, words)
+    meant = " or ".join(map(repr, phones_called(name) or filter(None, [near])))
     named = ", ".join(f"{kind}:{index} {facts['name']}" for index, facts in enumerate(attached)) or "none"
     return UsageError(
-        f"unknown device {name!r}; it is {_FORMS}; attached: {named}; GPUs: {', '.join(known_devices())}",
-        hint=f"Did you mean {near!r}?" if near else "`romou devices` lists attached devices, GPUs, SoCs and phones.",
+        f"unknown device {name!r}; it is {_FORMS}; attached: {named}",
+        hint=f"Did you mean {meant}?" if meant else "`romou devices --all` lists GPUs, SoCs and phones.",
         name=name,
         nearest=near,
     )
