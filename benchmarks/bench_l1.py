@@ -22,10 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from phone_tasks import PhoneTask, load_tasks
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.criteria import L1_RULES, Choices, Rules, l1_cache
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d, Workload
 from romou.compiler.single_operator import conv, task_of
@@ -107,7 +106,7 @@ def recorded_usage(recorded: RecordedSpace, target: Target) -> tuple[KernelUsage
     """Return the usage of the recorded configs, and their seconds, infinite for configs that failed."""
     task = SimulatedTask.of_recording(recorded)
     indices = sorted(recorded.configs)
-    usage = form_of(task.template, target.limits).usage(columns_of([task.recorded.space().at(i) for i in indices]))
+    usage = task.template.form(target.limits).usage(columns_of([task.recorded.space().at(i) for i in indices]))
     times = [recorded.configs[index].time_s for index in indices]
     return usage, np.asarray([np.inf if time_s is None else time_s for time_s in times])
 

@@ -32,10 +32,9 @@ from romou.compiler.frontend import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs.criteria import judge
 from romou.compiler.operators.costs.estimate import estimate_parts
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
@@ -140,7 +139,7 @@ def drawn(task: TunableTask, target: Target, count: int, most: int, seed: int) -
     rng = np.random.default_rng([seed, 0])
     sample = task.space(target).sample(rng, count)
     if len(sample) > most:
-        usage = form_of(task.template, target.limits).usage(columns_of(sample))
+        usage = task.template.form(target.limits).usage(columns_of(sample))
         issued = (estimate_parts(usage, target.spec) or {})["issuing"]
         order = np.argsort(np.broadcast_to(issued, len(sample)), kind="stable")
         sample = [

@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 import foreign_searches
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
+from romou.compiler.operators.costs.criteria import choices_of
 from romou.devices.hardware import load_device
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning import judge
@@ -106,10 +106,10 @@ def survival_table(paths: Sequence[Path]) -> Table:
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = form_of(task.template, task.limits(target_of(path)))
+        form = task.template.form(task.limits(target_of(path)))
         space = task.template.space(task.limits(target_of(path)))
         best = columns_of([task.recorded.space().at(first)])
-        verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
+        verdicts = judge(form.usage(best), load_device(DEVICE), choices=choices_of(form, space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
         verdict = "yes" if first in allowed else "within 2%" if kept_s <= best_s * WITHIN else "LOST"
         table.add_row(

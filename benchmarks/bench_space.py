@@ -23,9 +23,8 @@ from rich.console import Console
 
 from operator_lists import paper_operators
 from processes import mapping
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs.criteria import judge
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
@@ -63,9 +62,7 @@ def excluded_by(task: TunableTask, space: PrunedSpace, target: Target) -> list[s
     default = task.default_config(target)
     if space.is_valid(default):
         return []
-    verdicts = judge(
-        form_of(task.template, target.limits).usage(columns_of([default])), target.spec, choices=space.choices
-    )
+    verdicts = judge(task.template.form(target.limits).usage(columns_of([default])), target.spec, choices=space.choices)
     return [name for name, verdict in verdicts.items() if not np.all(verdict.keep)]
 
 

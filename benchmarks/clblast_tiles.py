@@ -23,9 +23,8 @@ from rich.markup import escape
 
 from romou.base.errors import RecordError
 from romou.base.space import Space
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs.criteria import judge
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
@@ -150,7 +149,7 @@ def verdict(tile: Tile | str, dtype: str, device: str | None) -> str:
     if not configs:
         return "excluded by constraints"
     target = Target(f"opencl -device={device}")
-    usage = form_of(task_for(tile.work, dtype).template, target.limits).usage(columns_of(configs))
+    usage = task_for(tile.work, dtype).template.form(target.limits).usage(columns_of(configs))
     verdicts = judge(usage, target.spec, choices=kept.choices).items()
     alone = [name for name, each in verdicts if not np.any(each.keep)]
     return f"{_PRUNED} {', '.join(alone) or 'several'}"

@@ -13,7 +13,7 @@ from scipy import stats
 from phone_tasks import PhoneTask
 from romou.base.space import Config
 from romou.compiler.operators.algorithms.algorithm import DIRECT
-from romou.compiler.operators.costs.criteria import judge
+from romou.compiler.operators.costs.criteria import choices_of, judge
 from romou.compiler.operators.costs.estimate import estimate_parts, estimate_seconds
 from romou.devices.targets import Target
 
@@ -90,7 +90,7 @@ class Judged:
         task = self.task
         own = Target({name: value for name, value in _identity(task.target).items() if value is not None})
         spec = own.with_options(facts="nearest").spec if is_guessed and own.spec.nearest else own.spec
-        choices = task.form.choices(task.space, spec, [task.usage], start_of(task))
+        choices = choices_of(task.form, task.space, spec, [task.usage], start_of(task))
         verdicts = judge(task.usage, spec, choices=choices)
         count = len(task.time_s)
         return {name: ~np.broadcast_to(np.asarray(v.keep, dtype=bool), count) for name, v in verdicts.items()}

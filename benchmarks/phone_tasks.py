@@ -17,11 +17,10 @@ import numpy as np
 
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.algorithms.algorithm import DIRECT
+from romou.compiler.operators.analysis.form import Form, columns_of
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.estimate import estimable
 from romou.compiler.operators.costs.features import Loops
-from romou.compiler.operators.costs.form import Form, columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES
@@ -98,7 +97,7 @@ class PhoneTask:
     @cached_property
     def form(self) -> Form:
         """The formulas of Romou's template for the operator."""
-        return form_of(self.template, self.target.limits)
+        return self.template.form(self.target.limits)
 
     @property
     def template(self) -> Template:

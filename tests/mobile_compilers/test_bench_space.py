@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import bench_mobile_space as bench
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs.estimate import estimate_parts
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.devices.targets import Target
 
 TARGET = Target("opencl -device=adreno640")
@@ -19,7 +18,7 @@ def test_half_of_what_is_compiled_issues_the_least() -> None:
     every = bench.drawn(task, TARGET, 40, 40, seed=0)[:40]
     some = bench.drawn(task, TARGET, 40, 10, seed=0)
     assert 10 < len(some) <= 10 + bench.FIRST
-    parts = estimate_parts(form_of(task.template, TARGET.limits).usage(columns_of(every)), TARGET.spec)
+    parts = estimate_parts(task.template.form(TARGET.limits).usage(columns_of(every)), TARGET.spec)
     assert parts is not None
     least = np.argsort(np.broadcast_to(parts["issuing"], 40), kind="stable")[:5]
     assert {config.key for config in some[:5]} == {every[place].key for place in least}

@@ -17,8 +17,7 @@ from tvm.relax import op
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.expressions import bytes_of, dtype_of
@@ -279,7 +278,7 @@ def test_local_memory_is_counted_as_the_kernel_has_it() -> None:
     for dtype in ("float32", "float16"):
         task = task_of(WORKS[0], dtype)
         configs = configs_of(task, GPU, 6)
-        usage = form_of(task.template, GPU.limits).usage(columns_of(configs))
+        usage = task.template.form(GPU.limits).usage(columns_of(configs))
         for config, counted in zip(configs, usage.local_memory_bytes, strict=True):
             buffers = task.schedule(config, GPU)["main"].body.block.alloc_buffers
             assert counted == sum(bytes_of(b.shape, str(b.dtype)) for b in buffers if str(b.scope()) == "shared")

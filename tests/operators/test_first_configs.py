@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from romou.base.space import Config
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs import first_configs
 from romou.compiler.operators.costs.estimate import estimable, estimate_seconds
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.costs.first_configs import estimated_starts, trained_pick
-from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense

@@ -1,7 +1,10 @@
-"""A family is one file: conv1d_family.py, copied into the package of families, works from an ONNX model to a kernel."""
+"""A family is one file: conv1d_family.py, copied into the package of families, works from an ONNX model to a kernel.
+halves_family.py has a template of its own, with a form.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,29 +17,43 @@ import romou
 import romou.compiler.operators.families as package
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.families import families, template_of
 from romou.compiler.operators.family import Family
 from romou.compiler.single_operator import task_of
 from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
+from romou.tuner.pruning.prune import prune
 from romou.tuner.pruning.tasks import pruned_space
 from support.kernels.operators import assert_agrees, random_arrays, reference
 from support.models.small_networks import NetworkBuilder, random_inputs
 
-FILE = Path(__file__).parent / "conv1d_family.py"
+FOLDER = Path(__file__).parent
 PHONE = Target("opencl -device=adreno640")
+
+
+@contextlib.contextmanager
+def added(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Family]:
+    """Yield the family of a file while a copy of the file is in the package."""
+    shutil.copy(FOLDER / f"{name}_family.py", folder / f"{name}.py")
+    patch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    families.cache_clear()
+    template_of.cache_clear()
+    yield next(family for family in families() if type(family).__module__.endswith(f".{name}"))
+    families.cache_clear()
+    template_of.cache_clear()
 
 
 @pytest.fixture
 def conv1d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
-    """Yield the family while its file is in the package."""
-    shutil.copy(FILE, tmp_path / "conv1d.py")
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    families.cache_clear()
-    template_of.cache_clear()
-    yield next(family for family in families() if family.name == "conv1d_nwc")
-    families.cache_clear()
-    template_of.cache_clear()
+    with added("conv1d", tmp_path, monkeypatch) as family:
+        yield family
+
+
+@pytest.fixture
+def halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
+    with added("halves", tmp_path, monkeypatch) as family:
+        yield family
 
 
 def test_one_file_makes_a_family(conv1d: Family, opencl_device: tvm.runtime.Device) -> None:
@@ -74,3 +91,19 @@ def test_it_is_a_task_by_itself_too(conv1d: Family) -> None:
     work = conv1d.typical[0]  # type: ignore[attr-defined]
     assert task_of(work).family == "conv1d_nwc"
     assert package.workload_of(work.to_dict()) == work
+
+
+def test_one_file_makes_a_template(halves: Family, opencl_device: tvm.runtime.Device) -> None:
+    """The form of the template, which no other file names, prunes the space and ranks configs."""
+    (case,), rng, target = halves.cases, np.random.default_rng(5), Target("opencl")
+    ((task,), _) = extract_tasks(graph_of(case, PHONE)[0])
+    assert (task.family, task.name) == ("halves", "halves_17")
+    arrays = random_arrays(task, rng)
+    expected = case.compute(arrays[0])
+    for config in task.space(target):
+        assert_agrees(target, task, config, arrays, expected, 1e-6)
+    pruned = prune(task.template, task.space(PHONE), PHONE.spec, PHONE.limits, least_kept=1)
+    (kept,) = pruned
+    assert kept["halves_items"] == 16, "17 elements in groups of 64 are mostly padding"
+    assert task.template.has_formulas
+    assert TaskFeatures(task.template, PHONE.limits, PHONE.spec).expected([kept])[0] != 0

@@ -14,8 +14,7 @@ import romou
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import relative_l2_error
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.devices.targets import Target
 from romou.tuner.measure.verify import make_inputs, poison
@@ -208,7 +207,7 @@ def test_formulas(case: QuantizedCase) -> None:
     work, limits = template.workload, PHONE.limits
     config = template.default_config(limits).replace(group_parts=1)
     configs = [config.replace(weight=memory) for memory in ("buffer", "image")]
-    usage: Any = form_of(template, limits).usage(columns_of(configs))
+    usage: Any = template.form(limits).usage(columns_of(configs))
     tiles = template.tiles(config)
     per_code = work.bits / 8
     weight = tiles.threads * tiles.item_rows * tiles.codes * per_code

@@ -9,8 +9,7 @@ import pytest
 import tvm
 
 from romou.base.space import Config
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.expressions import bytes_of
 from romou.devices.backends import backend
@@ -122,7 +121,7 @@ def test_local_memory_holds_the_parts_that_are_left(shape: Shape) -> None:
     config = config_of(task, ADRENO, shape)
     (kernel,) = inspect_function(task.schedule(config, ADRENO)["main"], ADRENO, config=config)
     parts = shape[0] * shape[1] // size_of(ADRENO)
-    counted = form_of(task.template, ADRENO.limits).usage(columns_of([config])).local_memory_bytes
+    counted = task.template.form(ADRENO.limits).usage(columns_of([config])).local_memory_bytes
     assert [*counted] == [(parts > 1) * 4 * parts * shape[0] * shape[2] * shape[3]]
     buffers = task.schedule(config, ADRENO)["main"].body.block.alloc_buffers
     assert counted == sum(bytes_of(b.shape, str(b.dtype)) for b in buffers if str(b.scope()) == "shared")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from romou.base.space import Config
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.families import quantized_product
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.operators.kernels.quantized.tensor_core_defaults import data_choices, tensor_core_config
@@ -191,7 +190,7 @@ def test_formulas() -> None:
     assert isinstance(template, QuantizedTemplate)
     config = template.default_config(TARGET.limits)
     tiles = template.tiles(config)
-    usage = form_of(template, TARGET.limits).usage(columns_of([config]))
+    usage = template.form(TARGET.limits).usage(columns_of([config]))
     codes = tiles.rows * tiles.staged
     per_code = template.workload.weight_bytes / (case.k * case.n)
     assert usage.buffer_bytes[0] == pytest.approx(codes * per_code + tiles.columns * tiles.staged * 2)

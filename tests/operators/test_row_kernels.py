@@ -14,8 +14,7 @@ from tvm.relax import op
 import romou
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.graph.place_images import SCOPE
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.kernels.streaming.row_kernel import TREE
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
@@ -177,7 +176,7 @@ def test_loads_of_local_memory_are_counted_as_the_kernel_has_them(name: str, thr
             )
             if space.is_valid(config):
                 (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
-                formula = form_of(task.template, PHONE.limits).usage(columns_of([config])).local_loads
+                formula = task.template.form(PHONE.limits).usage(columns_of([config])).local_loads
                 assert (
                     np.asarray(formula).item() == read_usage([kernel.lowered], task.template, config).local_loads > 0
                 ), config

@@ -11,8 +11,7 @@ import tvm
 from tvm.relax import op
 
 from romou.base.space import Config
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
 from romou.devices.targets import Target
@@ -193,7 +192,7 @@ def test_formulas_and_tir_agree(target: Target, threads: int, rows: int) -> None
         (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
         exact, formula = (
             read_usage([kernel.lowered], task.template, config),
-            form_of(task.template, target.limits).usage(columns_of([config])),
+            task.template.form(target.limits).usage(columns_of([config])),
         )
         for name in (
             "local_memory_bytes",

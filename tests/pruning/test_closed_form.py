@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from romou.base.space import Config
 from romou.compiler.operators.algorithms.algorithm import TF32X3
-from romou.compiler.operators.costs.closed_form import ClosedForm
-from romou.compiler.operators.costs.form import columns_of, combinations
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of, combinations
+from romou.compiler.operators.costs.criteria import choices_of
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.families.dense import Dense
@@ -180,7 +179,7 @@ def test_closed_form_and_tir_agree_on_outputs_in_local_memory(work: Conv2d | Den
     target, task = TARGET.with_options(variant=variant), task_of(work).with_free_images()
     configs = task.space(target).sample(np.random.default_rng(5), 3)
     closed_form_and_tir_agree(target, task, configs)
-    assert all(form_of(task.template, target.limits).usage(columns_of(configs)).local_memory_bytes > 0)
+    assert all(task.template.form(target.limits).usage(columns_of(configs)).local_memory_bytes > 0)
 
 
 @pytest.mark.parametrize("accumulate", ["float16", "float32"])
@@ -365,7 +364,7 @@ def test_formulas_of_filter_gradients_agree_with_tir(groups: int) -> None:
     work = conv(10, (13, 14), 10, (3, 3), padding=(2, 0, 1, 2), stride=(2, 1), batch=7, groups=groups)
     task = task_of(training_passes(work)[2], has_epilogue=False).with_free_images()
     configs = task.space(TARGET).sample(np.random.default_rng(3), 2)
-    columns = form_of(task.template, TARGET.limits).usage(columns_of(configs))
+    columns = task.template.form(TARGET.limits).usage(columns_of(configs))
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config), row(columns, index, len(configs))
         for field in dataclasses.fields(exact):
@@ -380,10 +379,10 @@ def closed_form_and_tir_agree(
     target: Target, task: TunableTask, configs: list[Config], devices: Sequence[str] = DEVICES
 ) -> None:
     space = task.space(target)
-    form = form_of(task.template, target.limits)
+    form = task.template.form(target.limits)
     columns, choices = (
         form.usage(columns_of(configs)),
-        {device: form.choices(space, load_device(device)) for device in devices},
+        {device: choices_of(form, space, load_device(device)) for device in devices},
     )
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
@@ -429,7 +428,7 @@ def test_registers_of_depthwise_windows_count_what_is_loaded_ahead(stride: int, 
     in_images = [config for config in drawn if config["data"] == config["weight"] == MemoryKind.IMAGE]
     configs = [config for config in in_images if config["tile_w"] < 4][:4]
     assert len(configs) == 4
-    usage = form_of(task.template, TARGET.limits).usage(columns_of(configs))
+    usage = task.template.form(TARGET.limits).usage(columns_of(configs))
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, TARGET), row(usage, index, len(configs))
         assert 0.3 * exact.needed_registers <= formula.needed_registers <= exact.needed_registers, config
@@ -439,7 +438,7 @@ def test_the_mesh_says_what_single_configs_say() -> None:
     """Columns that broadcast give the numbers of columns that list configs."""
     task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
     space = task.space(TARGET)
-    form = ClosedForm(task.template, TARGET.limits)
+    form = task.template.form(TARGET.limits)
     axes = range(len(space.knobs))
     mesh = {
         name: np.asarray(c).reshape([-1 if i == axis else 1 for i in axes])
@@ -489,9 +488,9 @@ def stream_formulas_agree(
     target: Target, task: TunableTask, configs: list[Config], copies: Set[str] = frozenset()
 ) -> None:
     """Compare all numbers but registers, and `copies`, which formulas do not know without the knob `autobroadcast`."""
-    form = form_of(task.template, target.limits)
+    form = task.template.form(target.limits)
     columns = form.usage(columns_of(configs))
-    choices = {device: form.choices(task.space(target), load_device(device)) for device in DEVICES}
+    choices = {device: choices_of(form, task.space(target), load_device(device)) for device in DEVICES}
     roughly = {*ROUGH, *BOUNDED, *(["broadcast"] if copies else [])}
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
@@ -516,7 +515,7 @@ def test_what_an_image_gives_as_zero_counts(operator: str) -> None:
     task = TunableTask.of(set_image(func, str(func.params[0].name), "global.texture"))
     assert task is not None
     configs = [task.default_config(TARGET), *task.space(TARGET).sample(np.random.default_rng(1), 3)]
-    found = form_of(task.template, TARGET.limits).usage(columns_of(configs))
+    found = task.template.form(TARGET.limits).usage(columns_of(configs))
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config), row(found, index, len(configs))
         assert (exact.image_bytes, exact.unshared_image_bytes) == (formula.image_bytes, formula.unshared_image_bytes), (

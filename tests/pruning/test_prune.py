@@ -17,10 +17,8 @@ import romou.devices.hardware
 from romou.base.errors import InvalidConfigError, UsageError
 from romou.base.space import Config, Space
 from romou.compiler.assembly.kernel import build_task
-from romou.compiler.operators.costs.closed_form import ClosedForm
-from romou.compiler.operators.costs.criteria import L1_RULES
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
+from romou.compiler.operators.costs.criteria import L1_RULES, choices_of
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
@@ -66,8 +64,8 @@ def test_what_is_left_is_what_passes(pruned: PrunedSpace) -> None:
     task = small()
     space = task.space(TARGET)
     configs = list(space)
-    form = ClosedForm(task.template, TARGET.limits)
-    verdicts = judge(form.usage(columns_of(configs)), TARGET.spec, choices=form.choices(space, TARGET.spec))
+    form = task.template.form(TARGET.limits)
+    verdicts = judge(form.usage(columns_of(configs)), TARGET.spec, choices=choices_of(form, space, TARGET.spec))
     keep = np.ones(len(configs), dtype=bool)
     for verdict in verdicts.values():
         keep &= np.broadcast_to(verdict.keep, len(configs))
@@ -341,7 +339,7 @@ def test_the_estimate_never_excludes_the_default_config(device: str) -> None:
     for work in OPERATORS:
         task = task_of(work).with_free_images()
         space, default = pruned_space(task, target), task.default_config(target)
-        usage = form_of(task.template, target.limits).usage(columns_of([default]))
+        usage = task.template.form(target.limits).usage(columns_of([default]))
         kept = {
             name: bool(np.all(verdict.keep))
             for name, verdict in judge(usage, target.spec, choices=space.choices).items()

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs.estimate import estimate_seconds
-from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
@@ -56,9 +55,7 @@ def test_the_best_config_or_one_within_2_percent_survives(
 def test_the_estimate_puts_configs_in_order(recording: tuple[SimulatedTask, list[int], np.ndarray]) -> None:
     task, indices, times = recording
     columns = columns_of([task.recorded.space().at(index) for index in indices])
-    estimated = np.broadcast_to(
-        estimate_seconds(ClosedForm(task.template, TARGET.limits).usage(columns), SPEC), len(indices)
-    )
+    estimated = np.broadcast_to(estimate_seconds(task.template.form(TARGET.limits).usage(columns), SPEC), len(indices))
     ran = np.isfinite(times)
     ranks = [np.argsort(np.argsort(values[ran])) for values in (estimated, times)]
     assert np.corrcoef(*ranks)[0, 1] > 0.6

@@ -18,10 +18,9 @@ import pretrain_cost_model
 from pretrain_cost_model import train
 from romou.base.errors import RecordError
 from romou.base.space import Config
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs import pretrained
 from romou.compiler.operators.costs.features import _FIRST, _SHARES, TYPES, Correction, TaskFeatures, kernel_types
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.costs.pretrained import PretrainedModel, Trees, Winners, model_path, pretrained_for
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
@@ -215,7 +214,7 @@ def test_a_pretrained_model_sees_the_type_of_kernels() -> None:
         features = TaskFeatures(task.template, TARGET.limits, H200.spec)
         config = task.default_config(H200).replace(accumulate=accumulate)
         columns = columns_of([config])
-        usage = form_of(task.template, TARGET.limits).usage(columns)
+        usage = task.template.form(TARGET.limits).usage(columns)
         rows = features.model_rows(features([config]), columns, usage)
         return int(kernel_types(rows, features.model_columns)[0])
 

@@ -9,9 +9,8 @@ import pytest
 from tvm.relax import op
 
 from romou.base.outcome import Outcome
-from romou.compiler.operators.costs.closed_form import ClosedForm
+from romou.compiler.operators.analysis.form import columns_of
 from romou.compiler.operators.costs.features import TaskFeatures
-from romou.compiler.operators.costs.form import columns_of
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records import Origin, Record
@@ -39,7 +38,7 @@ def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
     known, task = Target("opencl -device=nvidia_h200"), task_of(conv(256, (28, 28), 256, (1, 1)))
     limits = known.limits
     configs = task.space(known).sample(np.random.default_rng(0), 40)
-    form = ClosedForm(task.template, limits)
+    form = task.template.form(limits)
     usage = form.usage(columns_of(configs))
     features = TaskFeatures(task.template, limits, known.spec)
     named = dict(zip(features.columns, 2 ** features(configs).T.astype(float) - 1, strict=True))
@@ -178,7 +177,7 @@ def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> No
 )
 def test_cache_lines_of_a_warp(knobs: dict[str, int], lines: tuple[int, int]) -> None:
     task = task_of(conv(64, (16, 16), 128, (1, 1)))
-    space, form = task.space(TARGET), ClosedForm(task.template, TARGET.limits)
+    space, form = task.space(TARGET), task.template.form(TARGET.limits)
     plain = {"tile_o": 1, "tile_h": 1, "split_k": 1, "local": 0, "vector_width": 4, "pixels": "flat"}
     config = task.default_config(TARGET).replace(**{**plain, **knobs})
     assert all(config[name] in space.knobs[name] for name in config)

@@ -14,7 +14,9 @@ from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
+from romou.compiler.operators.analysis.form import Form, UnknownForm
 from romou.compiler.operators.workload import WORKLOAD, Workload
+from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import is_image
 
 # Registers for addresses and loop counters, besides a kernel's tiles.
@@ -50,8 +52,6 @@ class Template(ABC):
     family: str
     # Whether the kernel is a loop of multiply-adds, whose iterations read data and weight.
     sums_products: bool = True
-    # Whether formulas over knobs give the usage of a config's kernel, and an estimate of its time.
-    has_formulas: bool = True
     # Annotation of a block with its workload, from which its definition follows.
     annotation: ClassVar[str] = WORKLOAD
 
@@ -93,6 +93,16 @@ class Template(ABC):
     @abstractmethod
     def space(self, limits: Limits) -> Space:
         """Return the knobs of this operator on a device with these limits."""
+
+    def form(self, limits: Limits) -> Form:
+        """Return formulas of the kernels' usage over knobs. By default nothing is known before a kernel is lowered."""
+        output = self.func.params[-1]
+        return UnknownForm(self.names, bytes_of(output.shape, str(output.dtype)), self.element_bytes)
+
+    @property
+    def has_formulas(self) -> bool:
+        """Return whether `form` gives the usage of a config's kernel, and so an estimate of its time."""
+        return type(self).form is not Template.form
 
     def has_variant(self, limits: Limits) -> bool:
         """Return whether the operator has the variant of `limits`, so that its space is a part of the whole one."""

@@ -17,8 +17,7 @@ from romou.base.knob import Choice
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.costs.criteria import Choices, Rules, Verdict, judge
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.costs.criteria import Choices, Rules, Verdict, choices_of, judge
 from romou.compiler.operators.schedule_template import Template
 from romou.devices.hardware import HardwareSpec
 
@@ -265,7 +264,7 @@ def prune_each(
     """Return the pruned space for each of several rules. The usage of the kernels is computed once. See `prune`."""
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
-    form, blocks = form_of(template, limits), list(space.blocks())
+    form, blocks = template.form(limits), list(space.blocks())
     if not blocks:
         room = (
             f"work groups of at most {limits.max_work_group_size} work-items and {limits.local_memory_bytes} bytes of"
@@ -276,7 +275,7 @@ def prune_each(
             f"{template.name}: none of {space.size} configs is valid with {room}", hint=hint, task=template.name
         )
     usages = [form.usage_of_valid(block) for block in blocks]
-    choices = form.choices(space, spec, usages, default or template.default_config(limits))
+    choices = choices_of(form, space, spec, usages, default or template.default_config(limits))
     pruned = []
     for each in rules:
         parts = [

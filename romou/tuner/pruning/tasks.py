@@ -16,7 +16,6 @@ from romou.base.space import Config
 from romou.compiler.operators.analysis.registers import estimate_registers
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.criteria import BOUNDED, L1_RULES, Rules, judge
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.task import TunableTask
 from romou.devices.backends.launch import launch_size, thread_extents
 from romou.devices.presets import preset_for
@@ -68,9 +67,7 @@ def pruned_space(
 
 def usage_of(task: TunableTask, config: Mapping[str, Any], target: Target) -> KernelUsage:
     """Return the usage of a config's kernel by formulas."""
-    return form_of(task.template, task.limits(target)).usage(
-        {name: np.asarray(value) for name, value in config.items()}
-    )
+    return task.template.form(task.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
 
 
 def load_task(text: str) -> TunableTask:

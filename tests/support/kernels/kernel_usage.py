@@ -43,7 +43,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         windows = [str(template.window_weight.name)] if isinstance(template, DepthwisePointwiseTemplate) else []
         number_bytes = dict.fromkeys((data, names["weight"], *windows), template.element_bytes)
         if data == names["data"]:
-            number_bytes |= {data: template.data_bytes, names["weight"]: template.weight_bytes}
+            number_bytes |= {data: template.number_bytes["data"], names["weight"]: template.number_bytes["weight"]}
         outputs = math.prod(algorithm.contraction(flat=True).extents) * LANES
         transform_bytes, transform_registers = algorithm.transform_bytes, algorithm.transform_registers
         # A channel of a depthwise window is read for its own outputs only.

@@ -1,1 +1,1 @@
-"""The usage of a kernel, from its lowered TIR: registers, traffic, operations."""
+"""The usage of a kernel, by formulas over knobs or from its lowered TIR: registers, traffic, operations."""

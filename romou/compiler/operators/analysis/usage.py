@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class KernelUsage:
-    """The usage of one kernel, or of many if the fields are arrays that broadcast (`costs/form.py`).
+    """The usage of one kernel, or of many if the fields are arrays that broadcast (`Form.usage`).
 
     An iteration is one pass through the innermost loop that both reads memory and multiplies. If there is no such
     loop, or the template sums no products (`Template.sums_products`), it is the whole kernel, and everything that it
@@ -50,21 +50,21 @@ class KernelUsage:
     registers: Any
     needed_registers: Any
     buffer_bytes: Any
-    image_bytes: Any
     unshared_buffer_bytes: Any
-    unshared_image_bytes: Any
     access_width: Any
     output_bytes: Any
     iterations: Any
     multiply_adds: Any
-    local_loads: Any
     work_group_size: Any
     work_groups: Any
-    local_memory_bytes: Any
-    is_staged: Any
     images: Mapping[str, Any]
-    has_copies: Any
     padding: Any
+    image_bytes: Any = 0
+    unshared_image_bytes: Any = 0
+    local_loads: Any = 0
+    local_memory_bytes: Any = 0
+    is_staged: Any = False
+    has_copies: Any = False
     on_tensor_cores: Any = False
     matrix_instructions: Any = 1
     multiplies_fp16: Any = False

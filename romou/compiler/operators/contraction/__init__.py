@@ -1,6 +1,7 @@
 """The contraction: the sum of products that convolutions, dense layers and matrix products share.
 
 form.py                   the contraction as a family describes it
+data_reads.py             the data that a group reads in an iteration
 knobs.py                  knobs, their choices for an operator, and constraints between them
 stages.py                 the sum as stages over a padded domain
 schedule.py               from stages to a kernel

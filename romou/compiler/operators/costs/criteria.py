@@ -13,7 +13,8 @@ whose violation costs most on a device come last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,6 +22,8 @@ import numpy as np
 
 from romou.base.errors import UsageError
 from romou.base.limits import LOCAL_MEMORY_ALPHA
+from romou.base.space import Space
+from romou.compiler.operators.analysis.form import Form, columns_of
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.estimate import estimate_seconds, needed_registers
 from romou.compiler.tir.primitives import LANES
@@ -127,6 +130,36 @@ class Verdict:
             f"{self.criterion}: {self.used:g}, {relation} the limit of {bound} {self.limit:g} {self.unit}"
             f" ({self.source})"
         )
+
+
+def choices_of(
+    form: Form,
+    space: Space,
+    spec: HardwareSpec,
+    usages: Iterable[KernelUsage] | None = None,
+    default: Mapping[str, Any] | None = None,
+) -> Choices:
+    """Return the best that any config of the space can do on the device.
+
+    form: the formulas of the operator
+    usages: of all valid configs, if they were computed before
+    default: the default config, whose estimate shows the estimate's error
+    """
+    images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
+    width, fastest = 1, dict[int, float]()
+    for usage in map(form.usage_of_valid, space.blocks()) if usages is None else usages:
+        width = max(width, int(np.max(usage.access_width)))
+        seconds, moved = estimate_seconds(usage, spec), usage.transform_bytes
+        if seconds is not None:
+            for algorithm in map(int, np.unique(moved)):
+                least = float(np.min(seconds, where=moved == algorithm, initial=np.inf))
+                fastest[algorithm] = min(fastest.get(algorithm, math.inf), least)
+    default_s: dict[int, float] = {}
+    if default is not None:
+        usage = form.usage(columns_of([default]))
+        seconds = estimate_seconds(usage, spec)
+        default_s = {} if seconds is None else {int(np.max(usage.transform_bytes)): float(np.max(seconds))}
+    return Choices(images=images, access_width=width, fastest_s=fastest, default_s=default_s)
 
 
 Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]

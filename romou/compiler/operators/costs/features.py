@@ -15,11 +15,10 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config
+from romou.compiler.operators.analysis.form import Form, columns_of
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.contraction.knobs import FP16
 from romou.compiler.operators.costs.estimate import estimate_parts, estimate_seconds, occupancy
-from romou.compiler.operators.costs.form import Form, columns_of
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.families import declared_knobs
 from romou.compiler.operators.schedule_template import Template
 from romou.devices.hardware import HardwareSpec
@@ -145,7 +144,7 @@ class TaskFeatures:
 
     @cached_property
     def _form(self) -> Form:
-        return form_of(self._template, self._limits)
+        return self._template.form(self._limits)
 
     def __call__(self, configs: Sequence[Config]) -> np.ndarray:
         """Return one row for each config."""

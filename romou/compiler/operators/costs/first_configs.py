@@ -24,15 +24,14 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.algorithms.algorithm import ALGORITHM, DIRECT, Algorithm
 from romou.compiler.operators.algorithms.split_sum import PIECES
+from romou.compiler.operators.analysis.form import Form, columns_of, tabulate
 from romou.compiler.operators.contraction.defaults import type_of_sums
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.occupancy import lost_images
 from romou.compiler.operators.contraction.registers import estimated_registers
-from romou.compiler.operators.costs.criteria import judge
+from romou.compiler.operators.costs.criteria import choices_of, judge
 from romou.compiler.operators.costs.estimate import can_estimate, estimable, estimate_seconds, spec_to_rank_by
 from romou.compiler.operators.costs.features import TaskFeatures
-from romou.compiler.operators.costs.form import Form, columns_of, tabulate
-from romou.compiler.operators.costs.forms import form_of
 from romou.compiler.operators.costs.pretrained import pretrained_for
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.schedule_template import Template
@@ -101,7 +100,7 @@ def estimated_starts(template: Template, target: Target) -> list[Config]:
     usable, has_choice = template.usable(limits)
     if any(name in PIECES for name in usable):
         return []
-    form, spec = form_of(template, limits), estimable(target).spec
+    form, spec = template.form(limits), estimable(target).spec
     found: list[tuple[bool, float, Config]] = []
     for name, algorithm in usable.items():
         lattice = _lattice(algorithm, limits)
@@ -204,7 +203,7 @@ def _fastest(form: Form, space: Space, own: HardwareSpec, priced: HardwareSpec) 
     seconds = [estimate_seconds(usage, priced) for usage in usages]
     if not blocks or any(of_block is None for of_block in seconds):
         return None
-    choices = form.choices(space, own, usages)
+    choices = choices_of(form, space, own, usages)
     verdicts = [judge(usage, own, choices=choices) for usage in usages]
     for names in (frozenset(verdicts[0]), _FIRM, frozenset()):
         picks = [

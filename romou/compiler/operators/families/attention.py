@@ -21,13 +21,15 @@ from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.analysis.form import Form, loads_of_one
+from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.attention.blocks import Attention, attention_of
 from romou.compiler.operators.kernels.attention.kernel import OWN, SHARED, AttentionKernel, AttentionTiles
 from romou.compiler.operators.kernels.attention.tensor_core_kernel import TensorCoreAttentionKernel
 from romou.compiler.operators.kernels.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
 from romou.compiler.operators.native_functions import FUNCTIONS, with_functions
-from romou.compiler.operators.schedule_template import Template
+from romou.compiler.operators.schedule_template import ADDRESSES, Template
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
@@ -120,6 +122,9 @@ class AttentionTemplate(Template):
     def tiles(self, columns: Columns) -> AttentionTiles:
         """Return the tiles of a config, or of many."""
         return AttentionTiles(self.attention, columns)
+
+    def form(self, limits: Limits) -> AttentionForm:
+        return AttentionForm(self, limits)
 
     def registers(self, columns: Columns) -> Any:
         """Return the registers of a work-item's tiles."""
@@ -257,6 +262,57 @@ class AttentionTemplate(Template):
         writer = TensorCoreAttentionKernel if is_mma else AttentionKernel
         kernel = writer(self._simplified, self.attention, config).function()
         return tvm.IRModule({"main": with_functions(kernel, config)})
+
+
+class AttentionForm(Form):
+    """The formulas of one attention, over arrays of knobs. An iteration is one tile of keys."""
+
+    def __init__(self, template: AttentionTemplate, limits: Limits) -> None:
+        self._template, self._exponential = template, limits.preset.attention.exponential
+        attention = template.attention
+        _, _, depth, columns = attention.extents
+        self._row_bytes = depth * _bytes_of(attention.key_value) + columns * _bytes_of(attention.value)
+        self._outputs = attention.extents[0] * columns * math.prod(attention.batch.values())
+        self._width = LANES if depth % LANES == columns % LANES == 0 else 1
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        template = self._template
+        tiles, registers = template.tiles(columns), template.registers(columns) + ADDRESSES
+        staged = tiles.keys * self._row_bytes
+        rows, keys, _, _ = template.attention.extents
+        of_rows = -(-rows // tiles.queries) * tiles.queries / rows
+        return KernelUsage(
+            registers=registers,
+            needed_registers=registers,
+            buffer_bytes=staged,
+            unshared_buffer_bytes=staged,
+            access_width=self._width,
+            output_bytes=self._outputs * template.element_bytes,
+            iterations=tiles.key_tiles,
+            multiply_adds=template.multiply_adds(columns) + self._exponential * template.exponentials(columns),
+            local_loads=template.local_vectors(columns) * LANES * 4,
+            work_group_size=tiles.threads,
+            work_groups=tiles.groups,
+            local_memory_bytes=tiles.local_memory_bytes,
+            is_staged=True,
+            images=dict.fromkeys(template.names, False),
+            padding=of_rows * tiles.key_tiles * tiles.keys / keys - 1,
+            element_bytes=template.element_bytes,
+        )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """Return the loads as `Form.loads` does. Half of the staged numbers are keys, half are values."""
+        results = columns["item_queries"] * self._template.tiles(columns).columns * LANES
+        loads = loads_of_one(usage) / 2
+        lines = -(
+            -np.minimum(usage.work_group_size, warp_size) * self._width * self._template.element_bytes // line_bytes
+        )
+        return results, loads, loads, lines, lines
+
+
+def _bytes_of(operand: Any) -> int:
+    """Return the bytes of the numbers in memory that one element of an operand is computed from."""
+    return sum(int(tvm.DataType(str(load.source.dtype)).itemsize) for load in loads_of(operand))
 
 
 class AttentionFamily(Family):

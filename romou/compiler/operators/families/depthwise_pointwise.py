@@ -10,9 +10,10 @@ the output channels recompute the same windows, so a group should compute many c
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,13 @@ from tvm import relax, s_tir, te, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.limits import Limits
-from romou.base.space import Config, Space
+from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.algorithms.algorithm import DIRECT, Algorithm, Contracted, DirectAlgorithm
+from romou.compiler.operators.algorithms.closed_form import ClosedForm
+from romou.compiler.operators.analysis.usage import KernelUsage
+from romou.compiler.operators.contraction.data_reads import PITCH, DataReads, Pixels, Steps
 from romou.compiler.operators.contraction.defaults import default_config
+from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.families.convolution import CONV2D, DEPTHWISE
@@ -34,7 +39,8 @@ from romou.compiler.operators.workload import WORKLOAD, Conv2d
 from romou.compiler.scheduling.blocks import find_blocks
 from romou.compiler.scheduling.rewrites import replace_stage, with_fresh_variables, with_root
 from romou.compiler.tir.calls import extern_name
-from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, is_image
+from romou.compiler.tir.evaluate import count_distinct
+from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, MemoryKind, is_image
 
 # A call that marks a window's sum until the sum has its own register.
 _WINDOW = "romou_window"
@@ -113,10 +119,13 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         """Parameters that may be images: all with lanes as last axis, except the two weights."""
         return super().activations - {str(self.window_weight.name)}
 
-    @cached_property
+    @functools.cached_property
     def algorithms(self) -> dict[str, Algorithm]:
         """The direct algorithm only. Winograd's transforms would read the intermediate tensor from memory."""
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
+
+    def form(self, limits: Limits) -> DepthwisePointwiseForm:
+        return DepthwisePointwiseForm(self, limits)
 
     def space(self, limits: Limits) -> Space:
         """Return the pointwise convolution's knobs with staging in local memory.
@@ -220,6 +229,67 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
 
     root = structural_map(func.body, (tirx.For, keep)).block
     return with_root(func, root.body, [*root.alloc_buffers, window])
+
+
+class DepthwisePointwiseForm(ClosedForm):
+    """The formulas of one pair of convolutions: the pointwise formulas, plus the staged windows."""
+
+    def __init__(self, template: DepthwisePointwiseTemplate, limits: Limits) -> None:
+        super().__init__(template.algorithms, limits, template.number_bytes)
+        self._kernel = template.windows.kernel
+        self._reads = _WindowReads(self._forms, template.windows)
+
+    def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        usage = super()._contraction_usage(columns, counts)
+        taps, is_image = math.prod(self._kernel), columns["data"] == MemoryKind.IMAGE
+        # Texels that a work-item computes in one iteration. An unfused pointwise convolution would load one texel for
+        # each.
+        staged = -(
+            -(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size
+        )
+        texel_bytes = LANES * self._element_bytes * usage.work_group_size * staged
+        return replace(
+            usage,
+            buffer_bytes=usage.buffer_bytes + taps * columns["local"] * LANES * self._element_bytes,
+            unshared_buffer_bytes=usage.unshared_buffer_bytes
+            + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
+            unshared_image_bytes=usage.unshared_image_bytes + texel_bytes * (taps - 1) * is_image,
+            multiply_adds=usage.multiply_adds + taps * staged * LANES,
+        )
+
+
+class _WindowReads(DataReads):
+    """Counts of reads of the depthwise convolution's input.
+
+    Its output, the pointwise convolution's input, is not read.
+    """
+
+    def __init__(self, forms: Mapping[str, Contraction], windows: Conv2d) -> None:
+        super().__init__(forms)
+        self._windows = windows
+        self.is_padded = any(windows.padding)
+        self._pixels_read = functools.cache(self._count_pixels)
+
+    def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
+        """Return the product of texels and pixels.
+
+        An iteration's channels are whole texels, each with the same pixels.
+        """
+        return self._pixels_read(pixels.order, pixels.is_image, pixels.tile_h, pixels.width) * steps.together * LANES
+
+    def _count_pixels(self, order: str, is_image: bool, tile_h: int, width: int) -> int:
+        """Count the input pixels under the windows of the first group. In an image, padding counts too."""
+        w, at = self._windows, self._forms[order].extents
+        _, place, _ = w.pixels(order == "flat")
+        h, x, kh, kw = np.ix_(*map(np.arange, (tile_h, width, *w.kernel)))
+        n, oy, ox = place(np.minimum(h, at[1] - 1), np.minimum(x, at[2] - 1))
+        y, x = (
+            o * s + k * d - p
+            for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True)
+        )
+        key: Any = (n * PITCH + y) * PITCH + x
+        inside = (y >= 0) & (y < w.in_hw[0]) & (x >= 0) & (x < w.in_hw[1])
+        return count_distinct(key if is_image else key[np.broadcast_to(inside, key.shape)])
 
 
 class DepthwisePointwiseFamily(Family):

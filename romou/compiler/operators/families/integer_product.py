@@ -20,6 +20,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.kernels.quantized.form import IntegerForm
 from romou.compiler.operators.kernels.quantized.integer_kernel import (
     DOT,
     FLOAT,
@@ -127,8 +128,10 @@ class IntegerTemplate(PackedTemplate):
         """Return the tiles of a config, or of many."""
         return IntegerTiles(self.workload, columns)
 
+    def form(self, limits: Limits) -> IntegerForm:
+        return IntegerForm(self, limits)
+
     def registers(self, columns: Columns) -> Any:
-        """Return the registers of a work-item's tiles."""
         tiles = self.tiles(columns)
         is_float = np.asarray(columns["multiply"]) == FLOAT
         converted = VECTOR * BYTES * (np.asarray(columns["convert"]) == OF_STEP)

@@ -23,6 +23,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import WEIGHT
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.kernels.quantized.form import QuantizedForm
 from romou.compiler.operators.kernels.quantized.kernel import (
     BYTES,
     EXPONENT,
@@ -193,8 +194,10 @@ class QuantizedTemplate(PackedTemplate):
         """Return the tiles of a config, or of many."""
         return QuantizedTiles(self.workload, columns, is_normalized=self.norm is not None)
 
+    def form(self, limits: Limits) -> QuantizedForm:
+        return QuantizedForm(self)
+
     def registers(self, columns: Columns) -> Any:
-        """Return the registers of a work-item's tiles."""
         tiles = self.tiles(columns)
         is_of_block = np.asarray(columns["zero_point"]) == OF_BLOCK
         words, data = LANES * tiles.item_rows * columns["item_chunks"], LANES * tiles.item_data

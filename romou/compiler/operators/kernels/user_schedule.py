@@ -245,7 +245,6 @@ class OwnTemplate(Template):
 
     family = "own"
     sums_products = False
-    has_formulas = False
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func

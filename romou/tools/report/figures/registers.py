@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from romou.base.space import Config
-from romou.compiler.operators.costs.form import columns_of
-from romou.compiler.operators.costs.forms import form_of
+from romou.compiler.operators.analysis.form import columns_of
 from romou.devices.hardware import HardwareSpec
 from romou.tools.report.evidence import NEEDS_MODEL, NEEDS_RECORDS, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import LOG2, OF_LAYER, Figure, aggregated, mark, quantity
@@ -32,7 +31,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         ]
         if not timed:
             continue
-        usage = form_of(task.template, task.limits(evidence.target)).usage(
+        usage = task.template.form(task.limits(evidence.target)).usage(
             columns_of([Config(record.config) for record in timed])
         )
         verdict = judge(usage, evidence.spec or HardwareSpec(name="unknown", title="")).get("registers")

@@ -26,6 +26,7 @@ from romou.compiler.operators.algorithms.algorithm import (
     WinogradAlgorithm,
 )
 from romou.compiler.operators.algorithms.byte_vectors import WordsAlgorithm
+from romou.compiler.operators.algorithms.closed_form import ClosedForm
 from romou.compiler.operators.algorithms.operator import Operator
 from romou.compiler.operators.algorithms.split_sum import PIECES
 from romou.compiler.operators.contraction import Contraction, tensor_core
@@ -89,16 +90,6 @@ class ContractionTemplate(Template):
     @property
     def flops(self) -> int:
         return self.workload.flops
-
-    @property
-    def data_bytes(self) -> int:
-        """Return the bytes of an element of the data in memory."""
-        return int(tvm.DataType(str(self.data.dtype)).itemsize)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Return the bytes of an element of the weight in memory."""
-        return int(tvm.DataType(str(self.contracted.weight.dtype)).itemsize)
 
     @property
     def names(self) -> dict[str, str]:
@@ -196,12 +187,9 @@ class ContractionTemplate(Template):
             **pieces,
         }
 
-    def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
-        """Return the operator as a contraction, with its pixels in one row (flat) or row by row.
-
-        Under an algorithm with transforms, it is the contraction between these.
-        """
-        return self.algorithms[algorithm].contraction(flat)
+    def contraction(self, flat: bool) -> Contraction:
+        """Return the operator as a contraction, with its pixels in one row (flat) or row by row."""
+        return self.algorithms[DIRECT].contraction(flat)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         return self.placement.kept_in_buffers(limits)
@@ -232,6 +220,16 @@ class ContractionTemplate(Template):
         usable, has_choice = self.usable(limits)
         spaces = {name: algorithm.space(limits) for name, algorithm in usable.items()}
         return Space.one_of(ALGORITHM, spaces) if has_choice else spaces[DIRECT]
+
+    @property
+    def number_bytes(self) -> dict[str, int]:
+        """Return role -> bytes of a number in memory. The output's is the operator's, before an epilogue."""
+        operands = {"data": self.data, "weight": self.contracted.weight}
+        sizes = {role: int(tvm.DataType(str(buffer.dtype)).itemsize) for role, buffer in operands.items()}
+        return {**sizes, "output": self.element_bytes}
+
+    def form(self, limits: Limits) -> ClosedForm:
+        return ClosedForm(self.algorithms, limits, self.number_bytes)
 
     def has_variant(self, limits: Limits) -> bool:
         direct = self.algorithms[DIRECT]

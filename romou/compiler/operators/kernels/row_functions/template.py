@@ -30,7 +30,6 @@ class RowFunctionTemplate(Template):
 
     knobs = (THREADS, GROUP_ROWS)
     sums_products = False
-    has_formulas = False
     mark: ClassVar[str]
 
     def __init__(self, func: tirx.PrimFunc) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 
 from romou.base.limits import Limits
 from romou.base.space import Columns
-from romou.compiler.operators.algorithms.algorithm import DIRECT, DirectAlgorithm
+from romou.compiler.operators.algorithms.algorithm import DIRECT, Algorithm, DirectAlgorithm
+from romou.compiler.operators.analysis.form import Form, combinations, loads_of_one, tabulate
 from romou.compiler.operators.analysis.registers import (
     RegisterEstimate,
     address_registers,
@@ -30,10 +31,8 @@ from romou.compiler.operators.analysis.registers import (
 )
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.contraction import tensor_core
+from romou.compiler.operators.contraction.data_reads import DataReads, Pixels, Steps
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
-from romou.compiler.operators.costs.data_reads import DataReads, Pixels, Steps
-from romou.compiler.operators.costs.form import Form, combinations, form_of, loads_of_one, tabulate
-from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Banks of a GPU's local memory that serve work-items at the same time, and bytes of a bank's vector.
@@ -56,27 +55,32 @@ _IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
 
 
 class ClosedForm(Form):
-    """The formulas of one operator that sums products."""
+    """The formulas of one operator that sums products.
 
-    def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
+    algorithms: choice of the knob `algorithm` -> algorithm.
+    number_bytes: bytes of a number of "data", "weight" and "output" in memory.
+    """
+
+    def __init__(
+        self,
+        algorithms: Mapping[str, Algorithm],
+        limits: Limits,
+        number_bytes: Mapping[str, int],
+        algorithm: str = DIRECT,
+    ) -> None:
         # Formulas of the contractions inside other algorithms.
         self._others = {
-            name: ClosedForm(template, limits, name)
-            for name, other in template.algorithms.items()
+            name: ClosedForm(algorithms, limits, number_bytes, name)
+            for name, other in algorithms.items()
             if algorithm == DIRECT and not isinstance(other, DirectAlgorithm)
         }
-        self._is_direct = algorithm == DIRECT
-        self._transforms = (
-            template.algorithms[algorithm].transform_bytes,
-            template.algorithms[algorithm].transform_registers,
-        )
-        self._forms = {
-            name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")
-        }
-        self._element_bytes = template.element_bytes
+        self._is_direct, own = algorithm == DIRECT, algorithms[algorithm]
+        self._transforms = own.transform_bytes, own.transform_registers
+        self._forms = {name: own.contraction(flat=name == "flat") for name in ("flat", "rows")}
+        self._element_bytes = number_bytes["output"]
         # Other algorithms transform the operands, in floats.
         self._data_bytes, self._weight_bytes = (
-            (template.data_bytes, template.weight_bytes) if self._is_direct else (template.element_bytes,) * 2
+            number_bytes[role if self._is_direct else "output"] for role in ("data", "weight")
         )
         form = self._forms["flat"]
         self._varies = form.lhs_varies
@@ -408,11 +412,6 @@ class ClosedForm(Form):
         texel = LANES * self._element_bytes / _REGISTER_BYTES
         ahead = _LOADED_AHEAD * texel * texels + address_registers(texels, is_image=get("data") == MemoryKind.IMAGE)
         return RegisterEstimate(sums + np.where(is_guarded, 0, ahead), as_written=written_sums)
-
-
-@form_of.register
-def _(template: ContractionTemplate, limits: Limits) -> Form:
-    return ClosedForm(template, limits)
 
 
 @dataclass(frozen=True, kw_only=True)

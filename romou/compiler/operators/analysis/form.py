@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,25 +9,14 @@ from typing import Any
 import numpy as np
 
 from romou.base.config_block import ConfigBlock
-from romou.base.limits import Limits
-from romou.base.space import Columns, Space
+from romou.base.space import Columns
 from romou.compiler.operators.analysis.usage import KernelUsage
-from romou.compiler.operators.costs.criteria import Choices
-from romou.compiler.operators.costs.estimate import estimate_seconds
-from romou.compiler.operators.schedule_template import Template
-from romou.devices.hardware import HardwareSpec
+from romou.compiler.tir.primitives import LANES
 
 # Bytes of a number in counts of loads, whatever its type.
 _NUMBER_BYTES = 4
-
-
-@functools.singledispatch
-def form_of(template: Template, limits: Limits) -> Form:
-    """Return the formulas of a template on a device with these limits.
-
-    A form is registered for the class of its template in the file that defines it: `@form_of.register`.
-    """
-    raise TypeError(f"{template.name}: no formulas are registered for {type(template).__name__}")
+# More work groups than any device has cores.
+_MANY = 1 << 20
 
 
 class Form(ABC):
@@ -39,9 +26,9 @@ class Form(ABC):
         """Return the usage of the configs in the columns of knobs."""
         return self.usage_with(columns, self.counts(columns))
 
-    @abstractmethod
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
         """Return counts that depend on a few knobs, computed once for each combination of these knobs."""
+        return {}
 
     @abstractmethod
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
@@ -59,35 +46,38 @@ class Form(ABC):
         """Return the usage of a block's valid configs: arrays that broadcast to (valid configs, *free axes)."""
         return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 
-    def choices(
-        self,
-        space: Space,
-        spec: HardwareSpec,
-        usages: Iterable[KernelUsage] | None = None,
-        default: Mapping[str, Any] | None = None,
-    ) -> Choices:
-        """Return the best that any config of the space can do on the device.
 
-        usages: of all valid configs, if they were computed before
-        default: the default config, whose estimate shows the estimate's error
-        """
-        images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
-        width, fastest = 1, dict[int, float]()
-        for usage in map(self.usage_of_valid, space.blocks()) if usages is None else usages:
-            width = max(width, int(np.max(usage.access_width)))
-            seconds, moved = estimate_seconds(usage, spec), usage.transform_bytes
-            if seconds is not None:
-                for algorithm in map(int, np.unique(moved)):
-                    least = float(np.min(seconds, where=moved == algorithm, initial=np.inf))
-                    fastest[algorithm] = min(fastest.get(algorithm, math.inf), least)
-        own = {} if default is None else self._seconds_of(default, spec)
-        return Choices(images=images, access_width=width, fastest_s=fastest, default_s=own)
+class UnknownForm(Form):
+    """The form of templates without formulas: nothing is known of a config before it is lowered.
 
-    def _seconds_of(self, config: Mapping[str, Any], spec: HardwareSpec) -> dict[int, float]:
-        """Return bytes of a config's transforms -> its estimated seconds. Empty if nothing can be estimated."""
-        usage = self.usage(columns_of([config]))
-        seconds = estimate_seconds(usage, spec)
-        return {} if seconds is None else {int(np.max(usage.transform_bytes)): float(np.max(seconds))}
+    Every config is kept. Registers and the work group are judged when the kernel is built (`PrunedTask.check`).
+
+    roles: of the parameters, as in `Template.names`.
+    output_bytes, element_bytes: bytes of the output, and of one of its numbers.
+    """
+
+    def __init__(self, roles: Iterable[str], output_bytes: int, element_bytes: int) -> None:
+        self._roles, self._output_bytes, self._element_bytes = list(roles), output_bytes, element_bytes
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        return KernelUsage(
+            registers=0,
+            needed_registers=0,
+            buffer_bytes=0,
+            unshared_buffer_bytes=0,
+            access_width=LANES,
+            output_bytes=self._output_bytes,
+            iterations=1,
+            multiply_adds=0,
+            work_group_size=1,
+            work_groups=_MANY,
+            images=dict.fromkeys(self._roles, False),
+            padding=0.0,
+            element_bytes=self._element_bytes,
+        )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        return 0, 0, 0, 0, 0
 
 
 def loads_of_one(usage: KernelUsage) -> Any:
