@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from romou.api.compile import compile as compile
     from romou.api.decoder import Decoder as Decoder
     from romou.api.decoder import Generated as Generated
+    from romou.api.doctor import Diagnosis as Diagnosis
+    from romou.api.doctor import doctor as doctor
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
+    from romou.api.operators import OperatorModel as OperatorModel
     from romou.api.operators import tune_operator as tune_operator
     from romou.api.quantize import Quantized as Quantized
     from romou.api.quantize import quantize as quantize
@@ -45,16 +48,26 @@ if TYPE_CHECKING:
     from romou.base.errors import RomouError as RomouError
     from romou.base.errors import SpaceEmptyError as SpaceEmptyError
     from romou.base.errors import UsageError as UsageError
+    from romou.base.finding import Finding as Finding
     from romou.base.outcome import Outcome as Outcome
+    from romou.compiler.graph.memory.memory import MemoryPlan as MemoryPlan
     from romou.devices import attached_devices
     from romou.devices.targets import Target as Target
     from romou.runtime.module.binding import BoundModel as BoundModel
     from romou.runtime.module.multi_shape import MultiShapeModel as MultiShapeModel
     from romou.runtime.module.outputs import Outputs as Outputs
+    from romou.runtime.module.profile import Profile as Profile
     from romou.runtime.module.run_time_rows import RunTimeRowsModel as RunTimeRowsModel
     from romou.runtime.module.saved import load as load
+    from romou.runtime.module.summary import LayerRow as LayerRow
+    from romou.runtime.module.summary import Summary as Summary
     from romou.runtime.module.tuned_model import TunedModel as TunedModel
+    from romou.tools.inspection.check_report import CheckReport as CheckReport
+    from romou.tools.inspection.kernels import InspectedKernel as InspectedKernel
+    from romou.tools.regression.bench_data import Bench as Bench
+    from romou.tools.regression.comparison import Comparison as Comparison
     from romou.tuner.measure.measure_options import MeasureOptions as MeasureOptions
+    from romou.tuner.pruning.prune import PrunedSpace as PrunedSpace
     from romou.tuner.search.trial import Trial as Trial
 
     devices = attached_devices
@@ -62,20 +75,30 @@ if TYPE_CHECKING:
 _NAMES = {
     **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare")},
     "romou.api.decoder": ("Decoder", "Generated"),
+    "romou.api.doctor": ("Diagnosis", "doctor"),
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.quantize": ("Quantized", "quantize"),
     "romou.api.report": ("write_report",),
-    "romou.api.operators": ("tune_operator",),
+    "romou.api.operators": ("OperatorModel", "tune_operator"),
     "romou.runtime.module.saved": ("load",),
     "romou.runtime.module.tuned_model": ("TunedModel",),
     "romou.runtime.module.multi_shape": ("MultiShapeModel",),
     "romou.runtime.module.run_time_rows": ("RunTimeRowsModel",),
     "romou.runtime.module.binding": ("BoundModel",),
     "romou.runtime.module.outputs": ("Outputs",),
+    "romou.runtime.module.profile": ("Profile",),
+    "romou.runtime.module.summary": ("LayerRow", "Summary"),
+    "romou.compiler.graph.memory.memory": ("MemoryPlan",),
+    "romou.tools.inspection.check_report": ("CheckReport",),
+    "romou.tools.inspection.kernels": ("InspectedKernel",),
+    "romou.tools.regression.bench_data": ("Bench",),
+    "romou.tools.regression.comparison": ("Comparison",),
     "romou.devices.targets": ("Target",),
     "romou.tuner.measure.measure_options": ("MeasureOptions",),
+    "romou.tuner.pruning.prune": ("PrunedSpace",),
     "romou.tuner.search.trial": ("Trial",),
+    "romou.base.finding": ("Finding",),
     "romou.base.outcome": ("Outcome",),
     "romou.base.errors": (
         *(
@@ -115,4 +138,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*__all__, *_MODULES, "__all__", "__doc__", "__version__"})

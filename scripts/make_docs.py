@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
 # The part of a page that is written by this script.
 _BEGIN, _END = "<!-- Written by scripts/make_docs.py. -->", "<!-- End of what scripts/make_docs.py writes. -->"
-# A line of a docstring with a field and its description, in two columns.
-_FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
+# A line of a docstring with a field and its description, in two columns or after a colon.
+_FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)|([a-z]\w*(?:, [a-z]\w*)*): (\S.*)")
 
 
 def programs() -> dict[str, click.Group]:
@@ -46,7 +46,7 @@ def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command, cl
 
 def cli() -> str:
     """Return the page of all commands of `romou` and `archprobe` with their arguments and options."""
-    parts = ["# Command line\n\nEvery command has `--help`.\n"]
+    parts = ["# Command line\n\nEvery command has `--help`: `romou help tune`.\n"]
     found = {program: list(walk(group, program)) for program, group in programs().items()}
     for program, commands in found.items():
         rows = [
@@ -209,7 +209,7 @@ def _markdown(text: str) -> str:
             is_section = True
             out += [f"**{line}**", ""]
         elif field is not None:
-            out.append(f"- `{field[1]}`: {field[2]}")
+            out.append(f"- `{field[1] or field[3]}`: {field[2] or field[4]}")
         elif is_section and line and not line[0].isspace() and below.startswith("    "):
             out.append(f"- `{line}`")
         elif not line or set(line) != {"-"}:

@@ -48,7 +48,7 @@ Shape: TypeAlias = Sequence[int] | Mapping[str, int]
 """Extents of a tensor, or its dimensions' names and extents."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OperatorModel(ImportedModel):
     """A model of one operator with the output "output", for `tune_operator`, `romou.tune` and `romou.compile`.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.errors import UsageError
+from romou.base.headline import Headline
 from romou.compiler.frontend.onnx_import import load_onnx
 from romou.compiler.frontend.quantized import LEAST_BLOCK
 from romou.compiler.frontend.round_weights import with_rounded_weights
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     import onnx
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quantized:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Quantized(Headline):
     """A model with quantized weights.
 
     Parameters
@@ -31,6 +32,12 @@ class Quantized:
 
     model: onnx.ModelProto
     errors: Mapping[str, float]
+
+    @property
+    def headline(self) -> str:
+        """The number of weights, and the largest error."""
+        worst = f", relative L2 errors up to {max(self.errors.values()):.1e}" if self.errors else ""
+        return f"quantized weights: {len(self.errors)}{worst}"
 
 
 def quantize(model: onnx.ModelProto | str | Path, bits: int = 4, block: int = 32) -> Quantized:

@@ -7,10 +7,13 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A finding. `is_ok` is None for a remark: nothing is broken.
+    """A finding.
 
+    name: what was looked at.
+    is_ok: None for a remark, nothing is broken.
+    detail: what was found. hint: what to do next.
     limits: what is left out, though it works otherwise.
-    short: the detail for a person who reads all findings. "" if it is the same.
+    is_avoided_fault: a known fault of a driver, which Romou works around.
     """
 
     name: str
@@ -18,4 +21,4 @@ class Finding:
     detail: str
     hint: str | None = None
     limits: tuple[str, ...] = ()
-    short: str = ""
+    is_avoided_fault: bool = False

@@ -35,6 +35,11 @@ def checked_inputs(
     return arrays
 
 
+def signature_text(signature: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
+    """Return names, types and shapes: "x float32 [1, 3], y int64 [1]"."""
+    return ", ".join(f"{name} {dtype} {list(shape)}" for name, (shape, dtype) in signature.items())
+
+
 def converted(what: str, value: object, dtype: str) -> np.ndarray:
     """Return a value as an array, in the type `dtype` if no number changes but by rounding.
 

@@ -338,7 +338,7 @@ class Space:
         return Config({name: value for name, value in values.items() if value is not None})
 
     def is_valid(self, config: Config) -> bool:
-        """Return whether every constraint admits the config."""
+        """Return whether every constraint admits `config`."""
         if not all(map(bool, self._conditions(config))):
             return False
         return (
@@ -362,7 +362,10 @@ class Space:
         exclude: Container[str] = (),
         where: Mapping[str, Choice] | None = None,
     ) -> list[Config]:
-        """Return up to `count` distinct valid configs with the choices in `where`. Keys in `exclude` are skipped."""
+        """Return up to `count` distinct valid configs with the choices in `where`, drawn by `rng`.
+
+        Keys in `exclude` are skipped.
+        """
         configs: dict[str, Config] = {}
         box = self._box(where or {})
         if box.size <= 4 * count:

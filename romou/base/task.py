@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from tvm import tirx
 
+from romou.base.headline import Headline
 
-@dataclass(frozen=True)
-class Task:
+
+@dataclass(frozen=True, repr=False)
+class Task(Headline):
     """A fused function that a schedule template covers.
 
     key: 16 hex digits of what the function computes. Equal kernels have equal keys, in any model.
@@ -26,3 +28,8 @@ class Task:
     calls: int
     flops: int
     nodes: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+
+    @property
+    def headline(self) -> str:
+        """The task's name, key and calls."""
+        return f"{self.name}; key {self.key}, calls: {self.calls}"

@@ -94,6 +94,8 @@ class RomouGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:  # romou help tune
+            args = [*args[1:], "--help"]
         # Errors of the arguments are reported as --json wants them, although no option is parsed yet.
         ctx.meta[JSON_KEY] = "--json" in args
         # Click colours what goes to a terminal. It does not read this variable.

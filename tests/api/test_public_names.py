@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import romou
+from support.models.small_networks import prime_net
 
 # What raises for its caller, and the error's name.
 _RAISERS = {"unknown_name": "UsageError", "no_device_error": "DeviceError"}
@@ -43,13 +44,12 @@ def undocumented(held: Any) -> list[str]:
     """Return the parameters that the docstring neither lists nor names between backticks."""
     if inspect.isclass(held) and "__init__" not in vars(held):
         return []  # its base's
-    text = inspect.getdoc(held) or ""
+    texts = [inspect.getdoc(each) or "" for each in (inspect.getmro(held) if inspect.isclass(held) else (held,))]
     signature = inspect.signature(held if inspect.isclass(held) else function_of(held))
     kinds = (inspect.Parameter.VAR_POSITIONAL,)
     names = [p.name for p in signature.parameters.values() if p.name not in ("self", "cls") and p.kind not in kinds]
-    return [
-        name for name in names if not re.search(rf"^(\w+, )*{name}(, \w+)*( {{2,}}|$)|`{name}`", text, re.MULTILINE)
-    ]
+    named = r"^(\w+, )*{0}(, \w+)*( {{2,}}|$)|`{0}`|\b{0}(, \w+)*: "
+    return [name for name in names if not any(re.search(named.format(name), text, re.MULTILINE) for text in texts)]
 
 
 def unsaid_errors(held: Any) -> set[str]:
@@ -110,3 +110,32 @@ def test_the_checks_can_fail() -> None:
 
     assert undocumented(lame) == ["given"]
     assert unsaid_errors(lame) == {"UsageError"}
+
+
+def test_the_namespace_holds_public_names_only() -> None:
+    assert set(romou.__all__) <= set(dir(romou))
+    assert not {"Any", "TYPE_CHECKING", "annotations", "importlib", "base"} & set(dir(romou))
+    returned = {"tune": "TunedModel", "bench": "Bench", "compare": "Comparison", "check": "CheckReport"}
+    returned |= {"memory_plan": "MemoryPlan", "doctor": "Diagnosis", "quantize": "Quantized"}
+    for function, kind in returned.items():
+        assert inspect.signature(getattr(romou, function)).return_annotation == kind
+        assert kind in romou.__all__
+
+
+def test_results_show_themselves_in_a_line() -> None:
+    model = prime_net()
+    compiled = romou.compile(model, verify=False)
+    results = {
+        "CheckReport": romou.check(model, device="adreno740"),
+        "MemoryPlan": romou.memory_plan(model, device="adreno740"),
+        "InspectedKernel": romou.inspect(model, device="adreno740")[0],
+        "TunableTask": romou.pruned_spaces(model, device="adreno740")[0][0],
+        "Profile": compiled.profile(repeat=1),
+        "LayerRow": compiled.summary().rows[0],
+        "Quantized": romou.quantize("bundled:bert_2layer"),
+        "OperatorModel": romou.operators.conv2d(in_channels=8, size=16, out_channels=8, kernel=3),
+        "Bench": romou.bench(model, times=False),
+    }
+    for name, held in results.items():
+        assert re.fullmatch(rf"{name}\(.{{10,200}}\)", repr(held)), repr(held)[:300]
+    assert "relative L2 errors up to" in repr(results["Quantized"])

@@ -203,6 +203,25 @@ def test_doctor_in_words() -> None:
     assert result.stdout.count("left out: ") == sum(len(finding["limits"]) for finding in limited)
 
 
+def test_doctor_counts_faults_that_are_avoided_and_lists_them_on_request() -> None:
+    found = romou.doctor()
+    faults = [finding for finding in found.findings if finding.is_avoided_fault]
+    assert faults, "each driver of the tests has some"
+    short, long = invoke("doctor").stdout, invoke("doctor", "-v").stdout
+    assert repr(found) == f"Diagnosis({short.splitlines()[-1]})"
+    for finding in faults:
+        assert finding.name not in short
+        assert finding.name in long
+    counts = re.findall(r"known faults of its driver that kernels avoid: (\d+); -v lists them", " ".join(short.split()))
+    assert sum(map(int, counts)) == len(faults)
+
+
+def test_help_is_a_word_too() -> None:
+    assert invoke("help", "tune").stdout == invoke("tune", "--help").stdout
+    assert invoke("help", "phone", "push").stdout == invoke("phone", "push", "--help").stdout
+    assert invoke("help").stdout == invoke("--help").stdout
+
+
 def test_doctor_calls_a_device_with_wrong_results_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "ArithmeticError: int64(x) < 5: 13 of 32 values wrong"
     monkeypatch.setattr(
@@ -348,8 +367,9 @@ def test_the_meaning_of_the_variable_is_what_happens(tmp_path: Path) -> None:
 
 
 def test_the_cpu_is_named_by_no_other_kind() -> None:
-    known = {entry["target"]: entry["title"] for entry in json.loads(invoke("devices", "--json").stdout)["known"]}
-    assert "OpenCL" not in known["vulkan -device=host"]
+    known = {entry["name"]: entry for entry in json.loads(invoke("devices", "--json").stdout)["known"]}
+    assert "vulkan" in known["host"]["kinds"]
+    assert "OpenCL" not in known["host"]["title"]
 
 
 def test_devices_are_data_in_python() -> None:

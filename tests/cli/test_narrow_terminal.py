@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import romou
 from archprobe.cli import app
 from romou.base.outcome import Outcome
 from romou.cli import COMMANDS, doctor, main
@@ -156,10 +157,10 @@ def test_inspect() -> None:
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = doctor.Finding(
+    finding = romou.Finding(
         name="opencl:0", is_ok=False, detail="a device that does not work " * 8, hint="try something else " * 6
     )
-    monkeypatch.setattr(doctor, "_devices", lambda: ([finding], []))
+    monkeypatch.setattr("romou.api.doctor._devices", lambda: ([finding], []))
     assert_readable(command(main, "doctor"))
 
 

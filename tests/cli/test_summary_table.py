@@ -120,6 +120,9 @@ def test_a_summary_is_a_line_a_table_and_data() -> None:
     ]
     page = summary._repr_html_()
     assert page.count("<tr>") == 3
+    assert "<th>tuned, ms</th>" in page
+    assert page.count('<td style="text-align: right">') == 2 * 6
+    assert "2.00x" in page
     assert "a&lt;b" in page
     assert "a<b" not in page
     assert "not measured, not checked" in repr(Summary.unmeasured(target="opencl", rows=(), seconds=0.0))

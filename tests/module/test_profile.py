@@ -15,6 +15,7 @@ import romou
 from romou.cli import main
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.runtime.module.profile import nodes_text
 from support.models.small_networks import NetworkBuilder
 
 
@@ -85,3 +86,17 @@ def test_the_command_measures_writes_a_trace_and_json(saved: Path, tmp_path: Pat
     (shown,) = re.findall(r"time: (\d+\.\d+) ms", text)
     (footer,) = [line for line in text.splitlines() if "all calls" in line]
     assert shown in footer
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most", "text"),
+    [
+        (("Conv (/backbone/pw2/Conv)", "Relu (/r)"), 22, "Conv (…kbone/pw2/Conv) +1"),
+        (("Conv (/pw2)",), 22, "Conv (/pw2)"),
+        (("/a/long/name/without/its/operator",), 22, "…e/without/its/operator"),
+        ((), 22, ""),
+    ],
+)
+def test_a_short_name_of_a_node_keeps_its_operator(nodes: tuple[str, ...], most: int, text: str) -> None:
+    assert nodes_text(nodes, most) == text
+    assert len(text.partition(" +")[0]) <= most

@@ -34,7 +34,7 @@ _SHAPE_ONLY = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast",
 _MAIN, _ADJOINT = "main", "main_adjoint"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingStep(ImportedModel):
     """The loss of a model and its gradients, for `romou.tune` and `romou.compile`.
 

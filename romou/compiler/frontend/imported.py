@@ -9,7 +9,8 @@ from functools import cached_property
 import onnx
 import tvm
 
-from romou.base.inputs import random_inputs
+from romou.base.headline import Headline
+from romou.base.inputs import random_inputs, signature_text
 from romou.compiler.frontend.declared import Settled
 from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.frontend.host_groups import split
@@ -20,8 +21,8 @@ from romou.compiler.frontend.to_relax import to_relax
 from romou.compiler.frontend.work import flops_by_node
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportedModel:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ImportedModel(Headline):
     """A checked model in ONNX and in Relax.
 
     mod: Relax module with one function `main` and weights as constants.
@@ -52,6 +53,11 @@ class ImportedModel:
     short_outputs: Mapping[str, str] = field(default_factory=dict)
     float_weights: tuple[FloatWeight, ...] = ()
     suffix: str = ""
+
+    @property
+    def headline(self) -> str:
+        """Inputs and outputs."""
+        return f"{signature_text(self.inputs)} -> {', '.join(self.outputs)}"
 
     @cached_property
     def flops(self) -> dict[str, int]:

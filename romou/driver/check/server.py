@@ -100,7 +100,7 @@ def _told(device: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
     )
     yield Finding(name=f"{device} extensions", is_ok=None, detail=" ".join(str(facts["extensions"]).split()) or "none")
     for quirk in quirks_of(facts):
-        yield Finding(name=f"{device} {quirk.name}", is_ok=None, detail=quirk.describe(), short=quirk.workaround)
+        yield Finding(name=f"{device} {quirk.name}", is_ok=None, detail=quirk.describe(), is_avoided_fault=True)
 
 
 def _memory(backend: Backend, connection: Connection) -> Finding:

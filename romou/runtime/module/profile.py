@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from romou.base.headline import Headline
 from romou.runtime.module.summary import CallRow
 
 
@@ -42,14 +43,15 @@ class ProfiledCall:
         return nodes_text(self.nodes) or self.function
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Profile:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Profile(Headline):
     """The calls of a run in order. Their times add up to the time of the run.
 
     The time of a run is divided among its calls in the ratio of their own times: each kernel is repeated where it
     stands, on the tensors of the run, by the device's clock, and host nodes are timed by the host's.
 
     device: name of the device.
+    calls: the calls.
     whole_ms: median time of whole runs, as `TunedModel.time` returns it.
     """
 
@@ -57,9 +59,16 @@ class Profile:
     calls: tuple[ProfiledCall, ...]
     whole_ms: float
 
+    @property
+    def headline(self) -> str:
+        """The device, the time of a run and its longest call."""
+        longest = max(self.calls, key=lambda call: call.ms, default=None)
+        rest = "" if longest is None else f", {longest.ms:.3f} ms of them in {longest.title}"
+        return f"{self.device}; {self.whole_ms:.3f} ms, {len(self.calls)} calls{rest}"
+
     @classmethod
     def of(cls, device: str, calls: Sequence[ProfiledCall], whole_ms: float) -> Profile:
-        """Return the profile of a run of `whole_ms`, whose calls took the times in `calls` by themselves."""
+        """Return the profile of a run of `whole_ms` on `device`, whose `calls` took their times by themselves."""
         total = sum(call.ms for call in calls)
         scale = whole_ms / total if total and whole_ms else 1.0
         divided = [
@@ -87,7 +96,7 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def save_trace(self, path: str | Path) -> Path:
-        """Write `to_trace` to a file, and return its path."""
+        """Write `to_trace` to the file `path`, and return its path."""
         path = Path(path)
         path.write_text(json.dumps(self.to_trace()), encoding="utf-8")
         return path
@@ -120,11 +129,14 @@ def named_calls(
 def nodes_text(nodes: Sequence[str], most: int | None = None) -> str:
     """Return names of nodes in short: the first, and the number of the others. "" for none.
 
-    most: a name that is longer loses its beginning.
+    most: a name that is longer loses the beginning of what follows its operator.
     """
     if not nodes:
         return ""
-    name = nodes[0] if most is None or len(nodes[0]) <= most else f"…{nodes[0][1 - most :]}"
+    name = nodes[0]
+    if most is not None and len(name) > most:
+        operator = "".join(name.partition(" (")[:2]) if " (" in name[: most // 2] else ""
+        name = f"{operator}…{name[1 + len(operator) - most :]}"
     return name + (f" +{len(nodes) - 1}" if len(nodes) > 1 else "")
 
 

@@ -8,21 +8,36 @@ from collections.abc import Mapping
 from typing import Any
 
 from romou.base.errors import UsageError
+from romou.base.headline import Headline
 from romou.base.rung import MOST_ON_HOST
 from romou.base.schema import made_of
 from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.graph.memory.memory import MemoryUse
-from romou.runtime.module.timed import Timed
+from romou.runtime.module.timed import Timed, ratio
 
-# Columns of `Summary.table`.
-_COLUMNS = ("layer", "onnx_nodes", "calls", "default_ms", "tuned_ms", "speedup", "gflops", "trials")
+# Columns of `Summary.table`, with their heads in a notebook.
+_COLUMNS = {
+    "layer": "layer",
+    "onnx_nodes": "ONNX nodes",
+    "calls": "calls",
+    "default_ms": "default, ms",
+    "tuned_ms": "tuned, ms",
+    "speedup": "speedup",
+    "gflops": "GFLOPS",
+    "trials": "trials",
+}
+_TEXTS = ("layer", "onnx_nodes")
 _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_share")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerRow(Timed):
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class LayerRow(Headline, Timed):
     """The results of one task. Times are of one call, measured alternately in the default and in the tuned model.
 
+    name: the task's name.
+    calls, trials: number of its calls in a run, and of its measured candidates.
+    flops: operations of a call.
+    config: knob -> choice of the tuned kernel.
     key: the task's key, empty in models saved by older versions.
     nodes: names of the ONNX nodes that its calls compute, call by call.
     """
@@ -34,6 +49,11 @@ class LayerRow(Timed):
     config: dict[str, Any]
     key: str = ""
     nodes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The layer and its times."""
+        return f"{self.name}; {self.calls} call{'s' if self.calls > 1 else ''}, {self.sentence}"
 
     @property
     def gflops(self) -> float | None:
@@ -109,10 +129,11 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, sizes)) or 'scalar'}" for name, sizes in shapes.items())
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    return "-" if value is None else html.escape(str(value))
+def _cell(column: str, value: Any) -> str:
+    if column in _TEXTS:
+        return f"<td>{html.escape(value)}</td>"
+    text = ratio(value) if column == "speedup" else f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f'<td style="text-align: right">{"-" if value is None else text}</td>'
 
 
 def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> str:
@@ -127,6 +148,10 @@ def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> s
 class Summary(Timed):
     """The results of tuning a model. Times are of the whole model, measured alternately in one session.
 
+    target: the target's text.
+    device: name of the device that was timed.
+    rows: the results of each task.
+    seconds: time of the whole call of `tune` or `compile`.
     relative_l2_error: error of the tuned model's worst output against onnxruntime, or None if not checked.
     tolerance: bound of `relative_l2_error`.
     launching: how runs of the tuned model were launched while they were timed, see `TunedModel.launching`.
@@ -190,10 +215,8 @@ class Summary(Timed):
 
     def _repr_html_(self) -> str:
         """Return a table of the layers, for notebooks."""
-        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{_cell(row[name])}</td>' for name in _COLUMNS)}</tr>" for row in self.table()
-        )
+        head = "".join(f"<th>{head}</th>" for head in _COLUMNS.values())
+        rows = "".join(f"<tr>{''.join(_cell(name, row[name]) for name in _COLUMNS)}</tr>" for row in self.table())
         return f"<p>{html.escape(self.headline)}</p><table><tr>{head}</tr>{rows}</table>"
 
     def table(self) -> list[dict[str, Any]]:
@@ -277,11 +300,11 @@ class Summary(Timed):
 
     @classmethod
     def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float, **fields: Any) -> Summary:
-        """Return the summary of a model that was compiled but not measured. fields: the other ones."""
+        """Return the summary of a model that was not measured, of `target`, `rows`, `seconds` and other `fields`."""
         measured: dict[str, Any] = {"default_ms": None, "tuned_ms": None, "relative_l2_error": None}
         return cls(target=target, device="", rows=rows, outcomes={}, seconds=seconds, **measured, **fields)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:
-        """Return the inverse of `to_dict`. ValueError for anything else."""
+        """Return the summary whose `data` `to_dict` returned. ValueError for anything else."""
         return made_of(cls, data)

@@ -21,7 +21,7 @@ from tvm import relax
 from romou.base.arguments import instance_of, path_of, whole_of
 from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.base.folders import HeldFolder, replacing
-from romou.base.inputs import checked_inputs, random_inputs
+from romou.base.inputs import checked_inputs, random_inputs, signature_text
 from romou.base.linking import export_library, is_here
 from romou.compiler.assembly.build import host_library
 from romou.compiler.frontend.declared import check_settled
@@ -121,9 +121,9 @@ class TunedModel:
             self._refuse_host_nodes(f"the model cannot run at {remote.address}")
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name} {dtype} {list(shape)}" for name, (shape, dtype) in self.inputs.items())
         where = f" at {self.remote.address}" if self.remote is not None else ""
-        return f"TunedModel({self.target}{where}; {inputs} -> {', '.join(self.outputs)}; {self._summary.headline})"
+        signature = f"{signature_text(self.inputs)} -> {', '.join(self.outputs)}"
+        return f"TunedModel({self.target}{where}; {signature}; {self._summary.headline})"
 
     def _repr_html_(self) -> str:
         return f"<p><code>{html.escape(repr(self))}</code></p>{self._summary._repr_html_()}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from romou.base.headline import Headline
 from romou.base.rung import MOST_ON_HOST, Rung
 from romou.compiler.frontend.host_groups import Values, node_name
 from romou.compiler.frontend.host_table import UNSERVED
@@ -91,8 +92,8 @@ class CheckedLayer:
         return ", ".join([self.limit, *(f"{share:.0%} of {roof}" for share, roof in shares if share is not None)])
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckReport:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckReport(Headline):
     """A model checked for a device. Nothing was compiled or run but by onnxruntime, for the ranges of its values.
 
     target: the target's text.
@@ -106,6 +107,7 @@ class CheckReport:
     precision: advice on fp16.
     problems: reasons for exit code 1.
     remarks: what is not known, or not counted.
+    seconds: time of the check.
     tensors: name of a node -> its first output, for `node_data`.
     floats: quantized weights that become floats at compile time.
     cpu_ms: time of the model by onnxruntime on this machine's CPU, None if onnxruntime cannot run it.
@@ -129,6 +131,13 @@ class CheckReport:
     tensors: Mapping[str, str] = field(default_factory=dict, repr=False)
     cpu_ms: float | None = field(default=None, compare=False)
     floats: tuple[FloatWeight, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The device, the estimate, the nodes on the host and the number of problems."""
+        ms = "no estimate" if self.ms is None else f"{self.ms:.3f} ms by the estimate"
+        problems = f", problems: {len(self.problems)}" if self.problems else ""
+        return f"{self.device}; {ms}, {len(self.host)} of {self.nodes} nodes on the host{problems}"
 
     @property
     def ms(self) -> float | None:

@@ -13,6 +13,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.structural import structural_equal
 
 import romou.compiler.pipeline as pipeline
+from romou.base.headline import Headline
 from romou.compiler.operators.analysis.counts import (
     IntegerOperations,
     TextOperations,
@@ -42,10 +43,11 @@ class PassStep:
         return self.before != self.after
 
 
-@dataclass(frozen=True, kw_only=True)
-class InspectedKernel:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class InspectedKernel(Headline):
     """A kernel with its source, its lowered TIR and its measures.
 
+    name: the kernel's name in `source`.
     function: name of the model's function, which may have several kernels.
     task, config: task and config of Romou's templates, empty if TVM's default schedule makes the kernel.
     source, lowered: OpenCL C or CUDA C++, and TIR before code generation.
@@ -63,6 +65,11 @@ class InspectedKernel:
     work_group: tuple[int, int, int]
     passes: tuple[PassStep, ...] = ()
     nodes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The kernel's name, its ONNX nodes and its work group."""
+        return f"{self.name}; {', '.join(self.nodes) or 'no ONNX node'}; work group {self.work_group}"
 
     @cached_property
     def registers(self) -> RegisterEstimate:

@@ -13,6 +13,7 @@ from romou.base.arguments import path_of
 from romou.base.errors import ModelError, UsageError
 from romou.base.files import read_file, replacing
 from romou.base.foreign import parsed, refused
+from romou.base.headline import Headline
 from romou.base.schema import Range, made_of, shown
 from romou.devices.targets import Target
 from romou.runtime.module.saved import load
@@ -65,8 +66,8 @@ class OperatorBench:
         return round_median(self.times_ms)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bench:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Bench(Headline):
     """The operators and times of a model. `load` reads the file that `save` writes.
 
     model               the model's name as the caller gave it
@@ -93,7 +94,13 @@ class Bench:
     model_times_ms: Rounds = ()
     reference_times_ms: Rounds = ()
     module: str | None = None
-    compiled: TunedModel | None = dataclasses.field(default=None, compare=False, repr=False)
+    compiled: TunedModel | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def headline(self) -> str:
+        """The model, the number of operators and the time."""
+        time_ms = "not timed" if self.time_ms is None else f"{self.time_ms:.3f} ms"
+        return f"{self.model}; {len(self.operators)} operators, {time_ms}"
 
     @property
     def time_ms(self) -> float | None:
@@ -137,7 +144,7 @@ class Bench:
 
     @classmethod
     def load(cls, path: str | Path) -> Bench:
-        """Read a file that `save` wrote, without the compiled model. Raise UsageError for anything else."""
+        """Read the file `path` that `save` wrote, without the compiled model. Raise UsageError for anything else."""
         path = path_of("path", path)
         renew = f"Write it anew: romou bench MODEL --save {path}"
         with refused(UsageError, f"{path}", hint=renew, path=str(path)):
@@ -149,12 +156,10 @@ class Bench:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Bench:
-        """Return the bench that `to_json` wrote. Raise UsageError that names the field."""
+        """Return the bench whose `text` `to_json` wrote. Raise UsageError that names the field."""
         what = f"no file of `{KIND}`"
         with refused(UsageError, what):
-            data = parsed(text)
-            if not isinstance(data, dict) or data.get("kind") != KIND:
-                raise ValueError(f"it lacks kind = {KIND!r}")
+            data = _of_kind(parsed(text))
             schema = data.get("schema")
             if type(schema) is not int or schema not in _REPLACED:
                 raise UsageError(
@@ -175,6 +180,12 @@ class Bench:
             for o in bench.operators
         ]
         return dataclasses.replace(bench, target=target, operators=tuple(operators))
+
+
+def _of_kind(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise ValueError(f"it lacks kind = {KIND!r}")
+    return data
 
 
 def load_module(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from romou.base.errors import UsageError
+from romou.base.headline import Headline
 from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds, round_median
 from romou.tools.regression.operators import JUDGED
 from romou.tools.regression.statistics import Shift, holm, paired_shift, unpaired_shift
@@ -75,10 +76,12 @@ class Row:
         return bool(self.rises) or (self.times is not None and self.times.verdict == "slower")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Headline):
     """The comparison of two benches of a model.
 
+    model       the model's name
+    target      `Target.to_json()` of the second bench
     fail_over   largest rise of a time or a measure that does not fail, as a share
     timing      "in turns", "recorded" or "not compared"
     reason      why the times were not compared in a better way. For times in turns, a remark on them. Or None
@@ -98,12 +101,19 @@ class Comparison:
     rows: tuple[Row, ...]
 
     @property
+    def headline(self) -> str:
+        """The model, and the numbers of compared, worse and undecided rows."""
+        counts = f"{len(self.rows)} compared, {len(self.regressions)} worse, {len(self.undecided)} undecided"
+        return f"{self.model}; {counts}; times: {self.timing}"
+
+    @property
     def regressions(self) -> list[Row]:
         """Rows that became slower or worse in a measure."""
         return [row for row in self.rows if row.is_regression]
 
     @property
     def undecided(self) -> list[Row]:
+        """Rows whose times leave open whether they became slower."""
         return [row for row in self.rows if row.times is not None and row.times.verdict == "undecided"]
 
     def to_dict(self) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class PrunedSpace(Space):
 
     Knobs, size and indices are the same as in the whole space, so records fit both.
 
-    prune: returns the valid configs. It is called when validity is first needed
+    space: the whole space.
+    prune: returns the valid configs. It is called when validity is first needed.
     """
 
     def __init__(self, space: Space, prune: Callable[[], _Left]) -> None:

@@ -78,7 +78,7 @@ def load_task(text: str) -> TunableTask:
     return task.as_kind(PrunedTask, given_slacks=data["slacks"], rules=L1_RULES[data["l1"]])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrunedTask(TunableTask):
     """A task with a pruned space on every target.
 

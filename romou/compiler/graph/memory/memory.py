@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm_ffi.structural import structural_hash
 
+from romou.base.headline import Headline
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES, SEPARATORS, extents_of_texels, image_extents
@@ -86,13 +87,14 @@ class MemoryUse:
         return {**dataclasses.asdict(self), "total": self.total}
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryPlan:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MemoryPlan(Headline):
     """The tensors of a model over a run.
 
     calls: functions, in the order of their launches.
     tensors: in the order of their first call.
     live: live bytes during each call.
+    use: bytes by what they hold.
     weights: constants, each with the first function that reads it.
     nodes: names of the ONNX nodes of each call, empty if nothing has looked for them.
     """
@@ -103,6 +105,12 @@ class MemoryPlan:
     use: MemoryUse
     weights: tuple[PlannedTensor, ...] = ()
     nodes: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The planned bytes in MiB, and the number of tensors."""
+        total, weights = (f"{number / 2**20:.2f} MiB" for number in (self.use.total, self.use.weights))
+        return f"{total}, {weights} of them weights; {len(self.tensors)} tensors in {len(self.calls)} calls"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
