@@ -46,7 +46,7 @@ def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command, cl
 
 def cli() -> str:
     """Return the page of all commands of `romou` and `archprobe` with their arguments and options."""
-    parts = ["# Command line\n\nEvery command has `--help`: `romou help tune`.\n"]
+    parts = ["# Command line\n\nEvery command has `--help`.\n"]
     found = {program: list(walk(group, program)) for program, group in programs().items()}
     for program, commands in found.items():
         rows = [

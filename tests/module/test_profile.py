@@ -93,7 +93,7 @@ def test_the_command_measures_writes_a_trace_and_json(saved: Path, tmp_path: Pat
     [
         (("Conv (/backbone/pw2/Conv)", "Relu (/r)"), 22, "Conv (…kbone/pw2/Conv) +1"),
         (("Conv (/pw2)",), 22, "Conv (/pw2)"),
-        (("/a/long/name/without/its/operator",), 22, "…e/without/its/operator"),
+        (("/a/long/name/without/its/operator",), 22, "…/without/its/operator"),
         ((), 22, ""),
     ],
 )

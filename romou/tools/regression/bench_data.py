@@ -78,7 +78,7 @@ class Bench(Headline):
     operators           the model's distinct functions
     model_times_ms      times of the whole model
     reference_times_ms  times in the same rounds of a model that no version of Romou changes. They show the machine's
-    speed
+                        speed
     module              file name of the compiled model's library. Its folder is beside the bench and has the bench's
                         name with ".romou". None: the library was not kept
     compiled            the compiled model. It is not stored in the file
