@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from romou.api.quantize import Quantized as Quantized
     from romou.api.quantize import quantize as quantize
     from romou.api.report import write_report as write_report
+    from romou.api.session import NodeArg as NodeArg
+    from romou.api.session import Session as Session
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
     from romou.base.errors import BrokenFunctionsError as BrokenFunctionsError
@@ -77,6 +79,7 @@ _NAMES = {
     "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.doctor": ("Diagnosis", "doctor"),
     "romou.api.inspect": ("inspect", "memory_plan"),
+    "romou.api.session": ("NodeArg", "Session"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.quantize": ("Quantized", "quantize"),
     "romou.api.report": ("write_report",),

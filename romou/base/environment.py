@@ -72,6 +72,9 @@ VARIABLES = {
     "ROMOU_RPC_KEY": Variable(
         "key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"
     ),
+    "ROMOU_SESSION_CACHE_MB": Variable(
+        "megabytes of models that `romou.Session` compiled and keeps below ROMOU_CACHE_DIR; 0: none", "1024"
+    ),
     "ROMOU_VULKAN_DEVICE": Variable(
         "part of a Vulkan device's name, or its number: devices that match come first; an error if none does",
         "all, GPUs first",
@@ -102,6 +105,7 @@ class Settings:
     opencl_device: str | None = None
     cache_dir: Path = Path("~/.cache/romou")
     program_cache_mb: int = 256
+    session_cache_mb: int = 1024
     quirks_off: tuple[str, ...] = ()
     mobile_compilers: Path = Path(VARIABLES["ROMOU_MOBILE_COMPILERS"].default)
     unknown: tuple[str, ...] = ()
@@ -123,6 +127,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
         cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
         program_cache_mb=_count("ROMOU_PROGRAM_CACHE_MB", env, Settings.program_cache_mb),
+        session_cache_mb=_count("ROMOU_SESSION_CACHE_MB", env, Settings.session_cache_mb),
         quirks_off=tuple(name.strip() for name in env.get("ROMOU_QUIRKS_OFF", "").split(",") if name.strip()),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
         unknown=tuple(unknown),

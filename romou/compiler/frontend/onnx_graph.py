@@ -30,6 +30,8 @@ _PLAIN_VALUES = {
 }
 # Tensor name -> shape, only for static shapes.
 Shapes = dict[str, tuple[int, ...]]
+# The IR version that lists weights among the inputs. Later ones need not, and some exporters of it did not.
+_LISTS_WEIGHTS = 3
 # Operators that change no value.
 MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 REDUCTIONS = frozenset(
@@ -319,8 +321,12 @@ def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str], operators: C
 def check(model: onnx.ModelProto) -> None:
     """Raise onnx.checker.ValidationError for a broken model, and ModelError for one that protobuf cannot write.
 
-    Inputs and outputs need no shape. The checker requires one, onnxruntime does not.
+    Inputs and outputs need no shape, and weights need not be inputs. The checker requires the one, and of models before
+    IR version 4 the other, onnxruntime does not.
     """
+    version = model.ir_version
+    if version == _LISTS_WEIGHTS:
+        model.ir_version += 1
     tensors = [
         value.type.tensor_type
         for value in (*model.graph.input, *model.graph.output)
@@ -337,6 +343,7 @@ def check(model: onnx.ModelProto) -> None:
             hint="Save it with its weights as external data, and give the path.",
         ) from error
     finally:
+        model.ir_version = version
         for tensor in bare:
             tensor.ClearField("shape")
 

@@ -123,6 +123,7 @@ class Backend:
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels
     has_images          whether kernels can read and write images
     is_served           whether `romou serve` offers such devices over RPC
+    is_vendors_own      whether it is the interface of one vendor to its own devices, which is the fastest there
     is_optional         whether a machine without such a device is complete
     """
 
@@ -143,6 +144,7 @@ class Backend:
     has_kernels: bool = True
     has_images: bool = False
     is_served: bool = False
+    is_vendors_own: bool = False
     is_optional: bool = True
 
     @property

@@ -50,6 +50,7 @@ class Cuda(Backend):
     learns_from = "opencl"
     trusts_nearest = True
     is_launch_bound = True
+    is_vendors_own = True
     options = (
         DEVICE,
         TargetOption(
