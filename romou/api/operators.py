@@ -12,17 +12,17 @@ each call packs them again.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import onnx
 from tvm import relax, s_tir, te, tirx
 
 from romou.api.tune import tune
+from romou.base.checked_options import takes_options
 from romou.base.errors import UsageError, first_line, unknown_name
-from romou.base.variants import VariantName
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.operators.families import family_of
 from romou.compiler.operators.families.bases.contraction import OPAQUE
@@ -31,7 +31,7 @@ from romou.compiler.operators.kernels.user_schedule import KernelConfig, with_sc
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import FREE_IMAGES
-from romou.devices.targets import Target
+from romou.driver.options import TuneOptions
 from romou.runtime.module import TunedModel
 
 __all__ = [
@@ -206,48 +206,28 @@ def from_te(
     )
 
 
-def tune_operator(
-    operator: OperatorModel,
-    *,
-    target: Target | str | Mapping[str, object] = "opencl",
-    trials: int = 64,
-    seconds: float | None = None,
-    work_dir: str | Path | Literal[False] | None = None,
-    seed: int = 0,
-    progress: bool = False,
-    variant: VariantName | None = None,
-) -> TunedModel:
-    """Tune a single operator. `summary()` of the returned model has its time and config.
+@takes_options(TuneOptions)
+def tune_operator(operator: OperatorModel, options: TuneOptions) -> TunedModel:
+    """Tune a single operator, as `tune` does a model. `summary()` of the returned model has its time and config.
 
     Parameters
     ----------
     operator
         An operator made by a function of `romou.operators`.
-    target, trials, seconds, work_dir, seed, progress
-        As in `tune`, with the same errors.
-    variant
-        One of Boda's variants, as in `tune`: "k1conv" for example. Every candidate, and the result, is of it.
 
     Raises
     ------
     UsageError
-        `operator` is something else, or does not have the variant on the target.
+        `operator` is something else, or does not have the variant on the target, or an option is wrong.
+    NumericError, DeviceError, RecordError, CompatError
+        As in `tune`.
     """
     if not isinstance(operator, OperatorModel):
         raise UsageError(
             f"an operator is made by a function of romou.operators; got {type(operator).__name__}",
             hint="romou.tune takes models.",
         )
-    return tune(
-        operator,
-        target=target,
-        trials=trials,
-        seconds=seconds,
-        work_dir=work_dir,
-        seed=seed,
-        progress=progress,
-        variant=variant,
-    )
+    return tune(operator, **{field.name: getattr(options, field.name) for field in dataclasses.fields(options)})
 
 
 def _work_of(layer: OperatorModel) -> Conv2d:

@@ -10,7 +10,7 @@ from romou.cli.common import console, debug_option, json_option, print_json
 
 
 @click.command("export")
-@click.argument("modules", metavar="MODULE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("modules", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--android",
     "folder",
@@ -42,10 +42,10 @@ from romou.cli.common import console, debug_option, json_option, print_json
 def command(
     modules: tuple[Path, ...], folder: Path, host: str, project: Path | None, runtime: Path | None, is_json: bool
 ) -> None:
-    """Write MODULE, which `romou tune` or `romou compile` saved, as files for an app on a phone.
+    """Write MODEL, which `romou tune` or `romou compile` saved, as files for an app on a phone.
 
-    Several modules of one ONNX model, each for another device, go into one folder: the app takes the one that suits its
-    device best, by the name that the driver gives it. One for --target null is plain code for the processor.
+    Several saved models of one ONNX model, each for another device, go into one folder: the app takes the one that
+    suits its device best, by the name that the driver gives it. One for --target null is plain code for the processor.
 
     \b
     Examples:

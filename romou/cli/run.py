@@ -1,4 +1,4 @@
-"""romou run: a saved module, run on given or random inputs, with its outputs and its time."""
+"""romou run: a saved model, run on given or random inputs, with its outputs and its time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_inputs(
 
 
 @click.command("run")
-@click.argument("module", type=click.Path(path_type=Path))
+@click.argument("module", metavar="MODEL", type=click.Path(path_type=Path))
 @click.option(
     "--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a file; the others are random."
 )
@@ -105,9 +105,9 @@ def command(
     rpc: str | None,
     is_json: bool,
 ) -> None:
-    """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time.
+    """Run MODEL, which `romou tune` saved, and print its outputs' shapes and its time.
 
-    A saved module is code, which runs with your rights: run only what you trust.
+    A saved model is code, which runs with your rights: run only what you trust.
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def command(
 
     if not module.exists():
         raise UsageError(
-            f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module)
+            f"model {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module)
         )
     import romou
     from romou.runtime.module import MultiShapeModel, RunTimeRowsModel, random_inputs

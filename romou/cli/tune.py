@@ -1,4 +1,4 @@
-"""romou tune: an ONNX model in, a tuned and saved module and a table of the times out."""
+"""romou tune: an ONNX model in, a tuned and saved model and a table of the times out."""
 
 from __future__ import annotations
 

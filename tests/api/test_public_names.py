@@ -132,10 +132,10 @@ def test_results_show_themselves_in_a_line() -> None:
         "TunableTask": romou.pruned_spaces(model, device="adreno740")[0][0],
         "Profile": compiled.profile(repeat=1),
         "LayerRow": compiled.summary().rows[0],
-        "Quantized": romou.quantize("bundled:bert_2layer"),
+        "Quantized": romou.Quantized(model=model, errors={"w": 0.085}),
         "OperatorModel": romou.operators.conv2d(in_channels=8, size=16, out_channels=8, kernel=3),
         "Bench": romou.bench(model, times=False),
     }
     for name, held in results.items():
         assert re.fullmatch(rf"{name}\(.{{10,200}}\)", repr(held)), repr(held)[:300]
-    assert "relative L2 errors up to" in repr(results["Quantized"])
+    assert repr(results["Quantized"]).endswith("weights: 1, relative L2 errors up to 8.5e-02)")

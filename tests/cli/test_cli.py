@@ -120,7 +120,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
             ["devices", "--facts", "adreno740", "--compare", "adreno740", "adreno750"],
             "romou: --facts and --compare are both given; use one",
         ),
-        (["run", "none.romou"], "romou: module 'none.romou' does not exist\nhint: `romou tune MODEL` makes one."),
+        (["run", "none.romou"], "romou: model 'none.romou' does not exist\nhint: `romou tune MODEL` makes one."),
     ],
 )
 def test_wrong_use_is_exit_code_2_and_one_message(arguments: list[str], message: str) -> None:

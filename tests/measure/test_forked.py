@@ -45,7 +45,7 @@ def test_how_it_ends(code: str, ends: int, says: str) -> None:
 def test_modules_and_time_limits() -> None:
     done = forked.run("-m", "romou.cli", "run", "none.romou")
     assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[1].startswith("romou: module 'none.romou' does not exist")
+    assert done.stderr.splitlines()[1].startswith("romou: model 'none.romou' does not exist")
     with pytest.raises(subprocess.TimeoutExpired):
         forked.run("-c", "import time; time.sleep(60)", timeout=0.1)
 

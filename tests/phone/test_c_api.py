@@ -473,6 +473,10 @@ def test_a_bench_is_read_by_report(exported: Path, host_runtime: Path, tmp_path:
     bench = Bench.load(tmp_path / "phone.json")
     assert Target.from_json(bench.target).device_name == "host"
     assert [len(times) for times in bench.model_times_ms] == [3, 3, 3]
+    assert bench.about is not None
+    assert (bench.about.variant, set(bench.about.ms)) == ("opencl-host", {"read", "programs", "weights"})
+    assert (len(bench.inputs_ms), len(bench.outputs_ms)) == (3, 3)
+    assert all((bench.open_ms, bench.first_run_ms))
     evidence, _, _ = _evidence_in([tmp_path / "phone.json"])
     assert bench.device is not None
     assert f"{bench.time_ms:.3f} ms a run on {bench.device['name']} (bench)" in _about(evidence)

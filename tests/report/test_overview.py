@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from archprobe.pages import render
 from romou.base.outcome import Outcome
 from romou.compiler.frontend.reference import time_onnxruntime
 from romou.runtime.module import LayerRow, Summary
+from romou.tools.regression import Bench
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.overview import models_table, next_steps, slowest_table, tables
+from romou.tools.report.page import write_page
 from romou.tuner.records import Origin, Record
+from support.data.benches import bench
 from support.models.small_networks import short_net
 
 ORIGIN = dataclasses.asdict(
@@ -113,3 +120,36 @@ def test_onnxruntime_is_timed() -> None:
     assert time_ms is not None
     assert 0 < time_ms < 1e4
     assert time_onnxruntime(model, {}) is None
+
+
+def test_a_bench_of_an_app_shows_all_that_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has a table instead of the headings of figures, which such a bench has no data for."""
+    about = {"variant": "opencl", "programs": {"cached": 2, "compiled": 11, "notes": []}, "left": ["vulkan: no device"]}
+    steps = {"read": 1.5, "programs": 300.25, "weights": 8.0}
+    data = {
+        **json.loads(bench(model_times_ms=((1.0, 2.0), (17.0, 3.0))).to_json()),
+        "about": {**about, "ms": steps, "kind": "opencl"},
+        "open_ms": 310.5,
+        "first_run_ms": 40.125,
+        "inputs_ms": [0.5, 0.25],
+        "outputs_ms": [0.125],
+    }
+    app = Bench.from_json(json.dumps(data))
+    assert Bench.from_json(app.to_json()) == app
+    [(caption, (columns, rows), notes)] = list(tables(Evidence(title="phone", bench=app)))
+    assert (caption, columns[:2], notes) == ("model.onnx on A GPU", ("step", "ms"), ["Left: vulkan: no device."])
+    assert rows == [
+        ("open the model", "310.500", "310.500", "310.500", "1"),
+        ("open: files", "1.500", "1.500", "1.500", "1"),
+        ("open: programs, 2 loaded, 11 compiled", "300.250", "300.250", "300.250", "1"),
+        ("open: weights to the device", "8.000", "8.000", "8.000", "1"),
+        ("first run", "40.125", "40.125", "40.125", "1"),
+        ("inputs to the device", "0.375", "0.250", "0.500", "2"),
+        ("a run", "2.500", "1.000", "17.000", "4"),
+        ("outputs from the device", "0.125", "0.125", "0.125", "1"),
+    ]
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr("romou.tools.report.page.write_html", lambda name, path, **parts: drawn.update(parts))
+    write_page(Evidence(title="phone", bench=app), tmp_path / "p.html")
+    assert [caption for caption, _, _ in drawn["tables"]] == ["model.onnx on A GPU"]
+    assert drawn["data"]["figures"] == []

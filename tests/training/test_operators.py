@@ -40,6 +40,17 @@ def test_the_passes_of_a_layer_are_tuned_by_themselves(
         assert relative_error(tuned.run(inputs)[0], expected) < 2e-3, "fp16 is storage alone"
 
 
+def test_a_search_on_an_operator_takes_the_options_of_tune(opencl_device: object) -> None:
+    layer = romou.operators.conv2d(in_channels=4, size=6, out_channels=4, kernel=1)
+    trials: list[romou.Trial] = []
+    romou.tune_operator(
+        layer, trials=2, explorer="random", measure={"repeat": 1}, callback=trials.append, work_dir=False, verify=False
+    )
+    assert [trial.number for trial in trials] == [1, 2]
+    with pytest.raises(UsageError, match="unknown option of tune_operator 'explorr'.*\nDid you mean 'explorer'"):
+        romou.tune_operator(layer, explorr="random")  # type: ignore[call-arg]
+
+
 def test_numbers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="3 to 8 channels in 2 groups"):
         romou.operators.conv2d(in_channels=3, size=9, out_channels=8, kernel=3, groups=2)

@@ -25,6 +25,7 @@ SCHEMA = 2
 # Schema -> measures that had another meaning in it. They are left out when a file is read, and so not compared.
 _REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
 
+_OF_APPS = ("about", "open_ms", "first_run_ms", "inputs_ms", "outputs_ms")
 # The repeats of each round, in milliseconds of one call.
 Rounds: TypeAlias = tuple[tuple[Annotated[float, Range(1e-9)], ...], ...]
 
@@ -66,6 +67,22 @@ class OperatorBench:
         return round_median(self.times_ms)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpenedModel:
+    """An exported model as an app opened it, by `romou_about`.
+
+    variant    the variant that runs
+    programs   numbers of programs, "cached" and "compiled". Empty for plain code
+    ms         step of opening -> milliseconds: "read", "programs", "weights"
+    left       why other variants were left
+    """
+
+    variant: str
+    programs: Mapping[str, Any]
+    ms: Mapping[str, float]
+    left: tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Bench(Headline):
     """The operators and times of a model. `load` reads the file that `save` writes.
@@ -81,6 +98,11 @@ class Bench(Headline):
                         speed
     module              file name of the compiled model's library. Its folder is beside the bench and has the bench's
                         name with ".romou". None: the library was not kept
+    about               the opened model, if `romou_bench` timed an exported one. None otherwise, as for what follows
+    open_ms             time to open it
+    first_run_ms        time of its first run
+    inputs_ms           times to copy its inputs to the device
+    outputs_ms          times to copy its outputs from there
     compiled            the compiled model. It is not stored in the file
     """
 
@@ -94,6 +116,11 @@ class Bench(Headline):
     model_times_ms: Rounds = ()
     reference_times_ms: Rounds = ()
     module: str | None = None
+    about: OpenedModel | None = None
+    open_ms: float | None = None
+    first_run_ms: float | None = None
+    inputs_ms: tuple[float, ...] = ()
+    outputs_ms: tuple[float, ...] = ()
     compiled: TunedModel | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -109,9 +136,10 @@ class Bench(Headline):
 
     def to_json(self) -> str:
         """Return JSON text with one line for each field and operator, so that two versions differ line by line."""
-        fields = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")
-        }
+        left_out = ("operators", "compiled", *(_OF_APPS if self.about is None else ()))
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in left_out}
+        if self.about is not None:
+            fields["about"] = dataclasses.asdict(self.about)
         head = "".join(
             f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n"
             for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 
 from romou.runtime.module.profile import nodes_text
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.timed import ratio
+from romou.tools.regression.bench_data import Bench, OpenedModel
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.table import memory_text, mib, number
 
+# Steps of opening an exported model (tvm_patches/app_runtime/model.cc).
+_STEPS = {
+    "read": "files",
+    "programs": "programs, {cached} loaded, {compiled} compiled",
+    "weights": "weights to the device",
+}
 # Layers in the table of the slowest.
 _SHOWN = 8
 _NODE_CHARACTERS = 40
@@ -133,8 +141,33 @@ def _late_gain(evidence: Evidence) -> float | None:
     return 1 - after / before if before and after else None
 
 
+def app_table(bench: Bench, opened: OpenedModel) -> Table:
+    """Return (columns, rows) of what an exported model took on a device, from its opening to its outputs."""
+    runs = [ms for times_ms in bench.model_times_ms for ms in times_ms]
+    made = {name: opened.programs.get(name, 0) for name in ("cached", "compiled")}
+    steps: list[tuple[str, Sequence[float]]] = [
+        ("open the model", [] if bench.open_ms is None else [bench.open_ms]),
+        *((f"open: {_STEPS.get(step, step).format(**made)}", [ms]) for step, ms in opened.ms.items()),
+        ("first run", [] if bench.first_run_ms is None else [bench.first_run_ms]),
+        ("inputs to the device", bench.inputs_ms),
+        ("a run", runs),
+        ("outputs from the device", bench.outputs_ms),
+    ]
+    return ("step", "ms", "shortest", "longest", "times"), [
+        (name, *(number(of(times_ms)) for of in (statistics.median, min, max)), str(len(times_ms)))
+        for name, times_ms in steps
+        if times_ms
+    ]
+
+
 def tables(evidence: Evidence) -> Iterator[tuple[str, Table, list[str]]]:
-    """Yield (caption, table, notes below it) of the first screen. Nothing if the sources have no tuned model."""
+    """Yield (caption, table, notes below it) of the first screen.
+
+    Nothing if the sources have no tuned model and no exported one that was timed in an app.
+    """
+    if (bench := evidence.bench) is not None and (opened := bench.about) is not None:
+        notes = [f"Left: {reason}." for reason in opened.left]
+        yield f"{bench.model} on {(bench.device or {}).get('name', 'a device')}", app_table(bench, opened), notes
     if not evidence.models:
         return
     yield "Models", models_table(evidence), []

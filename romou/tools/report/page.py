@@ -27,6 +27,9 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     Raise UsageError if the file cannot be written, or vl-convert-python is missing.
     """
     figures = [_drawn(figure, evidence) for figure in FIGURES]
+    if evidence.bench is not None and evidence.bench.about is not None:
+        # Its times stand in a table. Headings of figures without data would hide it.
+        figures = [figure for figure in figures if not figure["unknown"]]
     layers = [
         ALL,
         *dict.fromkeys(
