@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,18 @@ import numpy as np
 
 from romou.api.compile import compile_one
 from romou.api.tune import tune_one
-from romou.base.arguments import whole_of
+from romou.base.arguments import path_of, whole_of
 from romou.base.compat import check_versions
-from romou.base.errors import UsageError
+from romou.base.errors import ModelError, UsageError
+from romou.base.foreign import refused
+from romou.base.schema import made_of as made_from_json
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.driver.options import CompileOptions, TuneOptions
 from romou.driver.sizes.link import linked
 from romou.driver.sizes.shapes import made_of
+from romou.runtime.module.manifest import AGAIN, read_manifest
+from romou.runtime.module.multi_shape import MultiShapeModel
+from romou.runtime.module.saved import load
 from romou.runtime.module.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
     from romou.compiler.graph.memory.memory import MemoryUse
     from romou.devices.targets import Target
     from romou.runtime.module.tuned_model import TunedModel
+
+
+# Entry of a saved decoder's manifest.
+_ENTRY = "decoder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +71,50 @@ class Generated:
         return (len(self.tokens) - 1) / self.tokens_s if len(self.tokens) > 1 else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Form:
+    """What a decoder knows of its two models, see `CachedModel`. chunk: tokens of a prompt in one run."""
+
+    inputs: tuple[str, ...]
+    state: dict[str, str]
+    row: str
+    words: int | None
+    length: int
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """Chooses a token by its logits, see `Decoder.generate`."""
+
+    temperature: float
+    top_k: int | None
+    random: np.random.Generator
+
+    @classmethod
+    def checked(cls, temperature: float, top_k: int | None, seed: int) -> _Choice:
+        """Return the choice that arguments describe. UsageError names a wrong one."""
+        if not isinstance(temperature, (int, float)) or not 0 <= temperature < math.inf:
+            raise UsageError(f"temperature={temperature!r}: must be a number from 0 on", option="temperature")
+        most = None if top_k is None else whole_of("top_k", top_k, lowest=1)
+        random = np.random.default_rng(whole_of("seed", seed, lowest=0))
+        return cls(temperature=float(temperature), top_k=most, random=random)
+
+    def __call__(self, logits: np.ndarray) -> int:
+        """Return a token."""
+        if self.temperature == 0:
+            return int(np.argmax(logits))
+        most = min(self.top_k or len(logits), len(logits))
+        likely = np.argsort(-logits, kind="stable")[:most]
+        weights = np.exp((logits[likely].astype(np.float64) - float(logits.max())) / self.temperature)
+        return int(self.random.choice(likely, p=weights / weights.sum()))
+
+
 class Decoder:
     """A decoder of a language model, compiled twice: for one token, and for a chunk of a prompt.
 
     Both are one library, with the weights on the device once. They share the caches of keys and values, which stay
-    there as well. Each step picks the most likely token.
+    there as well.
 
     Parameters
     ----------
@@ -104,21 +152,88 @@ class Decoder:
         **options: Any,
     ) -> None:
         cached = CachedModel.of(model, None if length is None else whole_of("length", length, lowest=1))
-        self.length = cached.length
-        self.chunk = min(whole_of("chunk", chunk, lowest=1), self.length)
-        self._names, self._state = cached.inputs, frozenset(cached.state)
-        self._row, self._words = cached.row, cached.words
+        rows = min(whole_of("chunk", chunk, lowest=1), cached.length)
         check_versions()
         options |= {"target": target, "device": device}
-        variants = [cached.for_rows(rows) for rows in dict.fromkeys((1, self.chunk))]
+        variants = [cached.for_rows(count) for count in dict.fromkeys((1, rows))]
         if trials:
             made, _ = made_of(variants, TuneOptions.from_dict({**options, "trials": trials}, "tune"), tune_one)
         else:
             made, _ = made_of(variants, CompileOptions.from_dict(options, "compile"), compile_one)
         program = linked(made)
-        self._memory = program.memory
-        self._one = Stepper(program.models[0], cached.state)
-        self._many = Stepper(program.models[1], cached.state, self._one) if self.chunk > 1 else self._one
+        form = _Form(
+            inputs=cached.inputs,
+            state=dict(cached.state),
+            row=cached.row,
+            words=cached.words,
+            length=cached.length,
+            chunk=rows,
+        )
+        self._start(program.models, program.memory, form)
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: int | str = 0) -> Decoder:
+        """Return a decoder that `save` wrote. Nothing is compiled.
+
+        The library is code that runs with your rights: trust its source.
+
+        Parameters
+        ----------
+        path
+            The folder of the decoder.
+        device
+            The device of this machine that runs it, as in `romou.load`.
+
+        Raises
+        ------
+        UsageError
+            A wrong argument.
+        ModelError
+            The folder holds no decoder, or a damaged one, or its library does not load here.
+        DeviceError
+            No such device is attached.
+        """
+        path = path_of("path", path)
+        about = read_manifest(path)
+        if _ENTRY not in about:
+            raise ModelError(f"{path}: a saved model, but no decoder", hint="romou.load loads it.")
+        with refused(ModelError, f"{path}: its description of a decoder cannot be used", hint=AGAIN):
+            form = made_from_json(_Form, about[_ENTRY])
+        model = load(path, device=device)
+        memory = model.summary().memory
+        assert isinstance(model, MultiShapeModel), "it was saved as one"
+        assert memory is not None, "a model of several shapes has it"
+        models: list[TunedModel] = []
+        for each in model.models:
+            models.append(each.changed(capture=None, beside=models[0] if models else None))
+        decoder = cls.__new__(cls)
+        decoder._start(models, memory, form)
+        return decoder
+
+    def save(self, path: str | Path) -> Path:
+        """Write the decoder to a folder, for `Decoder.load` and `romou generate`. An earlier one is replaced.
+
+        Parameters
+        ----------
+        path
+            The folder.
+
+        Raises
+        ------
+        UsageError
+            `path` exists and is no saved model, or cannot be written. Its earlier contents stay.
+        BuildError
+            The library cannot be linked.
+        """
+        both = MultiShapeModel(list(dict.fromkeys(self.models)), memory=self._memory)
+        return both.saved_with(path_of("path", path), {_ENTRY: asdict(self._form)})
+
+    def _start(self, models: Sequence[TunedModel], memory: MemoryUse, form: _Form) -> None:
+        """Make the caches. models: for one token, and for a chunk if that is more."""
+        self.length, self.chunk = form.length, form.chunk
+        self._form, self._memory = form, memory
+        self._one = Stepper(models[0], form.state)
+        self._many = Stepper(models[1], form.state, self._one) if form.chunk > 1 else self._one
 
     @property
     def models(self) -> tuple[TunedModel, TunedModel]:
@@ -131,13 +246,23 @@ class Decoder:
         caches = sum(
             math.prod(shape) * np.dtype(dtype).itemsize
             for name, (shape, dtype) in self._one.model.inputs.items()
-            if name in self._state
+            if name in self._form.state
         )
         shared = caches if self._many is not self._one else 0
         return replace(self._memory, inputs=self._memory.inputs - shared)
 
-    def generate(self, prompt: Sequence[int], tokens: int = 64, *, stop: Collection[int] = ()) -> Generated:
-        """Return the most likely tokens that follow a prompt.
+    def generate(
+        self,
+        prompt: Sequence[int],
+        tokens: int = 64,
+        *,
+        stop: Collection[int] = (),
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        seed: int = 0,
+        on_token: Callable[[int], object] | None = None,
+    ) -> Generated:
+        """Return tokens that follow a prompt: the most likely ones, or drawn by their likelihood.
 
         Parameters
         ----------
@@ -147,16 +272,25 @@ class Decoder:
             Number of tokens to generate, at most.
         stop
             Tokens that end the text. The first of them is the last token.
+        temperature
+            What logits are divided by before a token is drawn. 0: the most likely token is taken.
+        top_k
+            Draw from this many of the most likely tokens. None: from all.
+        seed
+            Seed of the draws.
+        on_token
+            Called with each token as soon as it is known.
 
         Raises
         ------
         UsageError
             The prompt is empty, `prompt` or `stop` is no list of tokens, a token is beyond the model's vocabulary, or
-            the caches have no room.
+            the caches have no room. Or another argument is wrong.
         DeviceError
             The device failed.
         """
         tokens = whole_of("tokens", tokens, lowest=1)
+        choose = _Choice.checked(temperature, top_k, seed)
         ids, ends = self._tokens("prompt", prompt), self._tokens("stop", stop)
         if not ids:
             raise UsageError("the prompt is empty; give at least one token")
@@ -165,11 +299,14 @@ class Decoder:
                 f"{len(ids)} tokens and {tokens} more do not fit into caches of {self.length}",
                 hint="Make the decoder with a larger `length`.",
             )
+        tell = on_token or (lambda token: None)
         started = time.perf_counter()
-        made = [self._read(ids)]
+        made = [choose(self._read(ids))]
         read = time.perf_counter()
+        tell(made[0])
         while len(made) < tokens and made[-1] not in ends:
-            made.append(self._next(made[-1], len(ids) + len(made) - 1))
+            made.append(choose(self._run(self._one, made[-1:], len(ids) + len(made) - 1, 1)))
+            tell(made[-1])
         ended = time.perf_counter()
         return Generated(tokens=tuple(made), prompt=len(ids), prompt_s=read - started, tokens_s=ended - read)
 
@@ -178,43 +315,38 @@ class Decoder:
         if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
             raise UsageError(f"{name}={tokens!r}: must be a list of tokens, which are whole numbers", option=name)
         ids = [whole_of(name, token, lowest=0) for token in tokens]
-        if self._words is not None and max(ids, default=0) >= self._words:
+        words = self._form.words
+        if words is not None and max(ids, default=0) >= words:
             raise UsageError(
-                f"{name} has the token {max(ids)}; the model's vocabulary has {self._words} words, 0 to"
-                f" {self._words - 1}",
+                f"{name} has the token {max(ids)}; the model's vocabulary has {words} words, 0 to {words - 1}",
                 hint="Take the tokenizer that belongs to the model.",
                 option=name,
                 value=max(ids),
-                limit=self._words,
+                limit=words,
             )
         return ids
 
-    def _read(self, ids: list[int]) -> int:
-        """Read a prompt in chunks, and return the token that follows."""
-        token = 0
+    def _read(self, ids: list[int]) -> np.ndarray:
+        """Read a prompt in chunks, and return the logits of the token that follows."""
         for begin in self._begins(len(ids)):
-            part = ids[begin : begin + self.chunk]
-            token = self._run(self._many, part, begin, self.chunk)
-        return token
+            logits = self._run(self._many, ids[begin : begin + self.chunk], begin, self.chunk)
+        return logits
 
     def _begins(self, count: int) -> Iterator[int]:
         """Yield where chunks begin. The last one ends with the prompt, and may read tokens once more."""
         yield from range(0, count - self.chunk, self.chunk)
         yield max(count - self.chunk, 0)
 
-    def _next(self, token: int, position: int) -> int:
-        return self._run(self._one, [token], position, 1)
-
-    def _run(self, stepper: Stepper, ids: Sequence[int], begin: int, rows: int) -> int:
-        """Run `rows` tokens from position `begin` on: `ids` and padding. Return the next token."""
+    def _run(self, stepper: Stepper, ids: Sequence[int], begin: int, rows: int) -> np.ndarray:
+        """Run `rows` tokens from position `begin` on: `ids` and padding. Return the logits of the next token."""
         signature = stepper.model.inputs
         values = {
             "input_ids": np.pad(ids, (0, rows - len(ids))),
             "attention_mask": np.arange(self.length) < begin + len(ids),
             "position_ids": np.minimum(np.arange(begin, begin + rows), self.length - 1),
         }
-        inputs = {name: values[name][None].astype(signature[name][1]) for name in self._names}
+        inputs = {name: values[name][None].astype(signature[name][1]) for name in self._form.inputs}
         if rows > 1:
-            inputs[self._row] = np.array([len(ids) - 1])
+            inputs[self._form.row] = np.array([len(ids) - 1])
         (logits,) = stepper.run(inputs)
-        return int(np.argmax(logits))
+        return np.asarray(logits).ravel()

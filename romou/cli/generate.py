@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from romou.base.errors import UsageError
 from romou.cli.click_options import options_of
@@ -30,32 +32,81 @@ from romou.driver.options import CompileOptions
     show_default=True,
     help="Candidates to measure, as of romou tune.",
 )
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="Draw tokens; 0: the most likely ones.")
+@click.option("--top-k", type=click.IntRange(min=1), default=None, help="Draw from so many of the most likely tokens.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Save the decoder in this folder.")
 @options_of(CompileOptions, "target", "device", "verify", "precision", "max_memory", "strict")
 @json_option
 @debug_option
-def command(model: str, prompt: str, tokens: int, stop: tuple[int, ...], is_json: bool, **options: Any) -> None:
-    """Print the tokens that follow a prompt, and the tokens a second.
+def command(
+    model: str,
+    prompt: str,
+    tokens: int,
+    stop: tuple[int, ...],
+    temperature: float,
+    top_k: int | None,
+    seed: int,
+    output: Path | None,
+    is_json: bool,
+    **options: Any,
+) -> None:
+    """Print the tokens that follow a prompt, each as soon as it is known, and the tokens a second.
 
-    MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Each step takes
-    the most likely token. Words are no tokens: a tokenizer turns them into numbers.
+    MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Or a folder that
+    --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature is given.
+    Words are no tokens: a tokenizer turns them into numbers.
 
     \b
     Examples:
-      romou generate bundled:decoder --prompt 1,15,27 --tokens 16
+      romou generate bundled:decoder --prompt 1,15,27 --tokens 16 -o decoder.romou
+      romou generate decoder.romou --prompt 1,15,27 --temperature 0.7 --top-k 40
       romou generate decoder.onnx --prompt 1,15,27 --length 1024 --stop 2
     """
     try:
         ids = [int(token) for token in prompt.split(",")]
     except ValueError:
         raise UsageError(f"--prompt {prompt!r}: expected numbers", hint="For example --prompt 1,15,27.") from None
-    source = read_model(model)
-    import romou
+    decoder = _decoder(model, options)
+    if output is not None:
+        decoder.save(output)
+    out = console(is_json=is_json)
+    told: list[int] = []
 
-    made = romou.Decoder(source, **options).generate(ids, tokens, stop=stop)
+    def tell(token: int) -> None:
+        out.print(f",{token}" if told else token, end="", markup=False, soft_wrap=True)
+        told.append(token)
+
+    made = decoder.generate(
+        ids,
+        tokens,
+        stop=stop,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        on_token=None if is_json else tell,
+    )
     if is_json:
         print_json({**dataclasses.asdict(made), "prompt_rate": made.prompt_rate, "rate": made.rate})
         return
-    out = console(is_json=False)
-    out.print(",".join(map(str, made.tokens)), markup=False, soft_wrap=True)
+    out.print()
     rate = "" if made.rate is None else f", {made.rate:.1f} generated tokens a second"
-    out.print(f"{made.prompt_rate:.1f} tokens of the prompt a second{rate}", markup=False)
+    where = decoder.models[0].target
+    out.print(f"{made.prompt_rate:.1f} tokens of the prompt a second{rate}, on {where}", markup=False)
+
+
+def _decoder(model: str, options: dict[str, Any]) -> Any:
+    """Return the decoder in a saved folder, or one that is compiled now."""
+    if not (Path(model) / "romou.json").is_file():
+        source = read_model(model)
+        import romou
+
+        return romou.Decoder(source, **options)
+    import romou
+
+    context = click.get_current_context()
+    given = [name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+    if others := sorted({*given} - {"device"}):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise UsageError(f"{names}: {model} is compiled already", hint="Give the ONNX file to compile it anew.")
+    return romou.Decoder.load(model, device=0 if options["device"] is None else options["device"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import romou
+from romou.api.decoder import _Choice
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.decoder_graph import CachedModel
@@ -89,20 +91,69 @@ def test_a_token_ends_the_text(small: romou.Decoder) -> None:
     assert small.generate(prompt, 9, stop=[tokens[4]]).tokens == tokens[: tokens.index(tokens[4]) + 1]
 
 
-def test_the_command(small: romou.Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(romou, "Decoder", lambda model, **options: small, raising=False)
+def test_a_saved_decoder_is_not_compiled_again(
+    small: romou.Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = small.save(tmp_path / "small.romou")
+    monkeypatch.setattr("romou.api.decoder.compile_one", None)
+    again = romou.Decoder.load(folder)
+    prompt = prompt_of(11, SMALL.words)
+    assert again.generate(prompt, 20).tokens == small.generate(prompt, 20).tokens
+    assert (again.length, again.chunk, again.memory) == (small.length, small.chunk, small.memory)
+    assert again.models[0].capture == small.models[0].capture
+    with pytest.raises(UsageError, match=r"prompt has the token 256"):
+        again.generate([256])
+
+
+def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
+    romou.compile(prime_net(), target="null").save(tmp_path / "net.romou")
+    with pytest.raises(ModelError, match="a saved model, but no decoder"):
+        romou.Decoder.load(tmp_path / "net.romou")
+    with pytest.raises(ModelError, match="no saved model"):
+        romou.Decoder.load(tmp_path)
+
+
+def test_tokens_are_told_one_by_one_and_drawn_by_their_likelihood(small: romou.Decoder) -> None:
+    prompt, told = prompt_of(5, SMALL.words), []
+    likely = small.generate(prompt, 12, on_token=told.append).tokens
+    assert tuple(told) == likely
+    assert small.generate(prompt, 12, temperature=2.0, top_k=1).tokens == likely
+    drawn = [small.generate(prompt, 12, temperature=5.0, top_k=4, seed=seed).tokens for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0] != likely
+
+
+def test_draws_are_as_likely_as_their_logits_say() -> None:
+    logits = np.log(np.array([1, 6, 3, 30], np.float32))
+    choose = _Choice.checked(1.0, 3, 0)
+    counts = np.bincount([choose(logits) for _ in range(4000)], minlength=4)
+    assert counts[0] == 0
+    assert np.abs(counts / 4000 - np.array([0, 6, 3, 30]) / 39).max() < 0.03
+    for wrong in ((-1.0, None, 0), ("hot", None, 0), (1.0, 0, 0), (1.0, None, -1)):
+        with pytest.raises(UsageError):
+            _Choice.checked(*wrong)  # type: ignore[arg-type]
+
+
+def test_the_command(small: romou.Decoder, tmp_path: Path) -> None:
+    folder, run = str(small.save(tmp_path / "small.romou")), CliRunner().invoke
     expected = small.generate([1, 2, 3], 5).tokens
-    result = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "1,2,3", "--tokens", "5", "--json"])
+    result = run(main, ["generate", folder, "--prompt", "1,2,3", "--tokens", "5", "--json"])
     assert result.exit_code == 0, result.output
     assert tuple(json.loads(result.stdout)["tokens"]) == expected
-    shown = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "1,2,3", "--tokens", "5"])
+    again = str(tmp_path / "again.romou")
+    shown = run(main, ["generate", folder, "--prompt", "1,2,3", "--tokens", "5", "-o", again])
     assert shown.stdout.splitlines()[0] == ",".join(map(str, expected))
-    wrong = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "one"])
-    assert wrong.exit_code == 2
-    assert "--prompt 'one': expected numbers" in wrong.stderr
-    beyond = CliRunner().invoke(main, ["generate", "bundled:decoder", "--prompt", "4096"])
-    assert beyond.exit_code == 2
-    assert "the model's vocabulary has 256 words" in " ".join(beyond.stderr.split())
+    assert shown.stdout.splitlines()[1].endswith("on opencl -device=host")
+    drawn = run(main, ["generate", again, "--prompt", "1,2,3", "--tokens", "5", "--temperature", "9", "--seed", "3"])
+    assert drawn.stdout.splitlines()[0] != shown.stdout.splitlines()[0]
+    for arguments, message in (
+        ([folder, "--prompt", "one"], "--prompt 'one': expected numbers"),
+        ([folder, "--prompt", "4096"], "the model's vocabulary has 256 words"),
+        ([folder, "--prompt", "1", "--trials", "3"], "--trials: "),
+    ):
+        wrong = run(main, ["generate", *arguments])
+        assert wrong.exit_code == 2
+        assert message in " ".join(wrong.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -573,14 +573,30 @@ class TunedModel:
         BuildError
             The library cannot be linked.
         """
-        path = path_of("path", path)
+        return self.saved_with(path_of("path", path), {})
+
+    def saved_with(self, path: Path, more: Mapping[str, Any]) -> Path:
+        """Write the model as `save` does, with further entries of its manifest.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        more
+            Entries by name. JSON has to hold their values.
+
+        Raises
+        ------
+        UsageError, BuildError
+            As `save`.
+        """
         with replacing(path, marker=META, what="a saved model") as fresh:
             # Each save has a new file name, because a process that has loaded the old file would get it again.
             library = library_name()
             self._export(fresh / library)
             if self.target.backend.is_served or not self.target.backend.has_kernels:
                 self._write_host_code(fresh / HOST_CODE)
-            write_manifest(fresh, {**self._meta(), "library": library})
+            write_manifest(fresh, {**self._meta(), **more, "library": library})
         return path
 
     def export_android(
