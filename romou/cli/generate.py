@@ -53,8 +53,9 @@ def command(
 ) -> None:
     """Print the tokens that follow a prompt, each as soon as it is known, and the tokens a second.
 
-    MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Or a folder that
-    --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature is given.
+    MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Or a folder
+    that --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature is
+    given.
     Words are no tokens: a tokenizer turns them into numbers.
 
     \b
