@@ -175,6 +175,11 @@ def is_quiet() -> bool:
     return context is not None and bool(context.meta.get(QUIET_KEY))
 
 
+def is_verbose() -> bool:
+    """Return whether the running command has the option -v."""
+    return logging.getLogger("romou").isEnabledFor(logging.INFO)
+
+
 def key_option(function: _F) -> _F:
     """Add `--key` and `--key-file`, which give the command one argument `key`."""
 

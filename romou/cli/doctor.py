@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import click
 
 from romou.base.errors import EXIT_FAILED, EXIT_NO_DEVICE
 from romou.cli.click_options import rpc_option
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, is_verbose, json_option, print_json
 
 if TYPE_CHECKING:
     from romou.api.doctor import Diagnosis
@@ -52,8 +51,7 @@ def _print(found: Diagnosis) -> None:
 
     out = console(is_json=False)
     marks = {True: "[green]ok  [/]", False: "[red]BAD [/]", None: "[yellow]note[/]"}
-    is_verbose = logging.getLogger("romou").isEnabledFor(logging.INFO)
-    faults = [finding for finding in found.findings if finding.is_avoided_fault and not is_verbose]
+    faults = [finding for finding in found.findings if finding.is_avoided_fault and not is_verbose()]
     for finding in found.findings:
         if finding in faults:
             continue

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from romou.base.errors import UsageError
 from romou.cli.click_options import options_of
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import announce, console, debug_option, is_quiet, json_option, print_json
 from romou.cli.models import read_model
 from romou.driver.options import CompileOptions
 
@@ -71,6 +71,8 @@ def command(
     decoder = _decoder(model, options)
     if output is not None:
         decoder.save(output)
+    # The driver compiles its kernels at their first run, which no rate counts.
+    decoder.generate(ids[-decoder.chunk :], min(tokens, 2), stop=stop)
     out = console(is_json=is_json)
     told: list[int] = []
 
@@ -101,7 +103,12 @@ def _decoder(model: str, options: dict[str, Any]) -> Any:
     if not (Path(model) / "romou.json").is_file():
         source = read_model(model)
         import romou
+        from romou.devices.targets import Target
 
+        options["target"] = Target(options["target"])
+        announce(options["target"], options["device"], None)
+        if not is_quiet():
+            click.echo("Compiling the model for a chunk of the prompt and for one token ...", err=True)
         return romou.Decoder(source, **options)
     import romou
 
@@ -110,4 +117,6 @@ def _decoder(model: str, options: dict[str, Any]) -> Any:
     if others := sorted({*given} - {"device"}):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise UsageError(f"{names}: {model} is compiled already", hint="Give the ONNX file to compile it anew.")
-    return romou.Decoder.load(model, device=0 if options["device"] is None else options["device"])
+    loaded = romou.Decoder.load(model, device=0 if options["device"] is None else options["device"])
+    announce(loaded.models[0].target, loaded.models[0].device_index, None)
+    return loaded

@@ -11,7 +11,7 @@ import click
 from romou.base.errors import UsageError, unknown_name
 from romou.base.inputs import converted
 from romou.cli.click_options import parse_shapes, rpc_option
-from romou.cli.common import announce, console, debug_option, json_option, print_json
+from romou.cli.common import announce, console, debug_option, is_verbose, json_option, print_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,9 +195,10 @@ def _print(model: TunedModel, described: list[dict[str, Any]], time_ms: float, r
         out.print(f"output {i} {entry['name']}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
     clock = "the host's clock" if model.host_nodes else "the device's clock"
     out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs, {clock})", markup=False)
-    if model.programs is not None:
-        out.print(f"programs: {model.programs}", markup=False)
-    out.print(f"launched: {model.launching}", markup=False)
+    if is_verbose():
+        if model.programs is not None:
+            out.print(f"programs: {model.programs}", markup=False)
+        out.print(f"launched: {model.launching}", markup=False)
 
 
 def _print_profile(profiled: Profile, trace: Path | None) -> None:

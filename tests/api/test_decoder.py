@@ -144,6 +144,7 @@ def test_the_command(small: romou.Decoder, tmp_path: Path) -> None:
     shown = run(main, ["generate", folder, "--prompt", "1,2,3", "--tokens", "5", "-o", again])
     assert shown.stdout.splitlines()[0] == ",".join(map(str, expected))
     assert shown.stdout.splitlines()[1].endswith("on opencl -device=host")
+    assert [line.split()[0] for line in shown.stderr.splitlines()] == ["Loading", "Device:"]
     drawn = run(main, ["generate", again, "--prompt", "1,2,3", "--tokens", "5", "--temperature", "9", "--seed", "3"])
     assert drawn.stdout.splitlines()[0] != shown.stdout.splitlines()[0]
     for arguments, message in (

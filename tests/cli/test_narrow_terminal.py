@@ -156,6 +156,10 @@ def test_inspect() -> None:
     )
 
 
+def test_a_bench_is_titled_by_its_target_in_words() -> None:
+    assert bench_table(bench(operator("dense"))).title == "model.onnx, opencl"
+
+
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = romou.Finding(
         name="opencl:0", is_ok=False, detail="a device that does not work " * 8, hint="try something else " * 6

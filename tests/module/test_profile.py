@@ -80,6 +80,8 @@ def test_the_command_measures_writes_a_trace_and_json(saved: Path, tmp_path: Pat
     ends = [event["ts"] + event["dur"] for event in events]
     assert [event["ts"] for event in events] == pytest.approx([0.0, *ends[:-1]])
     text = CliRunner().invoke(main, ["run", str(saved), "--profile", "--repeat", "1"]).stdout
+    assert "launched: " not in text
+    assert "launched: " in CliRunner().invoke(main, ["run", str(saved), "-v", "--repeat", "1"]).stdout
     assert "Conv (t0) +1" in text
     assert "conv2d_1x8x12x12_8_1x1_s1" in text
     assert "The time of a run is divided among its calls" in text

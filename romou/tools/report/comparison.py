@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from romou.devices.targets import Target
 from romou.runtime.module.profile import nodes_text
 from romou.tools.report.table import number
 
@@ -41,7 +42,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def bench_table(bench: Bench) -> Table:
     """Return a table with one line per operator: its time and its kernels' measures."""
-    table = Table(title=escape(f"{bench.model}, {bench.target}"))
+    table = Table(title=escape(f"{bench.model}, {Target.from_json(bench.target)}"))
     table.add_column("operator", no_wrap=True)
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
         table.add_column(title, justify="right")
