@@ -17,6 +17,7 @@ from archprobe import session
 from archprobe.curve import Findings
 from archprobe.devices import SERVED, device_kinds, listed_devices, open_device
 from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, DeviceError, UsageError
+from archprobe.extras import module
 from archprobe.plots.curves import caption
 from archprobe.probes import all_probes
 from archprobe.probes.probe import Probe
@@ -81,6 +82,7 @@ def devices(rpc: str) -> None:
 @click.option("--fresh", is_flag=True, help="Begin anew, whatever the report holds.")
 def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool) -> None:
     """Measure a device and write a report."""
+    module("jsonschema")  # before minutes of measuring
     console = Console(stderr=True)
     chosen = select(only)
     opened = open_device(device, rpc=rpc)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from archprobe.curve import Curve, Findings
+from archprobe.extras import module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +28,7 @@ FILL = {
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     """Make (figure, axes) of a size in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure: Figure = module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 

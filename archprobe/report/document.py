@@ -25,13 +25,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from archprobe.analysis.answer import Answer
 from archprobe.analysis.conclusions import conclusions
 from archprobe.curve import Findings
 from archprobe.devices.base import Facts
 from archprobe.errors import ReportError
+from archprobe.extras import module
 from archprobe.report.original import read_json
 
 FORMAT = 1
@@ -141,6 +140,7 @@ def check(data: Any, *, origin: str = "report") -> None:
         )
     if data[HEADER].get("Format") != FORMAT:
         raise ReportError(f"{origin} is of format {data[HEADER].get('Format')!r}; this version reads format {FORMAT}")
+    jsonschema = module("jsonschema")
     try:
         jsonschema.validate(data, schema())
     except jsonschema.ValidationError as error:

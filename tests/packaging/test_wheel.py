@@ -172,8 +172,9 @@ def test_it_builds_the_runtime_of_a_phone(python: str, tmp_path: Path) -> None:
     assert Path(folder).is_relative_to(site)
 
 
-def test_archprobe_needs_no_extra(python: str, tmp_path: Path) -> None:
-    """ArchProbe measures, shows and draws with the packages that the wheel requires without an extra."""
+@pytest.mark.parametrize("extra", ["archprobe", ""])
+def test_archprobe_needs_its_extra_only(python: str, tmp_path: Path, extra: str) -> None:
+    """ArchProbe measures, shows and draws with the packages of its extra, and names the extra without them."""
     code = """
 import importlib.metadata, sys
 from packaging.requirements import Requirement
@@ -184,7 +185,8 @@ while queue:
     if (name := canonicalize_name(queue.pop())) not in needed:
         needed.add(name)
         required = map(Requirement, importlib.metadata.requires(name) or ())
-        queue += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+        of = {"extra": sys.argv[1] if name == "romou" else ""}
+        queue += [one.name for one in required if one.marker is None or one.marker.evaluate(of)]
 owners = importlib.metadata.packages_distributions()
 
 class OnlyNeeded:
@@ -197,9 +199,11 @@ from archprobe.cli import app
 for words in (["run", "--quick", "--only", "launch", "-o", "r.json"], ["show", "r.json"], ["plot", "r.json"]):
     app(words, standalone_mode=False)
 """
-    done = subprocess.run([python, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "plots/index.html").exists()
+    done = subprocess.run([python, "-c", code, extra], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert (tmp_path / "plots/index.html").exists() == bool(extra), done.stdout + done.stderr
+    assert (done.returncode == 0) == bool(extra), done.stdout + done.stderr
+    assert extra or "jsonschema is not installed" in done.stderr
+    assert extra or "pip install 'romou[archprobe]'" in done.stderr
 
 
 def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:
