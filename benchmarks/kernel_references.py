@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 from romou.compiler.assembly.kernel import build_reference
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
-from romou.compiler.operators.families.bases.convolution_references import convolve, convolve_back, filter_gradient
-from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter
-from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.bases.convolution import convolve
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter, filter_gradient
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, convolve_back
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
@@ -67,10 +67,13 @@ def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarr
         n, texels, h, w, lanes = packed.shape
         return packed.transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)[:, :channels]
 
+    plain = unpacked(data, work.in_channels)
     if isinstance(work, Conv2dBackwardFilter):
-        return filter_gradient(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels), conv)
-    compute = convolve if type(work) is Conv2d else convolve_back
-    output = compute(work, unpacked(data, work.in_channels), weight, conv)
+        return filter_gradient(work, plain, unpacked(weight, work.out_channels), by_onnxruntime)
+    if isinstance(work, Conv2dTranspose):
+        output = convolve_back(work, plain, weight, by_onnxruntime)
+    else:
+        output = convolve(work, plain, weight, by_onnxruntime)
     whole = np.pad(output, ((0, 0), (0, -output.shape[1] % LANES), (0, 0), (0, 0)))
     return whole.reshape(work.batch, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
 
@@ -80,13 +83,13 @@ def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray
     (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
     plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
     kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
-    output = convolve(work, plain, kernel, conv)
+    output = convolve(work, plain, kernel, by_onnxruntime)
     return output.reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
 
 
-def conv(x: np.ndarray, weight: np.ndarray, **attributes: Any) -> np.ndarray:
-    """Return ONNX's `Conv` of fp32 arrays by onnxruntime."""
-    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+def by_onnxruntime(operator: str, x: np.ndarray, weight: np.ndarray, **attributes: Any) -> np.ndarray:
+    """Return the output of ONNX's `Conv` or `ConvTranspose`, of fp32 arrays, by onnxruntime."""
+    node = helper.make_node(operator, ["x", "w"], ["y"], **attributes)
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("x", x.shape), ("w", weight.shape), ("y", None))

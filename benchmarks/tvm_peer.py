@@ -12,9 +12,9 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.backend.gpu_generic import pipeline
 
-from kernel_references import conv
+from kernel_references import by_onnxruntime
 from romou.base.errors import UsageError
-from romou.compiler.operators.families.bases.convolution_references import convolve
+from romou.compiler.operators.families.bases.convolution import convolve
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
@@ -48,7 +48,9 @@ class Tvm:
         rng = np.random.default_rng(0)
         shapes = shapes_of(work)
         arrays = [rng.standard_normal(shape).astype(work.dtype) for shape in shapes]
-        expected = arrays[0] @ arrays[1] if isinstance(work, Dense) else convolve(work, arrays[0], arrays[1], conv)
+        expected = (
+            arrays[0] @ arrays[1] if isinstance(work, Dense) else convolve(work, arrays[0], arrays[1], by_onnxruntime)
+        )
         try:
             built = self._built(work)
             function = built["main"]

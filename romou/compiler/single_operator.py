@@ -13,7 +13,7 @@ def conv(
     channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
 ) -> Conv2d:
     """Return a convolution. `given` sets other fields of `Conv2d`."""
-    return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
+    return Conv2d.of(channels, size, outputs, kernel, dtype=dtype, **given)
 
 
 def task_of(work: Workload, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> TunableTask:

@@ -9,7 +9,7 @@ import tvm
 import batch_innermost
 from batch_innermost import INNERMOST, PACKED
 from romou.compiler.operators.families import families
-from romou.compiler.operators.families.bases.convolution_references import convolve
+from romou.compiler.operators.families.bases.convolution import convolve
 from romou.devices.targets import Target
 from support.kernels.operators import conv, run
 

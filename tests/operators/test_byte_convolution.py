@@ -13,7 +13,7 @@ from romou.base.space import Config
 from romou.compiler.operators.algorithms.algorithm import WORDS
 from romou.compiler.operators.families import family_of
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
-from romou.compiler.operators.families.bases.convolution_references import convolve
+from romou.compiler.operators.families.bases.convolution import convolve
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target

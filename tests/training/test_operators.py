@@ -9,8 +9,8 @@ import pytest
 
 import romou
 from romou.base.errors import UsageError
-from romou.compiler.operators.families.bases.convolution_references import convolve_back, filter_gradient
-from romou.compiler.operators.families.conv2d_backward_filter import training_passes
+from romou.compiler.operators.families.conv2d_backward_filter import filter_gradient, training_passes
+from romou.compiler.operators.families.conv2d_transpose import convolve_back
 from training_reference import relative_error
 
 

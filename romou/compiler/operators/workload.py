@@ -120,7 +120,6 @@ class Convolution(Workload):
 
     Frames of a volume are stored like the images of a batch.
 
-    extents: spatial extents of the data.
     padding: before each axis, then after each axis.
     """
 
@@ -141,9 +140,22 @@ class Convolution(Workload):
     data_type: str = ""
     data_zero: int = 0
 
+    # Name of the field of the data's spatial extents.
+    SIZE: ClassVar[str]
+
+    @classmethod
+    def of(cls, channels: int, size: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **fields: Any) -> Self:
+        """Return a convolution. One number for stride, dilation or padding is that of all axes and sides."""
+        counts = {"stride": len(kernel), "dilation": len(kernel), "padding": 2 * len(kernel)}
+        each = {name: (fields[name],) * counts[name] for name in counts if isinstance(fields.get(name), int)}
+        sizes = {"in_channels": channels, cls.SIZE: size, "out_channels": outputs, "kernel": kernel}
+        return cls(**{**sizes, **fields, **each})
+
     @property
-    @abstractmethod
-    def extents(self) -> tuple[int, ...]: ...
+    def extents(self) -> tuple[int, ...]:
+        """Return the spatial extents of the data, in pixels."""
+        extents: tuple[int, ...] = getattr(self, self.SIZE)
+        return extents
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -301,6 +313,7 @@ class Conv2d(Convolution):
     """
 
     OPTIONAL = frozenset({"has_integers", "weight_type", "weight_zero", "data_type", "data_zero"})
+    SIZE = "in_hw"
 
     batch: int = 1
     in_channels: int
@@ -318,14 +331,12 @@ class Conv2d(Convolution):
     data_zero: int = 0
     dtype: str = "float32"
 
-    @property
-    def extents(self) -> tuple[int, ...]:
-        return self.in_hw
-
 
 @dataclass(frozen=True, kw_only=True)
 class Conv3d(Convolution):
     """A 3-D convolution. `padding` is (front, top, left, back, bottom, right)."""
+
+    SIZE = "in_dhw"
 
     batch: int = 1
     in_channels: int
@@ -337,10 +348,6 @@ class Conv3d(Convolution):
     dilation: tuple[int, int, int] = (1, 1, 1)
     groups: int = 1
     dtype: str = "float32"
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        return self.in_dhw
 
 
 def stored_as(dtype: str, total: te.Tensor) -> te.Tensor:

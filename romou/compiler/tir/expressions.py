@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tvm
@@ -71,6 +71,23 @@ def count_of(extent: Any, size: Any) -> Any:
     if not is_free(extent):
         return -(-extent // size)
     return extent if size == 1 else (extent + (int(size) - 1)) // int(size)
+
+
+def digits_of(number: Any, extents: Sequence[Any]) -> list[Any]:
+    """Return the index along each extent of an element by its row-major number. The first one is not bounded."""
+    digits: list[Any] = []
+    for extent in reversed(extents[1:]):
+        digits.insert(0, number % extent)
+        number = number // extent
+    return [number, *digits] if extents else []
+
+
+def number_of(digits: Sequence[Any], extents: Sequence[Any]) -> Any:
+    """Invert `digits_of`."""
+    number: Any = 0
+    for digit, extent in zip(digits, extents, strict=True):
+        number = number * extent + digit
+    return number
 
 
 def bounds_of(func: tirx.PrimFunc) -> dict[tirx.Var, int]:

@@ -90,7 +90,7 @@ def conv_transpose(
     channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
 ) -> Conv2dTranspose:
     """Return a transposed convolution. Omitted fields have the defaults of `Conv2dTranspose`."""
-    return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
+    return Conv2dTranspose.of(channels, size, outputs, kernel, dtype=dtype, **given)
 
 
 def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarray]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -27,10 +28,12 @@ from romou.compiler.tir.expressions import (
     FLOATS,
     Shape,
     count_of,
+    digits_of,
     dtype_of,
     is_constant,
     is_multiple,
     is_one,
+    number_of,
     shape_of,
     static_shape,
 )
@@ -98,6 +101,10 @@ class BatchMatmul(Workload):
         """Shape of the output's buffer."""
         return _in_order(self.out_axes, (*self.batch, self.m, self.n))
 
+    def reads(self, lhs: te.Tensor, rhs: te.Tensor) -> tuple[Callable[..., tirx.Expr], Callable[..., tirx.Expr]]:
+        """Return functions from a place in (*batch, m, k) and in (*batch, k, n) to the operands' elements."""
+        return partial(_read, self.lhs_axes, self.lhs_part, lhs), partial(_read, self.rhs_axes, self.rhs_part, rhs)
+
     @property
     def flops(self) -> int:
         return 2 * self.batches * self.m * self.k * self.n
@@ -105,21 +112,6 @@ class BatchMatmul(Workload):
     @property
     def name(self) -> str:
         return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
-
-    def flat_batch(self, position: Sequence[Expr]) -> Expr:
-        """Return the flat index of a position in the batch."""
-        flat: Expr = 0
-        for index, extent in zip(position, self.batch, strict=True):
-            flat = flat * extent + index
-        return flat
-
-    def batch_of(self, flat: Expr) -> list[Expr]:
-        """Invert `flat_batch`."""
-        position: list[Expr] = []
-        for extent in reversed(self.batch[1:]):
-            position.append(flat % extent)
-            flat = flat // extent
-        return [*([flat] if self.batch else []), *reversed(position)]
 
 
 def _in_order(axes: Sequence[int], extents: Sequence[int], part: Sequence[int] = ()) -> tuple[int, ...]:
@@ -256,13 +248,11 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
 
         scale: a factor of the sums before they are rounded to the storage type.
         """
-        k = te.reduce_axis((0, w.k), "k")
+        k, (left, right) = te.reduce_axis((0, w.k), "k"), w.reads(data, weight)
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             *batch, m, n = (i[axis] for axis in w.out_axes)
-            left = _load(w.lhs_axes, w.lhs_part, data, [*batch, m, k])
-            right = _load(w.rhs_axes, w.rhs_part, weight, [*batch, k, n])
-            return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
+            return te.sum(left(*batch, m, k).astype("float32") * right(*batch, k, n).astype("float32"), axis=k)
 
         total = te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
         if scale != 1:
@@ -273,14 +263,14 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
         """Return a contraction with matrix rows as pixels. Each product of the batch is a row of pixels."""
-        step = next((s for s in (4, 2) if is_multiple(w.k, s)), 1)
+        step, (left, right) = next((s for s in (4, 2) if is_multiple(w.k, s)), 1), w.reads(data, weight)
 
         def column(o: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             return o * LANES + lane if is_multiple(w.n, LANES) else te.min(o * LANES + lane, w.n - 1)
 
         def output(*i: tirx.Expr) -> tuple[Expr, Expr, Expr, Expr]:
             *batch, m, n = (i[axis] for axis in w.out_axes)
-            return n // LANES, w.flat_batch(batch), m, n % LANES
+            return n // LANES, number_of(batch, w.batch), m, n % LANES
 
         rhs_vector: Literal["lanes", "reduction", "none"] = (
             "reduction" if w.is_rhs_transposed else "lanes" if is_multiple(w.n, LANES) else "none"
@@ -289,10 +279,8 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             inputs=[data, weight],
             extents=(w.out_texels, w.batches, w.m),
             reduce={"k": w.k // step, "kstep": step},
-            lhs=lambda _o, h, m, _lane, k, s: _load(w.lhs_axes, w.lhs_part, data, [*w.batch_of(h), m, k * step + s]),
-            rhs=lambda o, lane, k, s, h: _load(
-                w.rhs_axes, w.rhs_part, weight, [*w.batch_of(h), k * step + s, column(o, lane)]
-            ),
+            lhs=lambda _o, h, m, _lane, k, s: left(*digits_of(h, w.batch), m, k * step + s),
+            rhs=lambda o, lane, k, s, h: right(*digits_of(h, w.batch), k * step + s, column(o, lane)),
             output=output,
             output_shape=w.output_shape,
             axes=("n", "b", "m"),
@@ -453,7 +441,7 @@ def _scalar(expr: relax.Expr, other: relax.Expr) -> float | None:
     return value if value and np.isfinite(value) else None
 
 
-def _load(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, at: Sequence[Expr]) -> tirx.Expr:
+def _read(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, *at: Expr) -> tirx.Expr:
     """Return the element at a position of (*batch, row, column)."""
     index: list[Expr] = [0] * len(axes)
     for axis, position in zip(axes, at, strict=True):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import numpy as np
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
@@ -29,11 +30,10 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.form import round_up
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.families.bases.contraction import ContractionFamily
-from romou.compiler.operators.families.bases.convolution import four_sides
-from romou.compiler.operators.families.bases.convolution_references import filter_gradient
+from romou.compiler.operators.families.bases.convolution import by_onnx, four_sides
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, backward_input
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.workload import Conv2d, Expr
+from romou.compiler.operators.workload import Conv2d, Convolution, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.calls import op_name
@@ -78,6 +78,21 @@ def backward_filter(w: Conv2d) -> Conv2dBackwardFilter:
     return Conv2dBackwardFilter(**w.to_dict())
 
 
+def filter_gradient(
+    w: Convolution, x: np.ndarray, gradient: np.ndarray, by: Callable[..., np.ndarray] = by_onnx
+) -> np.ndarray:
+    """Compute the gradient of a convolution by its weight: (oc, ic / groups, *kernel).
+
+    The output's gradient is the window that moves over x, and the batch is summed as channels are.
+    """
+    parts = []
+    for data, window in zip(np.split(x, w.groups, 1), np.split(gradient, w.groups, 1), strict=True):
+        exchanged = data.swapaxes(0, 1), window.swapaxes(0, 1)
+        taps = by("Conv", *exchanged, strides=w.dilation, pads=w.padding, dilations=w.stride)
+        parts.append(taps[(slice(None), slice(None), *map(slice, w.kernel))].swapaxes(0, 1))
+    return np.concatenate(parts)
+
+
 class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
     """Gradients by the filter, of convolutions of any stride, padding, dilation and groups."""
 
@@ -86,35 +101,11 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
     has_constant_weight = False
     operators = frozenset({"relax.nn.conv2d", "relax.strided_slice"})
     typical = (
-        Conv2dBackwardFilter(
-            in_channels=8, in_hw=(9, 7), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1), batch=7
-        ),
-        Conv2dBackwardFilter(
-            in_channels=3, in_hw=(11, 10), out_channels=7, kernel=(5, 3), stride=(2, 3), padding=(2, 1, 1, 0)
-        ),
-        Conv2dBackwardFilter(
-            in_channels=4,
-            in_hw=(9, 8),
-            out_channels=16,
-            kernel=(3, 2),
-            padding=(2, 1, 2, 1),
-            dilation=(2, 1),
-            groups=2,
-            batch=2,
-        ),
-        Conv2dBackwardFilter(
-            in_channels=6,
-            in_hw=(7, 6),
-            out_channels=6,
-            kernel=(3, 3),
-            stride=(2, 2),
-            padding=(1, 1, 1, 1),
-            groups=6,
-            batch=2,
-        ),
-        Conv2dBackwardFilter(
-            in_channels=6, in_hw=(7, 6), out_channels=9, kernel=(3, 3), padding=(1, 1, 1, 1), groups=3
-        ),
+        Conv2dBackwardFilter.of(8, (9, 7), 12, (3, 3), padding=1, batch=7),
+        Conv2dBackwardFilter.of(3, (11, 10), 7, (5, 3), stride=(2, 3), padding=(2, 1, 1, 0)),
+        Conv2dBackwardFilter.of(4, (9, 8), 16, (3, 2), padding=(2, 1, 2, 1), dilation=(2, 1), groups=2, batch=2),
+        Conv2dBackwardFilter.of(6, (7, 6), 6, (3, 3), stride=2, padding=1, groups=6, batch=2),
+        Conv2dBackwardFilter.of(6, (7, 6), 9, (3, 3), padding=1, groups=3),
     )
 
     def match(self, call: relax.Call) -> Conv2dBackwardFilter | None:
@@ -139,12 +130,12 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             return None
         groups, (_, _, ih, iw), (_, _, kh, kw) = int(attrs.groups), data, result
         (sh, sw), (dh, dw) = ((int(v) for v in values) for values in (attrs.dilation, attrs.strides))
-        return Conv2dBackwardFilter(
+        return Conv2dBackwardFilter.of(
+            data[1] * groups,
+            (ih, iw),
+            gradient[1],
+            (kh, kw),
             batch=gradient[0],
-            in_channels=data[1] * groups,
-            in_hw=(ih, iw),
-            out_channels=gradient[1],
-            kernel=(kh, kw),
             stride=(sh, sw),
             padding=four_sides(attrs.padding),
             dilation=(dh, dw),

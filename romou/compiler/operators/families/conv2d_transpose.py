@@ -14,9 +14,8 @@ Source: Shi et al., Real-Time Single Image and Video Super-Resolution, CVPR 2016
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -27,19 +26,67 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.families.bases.convolution import (
     ConvolutionFamily,
-    attributes,
+    by_onnx,
     common_fields,
     groups_of,
     is_channels_first,
     is_of_images,
 )
-from romou.compiler.operators.families.bases.convolution_references import convolve_back
-from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.workload import Conv2d, Expr
+from romou.compiler.operators.family import Graph
+from romou.compiler.operators.workload import Axis, Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
-from romou.compiler.tir.expressions import bounds_of, dtype_of, is_constant, static_shape, zero_unless
+from romou.compiler.tir.expressions import (
+    bounds_of,
+    digits_of,
+    dtype_of,
+    is_constant,
+    number_of,
+    static_shape,
+    zero_unless,
+)
 from romou.compiler.tir.primitives import LANES
+
+
+@dataclass(frozen=True)
+class TransposedAxis(Axis):
+    """An axis whose elements are windows of the output. `before` and `after` are cut off, `more` elements follow."""
+
+    more: int
+
+    @property
+    def out(self) -> int:
+        return (self.extent - 1) * self.stride + self.reach + 1 - self.before - self.after + self.more
+
+    @property
+    def spacing(self) -> int:
+        """Return the distance of neighbouring taps of the window that is cut into phases.
+
+        With a stride, a dilated window has zeros between its taps.
+        """
+        return self.dilation if self.stride > 1 else 1
+
+    @property
+    def taps(self) -> slice:
+        """Return the places of taps in that window."""
+        return slice(0, self.kernel * self.spacing, self.spacing)
+
+    @property
+    def phases(self) -> Axis:
+        """Return the axis of the convolution of all phases, from the first to the last pixel that any phase needs."""
+        taps = -(-((self.kernel - 1) * self.spacing + 1) // self.stride)
+        first, last = self.before // self.stride, (self.before + self.out - 1) // self.stride
+        axis = Axis(self.extent, taps, 1, 1 if self.stride > 1 else self.dilation, 0, last - (self.extent - 1))
+        return replace(axis, before=axis.reach - first)
+
+    def phase_of(self, at: Expr) -> tuple[Expr, Expr]:
+        """Return the phase of an output element, and its place in `phases`."""
+        at = at + self.before
+        return at % self.stride, at // self.stride - self.before // self.stride
+
+    def output_of(self, phase: Expr, at: Expr) -> Expr:
+        """Invert `phase_of`. Elements of some phases are outside of the output."""
+        return (at + self.before // self.stride) * self.stride + phase - self.before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,66 +100,47 @@ class Conv2dTranspose(Conv2d):
     output_padding: tuple[int, int] = (0, 0)
 
     @property
-    def out_extents(self) -> tuple[int, ...]:
+    def axes(self) -> tuple[TransposedAxis, ...]:
         return tuple(
-            (axis.extent - 1) * axis.stride + axis.reach + 1 - axis.before - axis.after + more
-            for axis, more in zip(self.axes, self.output_padding, strict=True)
+            TransposedAxis(**vars(axis), more=more)
+            for axis, more in zip(super().axes, self.output_padding, strict=True)
         )
 
     @property
     def phases(self) -> Conv2d:
-        """The convolution of stride 1 with the output channels of all phases.
+        """Return the convolution of stride 1 with the output channels of all phases."""
+        channels, axes = math.prod(self.stride) * self.out_texels * LANES, [axis.phases for axis in self.axes]
+        changed = {
+            **{each.name: getattr(self, each.name) for each in fields(Conv2d)},
+            "out_channels": channels,
+            "kernel": tuple(axis.kernel for axis in axes),
+            "stride": (1,) * len(axes),
+            "padding": (*(axis.before for axis in axes), *(axis.after for axis in axes)),
+            "dilation": tuple(axis.dilation for axis in axes),
+            **({"in_channels": channels, "groups": channels} if groups_of(self) == "depthwise" else {}),
+        }
+        return Conv2d(**changed)
 
-        Its output covers the first to the last pixel that any phase needs.
-        """
-        channels = math.prod(self.stride) * self.out_texels * LANES
-        is_depthwise = groups_of(self) == "depthwise"
-        (kh, top, bottom), (kw, left, right) = (self._phases_along(axis) for axis in (0, 1))
-        return Conv2d(
-            batch=self.batch,
-            in_channels=channels if is_depthwise else self.in_channels,
-            in_hw=self.in_hw,
-            out_channels=channels,
-            kernel=(kh, kw),
-            padding=(top, left, bottom, right),
-            dilation=(1 if self.stride[0] > 1 else self.dilation[0], 1 if self.stride[1] > 1 else self.dilation[1]),
-            groups=channels if is_depthwise else self.groups,
-            dtype=self.dtype,
-        )
+    def phase_of(self, o: Expr, at: Sequence[Expr]) -> tuple[Expr, list[Expr]]:
+        """Return the channel texel of `phases`, and the place there, that hold the output's texel `o` at a place."""
+        pairs = [axis.phase_of(i) for axis, i in zip(self.axes, at, strict=True)]
+        return number_of([phase for phase, _ in pairs], self.stride) * self.out_texels + o, [i for _, i in pairs]
 
-    @property
-    def spacing(self) -> tuple[int, int]:
-        """Rows and columns between neighbouring taps of the window that is cut into phases.
+    def output_of(self, channel: Expr, at: Sequence[Expr]) -> tuple[Expr, list[Expr]]:
+        """Invert `phase_of`. Elements of some phases are outside of the output."""
+        phases = digits_of(channel // self.out_texels, self.stride)
+        place = [axis.output_of(phase, i) for axis, phase, i in zip(self.axes, phases, at, strict=True)]
+        return channel % self.out_texels, place
 
-        With a stride, a dilated window has zeros between its taps.
-        """
-        return tuple(d if s > 1 else 1 for s, d in zip(self.stride, self.dilation, strict=True))  # type: ignore[return-value]
-
-    def _phases_along(self, axis: int) -> tuple[int, int, int]:
-        """Return the taps of `phases` along an axis, and the padding before and after."""
-        stride, cut = self.stride[axis], self.padding[axis]
-        taps = -(-((self.kernel[axis] - 1) * self.spacing[axis] + 1) // stride)
-        reach = (taps - 1) * (1 if stride > 1 else self.dilation[axis])
-        first, last = cut // stride, (cut + self.out_hw[axis] - 1) // stride
-        return taps, reach - first, last - (self.in_hw[axis] - 1)
-
-    def phase_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        """Return the channel texel and pixel of `phases` that hold the output's (o, y, x)."""
-        (sh, sw), (top, left, *_) = self.stride, self.padding
-        y, x = y + top, x + left
-        return (y % sh * sw + x % sw) * self.out_texels + o, y // sh - top // sh, x // sw - left // sw
-
-    def output_of(self, channel: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
-        """Invert `phase_of`. Pixels of some phases are outside of the output."""
-        (sh, sw), (top, left, *_) = self.stride, self.padding
-        phase, o = channel // self.out_texels, channel % self.out_texels
-        return o, (row + top // sh) * sh + phase // sw - top, (column + left // sw) * sw + phase % sw - left
+    def is_output(self, at: Sequence[Expr]) -> list[tirx.Expr]:
+        """Return the conditions that the output has a place."""
+        return [tirx.all(i >= 0, i < extent) for i, extent in zip(at, self.out_extents, strict=True)]
 
     @property
     def flops(self) -> int:
         """Multiplications and additions, including results that the padding cuts off."""
-        taps = self.out_channels // self.groups * self.kernel[0] * self.kernel[1]
-        return 2 * self.batch * self.in_channels * self.in_hw[0] * self.in_hw[1] * taps
+        products = self.out_channels // self.groups * math.prod(self.kernel)
+        return 2 * self.batch * self.in_channels * math.prod(self.extents) * products
 
 
 @dataclass(frozen=True)
@@ -130,35 +158,34 @@ class WinogradTranspose(Winograd):
         return True
 
     def source_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        return self.whole.phase_of(o, y, x)
+        channel, (y, x) = self.whole.phase_of(o, (y, x))
+        return channel, y, x
 
     def output_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        return self.whole.output_of(o, y, x)
+        channel, (y, x) = self.whole.output_of(o, (y, x))
+        return channel, y, x
 
     def is_output(self, y: Expr, x: Expr) -> list[tirx.Expr]:
-        return [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), self.whole.out_hw, strict=True)]
+        return self.whole.is_output((y, x))
 
 
 def backward_input(w: Conv2d) -> Conv2dTranspose:
     """Return the gradient of a convolution by its input."""
-    reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(w.out_hw, w.stride, w.kernel, w.dilation, strict=True)]
-    top, left, bottom, right = w.padding
-    rows, columns = (
-        extent + pad - size for extent, pad, size in zip(w.in_hw, (top + bottom, left + right), reach, strict=True)
-    )
-    return Conv2dTranspose(
-        batch=w.batch,
-        in_channels=w.out_channels,
-        in_hw=w.out_hw,
-        out_channels=w.in_channels,
-        kernel=w.kernel,
-        stride=w.stride,
-        padding=w.padding,
-        dilation=w.dilation,
-        groups=w.groups,
-        dtype=w.dtype,
-        output_padding=(rows, columns),
-    )
+    more = (a.extent + a.before + a.after - ((a.out - 1) * a.stride + a.reach + 1) for a in w.axes)
+    exchanged = {"in_channels": w.out_channels, "in_hw": w.out_hw, "out_channels": w.in_channels}
+    return Conv2dTranspose(**{**w.to_dict(), **exchanged, "output_padding": tuple(more)})
+
+
+def convolve_back(
+    w: Conv2dTranspose, x: np.ndarray, weight: np.ndarray, by: Callable[..., np.ndarray] = by_onnx
+) -> np.ndarray:
+    """Compute a transposed convolution of x (n, ic, *extents) and weight (ic, oc / groups, *kernel).
+
+    Group by group, because ONNX's reference of several groups is wrong.
+    """
+    settings = {"strides": w.stride, "pads": w.padding, "dilations": w.dilation, "output_padding": w.output_padding}
+    groups = zip(np.split(x, w.groups, 1), np.split(weight, w.groups), strict=True)
+    return np.concatenate([by("ConvTranspose", *group, **settings) for group in groups], 1)
 
 
 class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
@@ -170,51 +197,29 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
     name = "conv2d_transpose"
     workload = Conv2dTranspose
     operators = frozenset({"relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose"})
-    kernel_layout = "IOHW"
+    kernel_layout, build = "IOHW", "conv2d_transpose"
+    reference = staticmethod(convolve_back)
     typical = (
-        Conv2dTranspose(
-            in_channels=8, in_hw=(5, 7), out_channels=12, kernel=(4, 4), stride=(2, 2), padding=(1, 1, 1, 1)
-        ),
-        Conv2dTranspose(
-            in_channels=3,
-            in_hw=(5, 4),
-            out_channels=6,
-            kernel=(4, 3),
-            stride=(3, 2),
-            padding=(1, 0, 2, 1),
-            output_padding=(1, 0),
-            batch=2,
-        ),
-        Conv2dTranspose(
-            in_channels=6, in_hw=(5, 3), out_channels=6, kernel=(3, 3), stride=(2, 2), padding=(2, 2, 2, 2), groups=6
-        ),
-        Conv2dTranspose(
-            in_channels=16, in_hw=(5, 4), out_channels=8, kernel=(3, 2), padding=(2, 1, 1, 0), dilation=(2, 1), groups=2
-        ),
-        Conv2dTranspose(
-            in_channels=6,
-            in_hw=(4, 5),
-            out_channels=9,
-            kernel=(3, 3),
-            stride=(2, 1),
-            padding=(1, 1, 1, 1),
-            dilation=(3, 2),
-            groups=3,
-            batch=2,
-        ),
+        Conv2dTranspose.of(8, (5, 7), 12, (4, 4), stride=2, padding=1),
+        Conv2dTranspose.of(3, (5, 4), 6, (4, 3), stride=(3, 2), padding=(1, 0, 2, 1), output_padding=(1, 0), batch=2),
+        Conv2dTranspose.of(6, (5, 3), 6, (3, 3), stride=2, padding=2, groups=6),
+        Conv2dTranspose.of(16, (5, 4), 8, (3, 2), padding=(2, 1, 1, 0), dilation=(2, 1), groups=2),
+        Conv2dTranspose.of(6, (4, 5), 9, (3, 3), stride=(2, 1), padding=1, dilation=(3, 2), groups=3, batch=2),
     )
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
-        fields, outputs = common_fields(call), static_shape(call.args[1])[1] * int(call.attrs.groups)
-        return Conv2dTranspose(out_channels=outputs, **fields)
-
-    def plain(self, w: Conv2dTranspose) -> Conv2d:
-        return w.phases
+        outputs = static_shape(call.args[1])[1] * int(call.attrs.groups)
+        return Conv2dTranspose(out_channels=outputs, **common_fields(call))
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
         """Return the packed result. A volume with windows over several frames becomes a batch of images."""
-        volume = _Volume.of(call)
-        return super().rewrite(call, graph) if volume is None else volume.emit(self, graph)
+        is_volume = is_channels_first(call, self.kernel_layout) and not is_of_images(call)
+        if is_volume and int(call.attrs.groups) == 1 and is_constant(call.args[1]):
+            return self._of_volume(call, graph)
+        return super().rewrite(call, graph)
+
+    def plain(self, w: Conv2dTranspose) -> Conv2d:
+        return w.phases
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
         """Return the algorithms of the convolution of the phases.
@@ -231,32 +236,38 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
         IOHW (ic, oc / groups, kh, kw)      ->      (phases * oc, ic, taps, taps), packed
         """
-        inputs, kernel = w.in_channels // w.groups, w.kernel
-        weight = weight.reshape(w.groups, inputs, -1, *kernel).swapaxes(1, 2).reshape(-1, inputs, *kernel)
-        (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
-        full = np.zeros((w.out_texels * LANES, inputs, th * sh, tw * sw), weight.dtype)
-        full[: w.out_channels, :, : kernel[0] * dh : dh, : kernel[1] * dw : dw] = weight
+        inputs, taps, (down, across) = w.in_channels // w.groups, w.phases.kernel, w.axes
+        by_output = weight.reshape(w.groups, inputs, -1, *w.kernel).swapaxes(1, 2).reshape(-1, inputs, *w.kernel)
+        full = np.zeros((w.out_texels * LANES, inputs, taps[0] * down.stride, taps[1] * across.stride), weight.dtype)
+        full[: w.out_channels, :, down.taps, across.taps] = by_output
         # Tap t of phase p is p + t * stride. The input runs the other way, so the last tap comes first.
-        taps = full.reshape(-1, inputs, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
-        return super().pack_weight(w, taps.reshape(-1, inputs, th, tw))
+        cut = full.reshape(-1, inputs, taps[0], down.stride, taps[1], across.stride)[:, :, ::-1, :, ::-1]
+        return super().pack_weight(w, cut.transpose(3, 5, 0, 1, 2, 4).reshape(-1, inputs, *taps))
 
-    def weight_at(self, w: Conv2dTranspose, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
-        (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
+    def weight_at(self, w: Conv2dTranspose, weight: te.Tensor, o: Expr, i: Expr, ky: Expr, kx: Expr) -> tirx.Expr:
         outputs, inputs = w.out_channels // w.groups, w.in_channels // w.groups
-        phase, o = o // (w.out_texels * LANES), o % (w.out_texels * LANES)
-        y, x = (th - 1 - kh) * sh + phase // sw, (tw - 1 - kw) * sw + phase % sw
-        value = weight[o // outputs * inputs + i, o % outputs, y // dh, x // dw]
-        between = [position % d == 0 for position, d in ((y, dh), (x, dw)) if d > 1]
-        return zero_unless(
-            w.dtype, value, o < w.out_channels, i < inputs, y // dh < w.kernel[0], x // dw < w.kernel[1], *between
-        )
+        phases, o = digits_of(o // (w.out_texels * LANES), w.stride), o % (w.out_texels * LANES)
+        places = [
+            (axis.phases.kernel - 1 - tap) * axis.stride + phase
+            for axis, phase, tap in zip(w.axes, phases, (ky, kx), strict=True)
+        ]
+        y, x = (place // axis.spacing for axis, place in zip(w.axes, places, strict=True))
+        value = weight[o // outputs * inputs + i, o % outputs, y, x]
+        between = [place % a.spacing == 0 for a, place in zip(w.axes, places, strict=True) if a.spacing > 1]
+        is_weight = o < w.out_channels, i < inputs, y < w.kernel[0], x < w.kernel[1]
+        return zero_unless(w.dtype, value, *is_weight, *between)
 
     def contraction(
         self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
         """Return the contraction of the phases, with results at their output pixels."""
         form = super().contraction(w, data, weight, flat, is_zero_outside)
-        return replace(form, output=lambda n, o, y, x, lane: form.output(n, *w.phase_of(o, y, x), lane))
+
+        def output(n: Expr, o: Expr, y: Expr, x: Expr, lane: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+            channel, place = w.phase_of(o, (y, x))
+            return form.output(n, channel, *place, lane)
+
+        return replace(form, output=output)
 
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config
@@ -265,88 +276,50 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         extents, pixel, _ = w.phases.pixels(config["pixels"] == "flat")
 
         def output_index(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> GuardedIndex:
-            n, row, column = pixel(h, x)
-            channel, y, x = w.output_of(o, row, column)
-            return [n, channel, y, x, lane], [
-                tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), w.out_hw, strict=True)
-            ]
+            n, *place = pixel(h, x)
+            channel, place = w.output_of(o, place)
+            return [n, channel, *place, lane], w.is_output(place)
 
         name, sums = str(sch.get(output).name_hint), Stage.TILE if config["split_k"] == 1 else Stage.ACC
         func = renest(sch.mod["main"], name, sums, (*extents, LANES), output_index)
         sch = s_tir.Schedule(as_module(func), enable_check=not bounds_of(func))
         return sch, sch.get_loops(sch.get_sblock(name))
 
-    def case(self, w: Conv2dTranspose) -> Case:
-        settings = {**attributes(w), "output_padding": list(w.output_padding)}
-        return Case(
-            name=w.name,
-            inputs=[(w.batch, w.in_channels, *w.in_hw)],
-            weights=[(w.in_channels, w.out_channels // w.groups, *w.kernel)],
-            build=lambda x, weight: relax.op.nn.conv2d_transpose(x, weight, **settings),
-            compute=partial(convolve_back, w),
-        )
+    def _of_volume(self, call: relax.Call, graph: Graph) -> relax.Expr:
+        """Emit a transposed convolution of volumes as one of images, whose transforms may be Winograd's.
 
+        Output frame q * stride + phase - front uses input frames q - tap, through frame tap * stride + phase of the
+        kernel. So output frames are output channels, and the input frames that an output frame uses are input channels.
 
-@dataclass(frozen=True)
-class _Volume:
-    """A transposed convolution of volumes as one of images.
-
-    Output frame q * stride + phase - front uses input frames q - tap, through frame tap * stride + phase of the kernel.
-    So output frames are output channels, and the input frames that an output frame uses are input channels.
-
-    (n * d, c, ih, iw)
-            ->  (n * q, taps * c, ih, iw)
-            ->  (n * q, stride * outputs, oh, ow), viewed as (n * q * stride, outputs, oh, ow)
-    """
-
-    call: relax.Call
-
-    @classmethod
-    def of(cls, call: relax.Call) -> _Volume | None:
-        """Return the volume, or None for groups, and for calls that already are convolutions of images."""
-        if (
-            not is_channels_first(call, "IOHW")
-            or is_of_images(call)
-            or int(call.attrs.groups) > 1
-            or not is_constant(call.args[1])
-        ):
-            return None
-        return cls(call)
-
-    def emit(self, family: Conv2dTransposeFamily, graph: Graph) -> relax.Expr:
-        """Emit the operators, and return the packed result."""
-        (n, c, depth, *pixels), (_, outputs, extent, *kernel) = (static_shape(arg) for arg in self.call.args)
-        stride, dilation, front = (
-            int(getattr(self.call.attrs, name)[0]) for name in ("strides", "dilation", "padding")
-        )
-        texels, inputs, frames = -(-outputs // LANES), -(-c // LANES), static_shape(self.call)[2]
+        (n * d, c, ih, iw)
+                ->  (n * q, taps * c, ih, iw)
+                ->  (n * q, stride * outputs, oh, ow), viewed as (n * q * stride, outputs, oh, ow)
+        """
+        (n, c, depth, *pixels), (_, outputs, extent, *kernel) = (static_shape(arg) for arg in call.args)
+        names = ("strides", "dilation", "padding")
+        stride, dilation, front = (int(getattr(call.attrs, name)[0]) for name in names)
+        texels, inputs, frames = -(-outputs // LANES), -(-c // LANES), static_shape(call)[2]
         taps, first = -(-((extent - 1) * dilation + 1) // stride), front // stride
         count = (front + frames - 1) // stride - first + 1
-        full = np.zeros((inputs * LANES, texels * LANES, taps * stride, *kernel), dtype_of(self.call))
-        full[:c, :outputs, : (extent - 1) * dilation + 1 : dilation] = self.call.args[1].value.numpy()
+        full = np.zeros((inputs * LANES, texels * LANES, taps * stride, *kernel), dtype_of(call))
+        full[:c, :outputs, : (extent - 1) * dilation + 1 : dilation] = call.args[1].value.numpy()
         # (channel, output, tap, phase) -> (tap, channel), (phase, output)
         weight = full.reshape(inputs * LANES, texels * LANES, taps, stride, *kernel).transpose(2, 0, 3, 1, 4, 5)
-        work = replace(
-            Conv2dTranspose(
-                out_channels=stride * texels * LANES,
-                **common_fields(self.call),
-            ),
-            batch=n * count,
-            in_channels=taps * inputs * LANES,
-        )
+        sizes = {"batch": n * count, "in_channels": taps * inputs * LANES, "out_channels": stride * texels * LANES}
+        work = Conv2dTranspose(**{**common_fields(call), **sizes})
 
         def seen(data: te.Tensor) -> te.Tensor:
             def value(image: tirx.Expr, channel: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
                 frame = image % count + first - channel // inputs
                 load = data[image // count * depth + frame, channel % inputs, y, x, lane]
-                return te.if_then_else(te.all(frame >= 0, frame < depth), load, tirx.const(0, data.dtype))
+                return zero_unless(data.dtype, load, frame >= 0, frame < depth)
 
             return te.compute((n * count, taps * inputs, *pixels, LANES), value, name="seen")
 
-        data = graph.packed_expr(self.call.args[0])
+        data = graph.packed_expr(call.args[0])
         if (taps, first, count) != (1, 0, depth):
             data = graph.bb.emit_te(seen, data, primfunc_name_hint="frames")
-        packed = family.emit(graph, work, data, weight.reshape(taps * inputs * LANES, -1, *kernel))
+        packed = self.emit(graph, work, data, weight.reshape(taps * inputs * LANES, -1, *kernel))
         start, image = front - first * stride, (texels, *work.out_hw, LANES)
         if start or count * stride != frames:
             packed = graph.bb.emit(relax.op.reshape(packed, (n, count * stride, *image)))

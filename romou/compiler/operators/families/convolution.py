@@ -31,63 +31,31 @@ class Conv3dFamily(ConvolutionFamily[Conv3d]):
     operators = frozenset({"relax.nn.conv3d"})
     has_frames = True
     typical = (
-        Conv3d(in_channels=8, in_dhw=(5, 9, 7), out_channels=12, kernel=(3, 3, 3), padding=(1, 1, 1, 1, 1, 1)),
-        Conv3d(
-            in_channels=3,
-            in_dhw=(6, 5, 8),
-            out_channels=6,
-            kernel=(3, 1, 2),
-            stride=(2, 1, 2),
-            padding=(0, 0, 1, 1, 0, 0),
-            dilation=(2, 1, 1),
-            batch=2,
+        Conv3d.of(8, (5, 9, 7), 12, (3, 3, 3), padding=1),
+        Conv3d.of(
+            3, (6, 5, 8), 6, (3, 1, 2), stride=(2, 1, 2), padding=(0, 0, 1, 1, 0, 0), dilation=(2, 1, 1), batch=2
         ),
-        Conv3d(
-            in_channels=6,
-            in_dhw=(4, 7, 5),
-            out_channels=6,
-            kernel=(3, 3, 3),
-            padding=(1, 1, 1, 1, 1, 1),
-            stride=(1, 2, 2),
-            groups=6,
-        ),
-        Conv3d(
-            in_channels=16,
-            in_dhw=(4, 5, 6),
-            out_channels=8,
-            kernel=(2, 3, 3),
-            padding=(1, 1, 1, 0, 1, 1),
-            groups=2,
-            batch=2,
-        ),
-        Conv3d(in_channels=6, in_dhw=(3, 5, 6), out_channels=9, kernel=(2, 2, 2), groups=3),
+        Conv3d.of(6, (4, 7, 5), 6, (3, 3, 3), padding=1, stride=(1, 2, 2), groups=6),
+        Conv3d.of(16, (4, 5, 6), 8, (2, 3, 3), padding=(1, 1, 1, 0, 1, 1), groups=2, batch=2),
+        Conv3d.of(6, (3, 5, 6), 9, (2, 2, 2), groups=3),
     )
 
 
 CONV2D = Conv2dFamily(
     "conv2d",
-    Conv2d(in_channels=8, in_hw=(13, 11), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1)),
-    Conv2d(in_channels=3, in_hw=(9, 10), out_channels=7, kernel=(5, 3), stride=(2, 1), padding=(2, 1, 1, 0)),
-    Conv2d(
-        in_channels=16,
-        in_hw=(7, 6),
-        out_channels=8,
-        kernel=(3, 3),
-        padding=(2, 2, 2, 2),
-        dilation=(2, 2),
-        groups=2,
-        batch=2,
-    ),
+    Conv2d.of(8, (13, 11), 12, (3, 3), padding=1),
+    Conv2d.of(3, (9, 10), 7, (5, 3), stride=(2, 1), padding=(2, 1, 1, 0)),
+    Conv2d.of(16, (7, 6), 8, (3, 3), padding=2, dilation=2, groups=2, batch=2),
 )
 DEPTHWISE = Conv2dFamily(
     "depthwise",
-    Conv2d(in_channels=16, in_hw=(13, 13), out_channels=16, kernel=(3, 3), padding=(1, 1, 1, 1), groups=16),
-    Conv2d(in_channels=6, in_hw=(9, 8), out_channels=6, kernel=(5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=6),
+    Conv2d.of(16, (13, 13), 16, (3, 3), padding=1, groups=16),
+    Conv2d.of(6, (9, 8), 6, (5, 5), stride=2, padding=2, groups=6),
 )
 GROUP_CONV2D = Conv2dFamily(
     "group_conv2d",
-    Conv2d(in_channels=6, in_hw=(7, 7), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1), groups=6),
-    Conv2d(in_channels=12, in_hw=(6, 5), out_channels=9, kernel=(3, 2), padding=(1, 0, 1, 1), groups=3),
+    Conv2d.of(6, (7, 7), 12, (3, 3), padding=1, groups=6),
+    Conv2d.of(12, (6, 5), 9, (3, 2), padding=(1, 0, 1, 1), groups=3),
     precedence=1,
     works_in_texels=False,
 )

@@ -306,8 +306,8 @@ class DepthwisePointwiseFamily(Family):
 
     @property
     def cases(self) -> Sequence[Case]:
-        first = Conv2d(in_channels=10, in_hw=(9, 7), out_channels=10, kernel=(3, 3), padding=(1, 1, 1, 1), groups=10)
-        second = Conv2d(in_channels=10, in_hw=first.out_hw, out_channels=12, kernel=(1, 1))
+        first = Conv2d.of(10, (9, 7), 10, (3, 3), padding=1, groups=10)
+        second = Conv2d.of(10, first.out_hw, 12, (1, 1))
         depthwise, pointwise = DEPTHWISE.case(first), CONV2D.case(second)
 
         def build(x: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:

@@ -19,13 +19,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import onnx
 from tvm import relax, s_tir, te, tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.schedule import PACKED
 from romou.compiler.operators.families.bases.contraction import ContractionFamily
-from romou.compiler.operators.families.bases.convolution_references import convolve
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Conv2d, Convolution, Expr
 from romou.compiler.scheduling.loops import Block, Loop
@@ -58,18 +58,37 @@ def groups_of(w: Convolution) -> str:
     return "depthwise" if inputs == outputs == 1 else "group_conv2d"
 
 
+def by_onnx(operator: str, x: np.ndarray, weight: np.ndarray, **attributes: Any) -> np.ndarray:
+    """Return the output of ONNX's `Conv` or `ConvTranspose`, of arrays of any type, by its reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # here, because it imports every operator
+
+    node = onnx.helper.make_node(operator, ["x", "w"], ["y"], **attributes)
+    output: np.ndarray = ReferenceEvaluator(node).run(None, {"x": x, "w": weight})[0]  # type: ignore[index]
+    return output
+
+
+def convolve(w: Convolution, x: np.ndarray, weight: np.ndarray, by: Callable[..., np.ndarray] = by_onnx) -> np.ndarray:
+    """Convolve x (n, ic, *extents) with weight (oc, ic / groups, *kernel): (n, oc, *out_extents).
+
+    by: an implementation of ONNX's operators.
+    """
+    return by("Conv", x, weight, strides=w.stride, pads=w.padding, dilations=w.dilation, group=w.groups)
+
+
 class ConvolutionFamily(ContractionFamily[C]):
     """A family of convolutions.
 
     kernel_layout: of the weight in the graph, as in 2-D.
     has_frames: whether windows span several frames of a volume.
+    build, reference: of a case, for as many axes as the window has.
     """
 
     is_packed = True
     works_in_texels = True
     operators = frozenset({"relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"})
-    kernel_layout = "OIHW"
+    kernel_layout, build = "OIHW", "conv{}d"
     has_frames = False
+    reference: Callable[..., np.ndarray] = staticmethod(convolve)
 
     def match(self, call: relax.Call) -> C | None:
         """Match a float convolution in NCHW, NCW or NCDHW."""
@@ -222,13 +241,16 @@ class ConvolutionFamily(ContractionFamily[C]):
         return sch, sch.get_loops(output)
 
     def case(self, w: C) -> Case:
-        build = getattr(relax.op.nn, f"conv{len(w.kernel)}d")
+        build = getattr(relax.op.nn, self.build.format(len(w.kernel)))
+        outer, inner = (
+            (w.out_channels, w.in_channels) if self.kernel_layout == "OIHW" else (w.in_channels, w.out_channels)
+        )
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.extents)],
-            weights=[(w.out_channels, w.in_channels // w.groups, *w.kernel)],
+            weights=[(outer, inner // w.groups, *w.kernel)],
             build=lambda x, weight: build(x, weight, **attributes(w)),
-            compute=partial(convolve, w),
+            compute=partial(self.reference, w),
         )
 
 
@@ -252,6 +274,7 @@ def attributes(w: Convolution) -> dict[str, Any]:
         "padding": list(w.padding),
         "dilation": list(w.dilation),
         "groups": w.groups,
+        **({"output_padding": list(more)} if (more := getattr(w, "output_padding", None)) else {}),
     }
 
 

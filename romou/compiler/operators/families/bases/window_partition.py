@@ -18,7 +18,7 @@ import numpy as np
 from tvm import relax
 
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import Shape, shape_of, static_shape
+from romou.compiler.tir.expressions import Shape, digits_of, number_of, shape_of, static_shape
 
 CUT, JOINED = "cut", "joined"
 
@@ -56,13 +56,13 @@ class RowOrder:
         """Return the row that is read as row `row`: expressions of TIR, or arrays."""
         windows = [self.tiles[axis] for axis in self.axes]
         if self.kind == CUT:
-            digits = dict(zip(self.axes, _digits(row, windows), strict=True))
+            digits = dict(zip(self.axes, digits_of(row, windows), strict=True))
             each = iter(digits[axis] for axis in range(len(self.tiles)))
-            at = [_number([next(each) for _ in side], side) for side in _sides(self.tiles)]
-            return _number(self._rolled(at), _map_of(self.tiles))
-        at = self._rolled(_digits(row, _map_of(self.tiles)))
-        split = [digit for one, side in zip(at, _sides(self.tiles), strict=True) for digit in _digits(one, side)]
-        return _number([split[axis] for axis in self.axes], windows)
+            at = [number_of([next(each) for _ in side], side) for side in _sides(self.tiles)]
+            return number_of(self._rolled(at), _map_of(self.tiles))
+        at = self._rolled(digits_of(row, _map_of(self.tiles)))
+        split = [digit for one, side in zip(at, _sides(self.tiles), strict=True) for digit in digits_of(one, side)]
+        return number_of([split[axis] for axis in self.axes], windows)
 
     def _rolled(self, at: Sequence[Any]) -> list[Any]:
         return [
@@ -160,20 +160,3 @@ def _sides(tiles: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the extents that each axis of the map is split into."""
     batch = len(tiles) % 2
     return [tuple(tiles[:batch])] * batch + [(tiles[i], tiles[i + 1]) for i in range(batch, len(tiles), 2)]
-
-
-def _digits(number: Any, extents: Sequence[int]) -> list[Any]:
-    """Return the index along each extent of an element by its number."""
-    digits: list[Any] = []
-    for extent in reversed(extents[1:]):
-        digits.append(number % extent)
-        number = number // extent
-    return [number, *reversed(digits)]
-
-
-def _number(digits: Sequence[Any], extents: Sequence[int]) -> Any:
-    """Invert `_digits`."""
-    number: Any = 0
-    for digit, extent in zip(digits, extents, strict=True):
-        number = number * extent + digit
-    return number
