@@ -14,6 +14,7 @@ import romou
 from romou.compiler.assembly.kernels import ModelKernels
 from romou.compiler.assembly.run_time_rows import shapes_in
 from romou.compiler.operators.families.attention import AttentionTemplate
+from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.driver.sizes import run_time_sizes
 from support.models.open_networks import wrong_points
 from support.models.small_networks import NetworkBuilder
@@ -40,10 +41,19 @@ def recurrent(g: NetworkBuilder, kind: str = "LSTM", gates: int = 4, units: int 
     return g.add(kind, "x", *weights, hidden_size=units)
 
 
+def top(g: NetworkBuilder) -> str:
+    values = g.add("TopK", "x", g.constant(np.array([2])))
+    g.nodes[-1].output.append("positions")
+    return values
+
+
 # Family -> shape of the input, and the operator
 FAMILIES: dict[str, list[tuple[Shape, Callable[[NetworkBuilder], str]]]] = {
     "conv2d": [(("b", 8, "n", 9), lambda g: conv(g, strides=[2, 2])), ((1, 8, "n", 9), conv)],
     "depthwise": [((1, 8, "n", 9), lambda g: conv(g, groups=8))],
+    "depthwise_pointwise": [
+        (("b", 8, "n", 9), lambda g: g.conv(g.add("HardSwish", conv(g, groups=8, strides=[2, 1])), 8, 16, (1, 1)))
+    ],
     "group_conv2d": [((1, 12, "n", 9), lambda g: conv(g, channels=12, groups=2))],
     "conv2d_transpose": [((1, 8, "n", 9), lambda g: conv(g, op="ConvTranspose", strides=[2, 2]))],
     "dense": [(("b", "n", 8), lambda g: g.add("MatMul", "x", g.weight(8, 12)))],
@@ -66,6 +76,7 @@ FAMILIES: dict[str, list[tuple[Shape, Callable[[NetworkBuilder], str]]]] = {
         ((1, 4, "n", 9), lambda g: g.add("Resize", "x", "", g.constant(np.float32([1, 1, 2, 2])), mode="linear")),
     ],
     "cumulated_rows": [((2, "n", 9), lambda g: g.add("CumSum", "x", g.constant(np.array(1))))],
+    "sorted_rows": [(("b", "n", 3), top)],
 }
 
 
@@ -110,7 +121,8 @@ def test_a_family_has_its_own_kernel_of_any_size(
 
     whole = run_time_sizes._General.of
     monkeypatch.setattr(run_time_sizes._General, "of", of)
-    monkeypatch.setattr(AttentionTemplate, "is_faster", lambda *_: True)
+    for template in (AttentionTemplate, DepthwisePointwiseTemplate):
+        monkeypatch.setattr(template, "is_faster", lambda *_: True)
     for shape, operator in FAMILIES[family]:
         network = model_of(shape, operator)
         model = compiled(network, shape)

@@ -11,7 +11,9 @@ the output channels recompute the same windows, so a group should compute many c
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,11 +37,12 @@ from romou.compiler.operators.families.convolution import CONV2D, DEPTHWISE
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.native_functions import with_functions
 from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
-from romou.compiler.operators.workload import WORKLOAD, Conv2d
-from romou.compiler.scheduling.blocks import find_blocks
+from romou.compiler.operators.workload import WORKLOAD, Conv2d, Expr
+from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.rewrites import replace_stage, with_fresh_variables, with_root
 from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.evaluate import count_distinct
+from romou.compiler.tir.expressions import extents_of
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, MemoryKind, is_image
 
 # A call that marks a window's sum until the sum has its own register.
@@ -151,33 +154,35 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         return [config]
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
-        """Return the scheduled pointwise convolution, into which the windows are inlined."""
-        second = replace(self.contracted, func=replace_stage(self.func, self._first, self._windows()))
-        func = DirectAlgorithm(second, self.placement).schedule(config).mod["main"]
-        return with_functions(_keep_windows(func, config["multiply_add"]), config)
+        return with_functions(self.direct(self.contracted, config), config)
 
-    def _windows(self) -> tirx.PrimFunc:
+    def direct(self, contracted: Contracted, config: Config) -> tirx.PrimFunc:
+        """Return the scheduled pointwise convolution, into which the windows are inlined."""
+        first = find_blocks(contracted.func)[find_blocks(self.func).index(self._first)]
+        second = replace(contracted, func=replace_stage(contracted.func, first, self._windows(first)))
+        return _keep_windows(super().direct(second, config), config["multiply_add"])
+
+    def _windows(self, block: s_tir.SBlock) -> tirx.PrimFunc:
         """Return the depthwise convolution with unrolled windows. Without a reduction, it can be inlined."""
-        w, (data, weight) = (
-            self.windows,
-            (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.window_weight)),
-        )
-        is_zero_outside = is_image(self.data)
+        buffers = read_buffers(block)
+        data, weight = (te.placeholder(extents_of(b.shape), str(b.dtype), b.name) for b in buffers)
+        w, is_zero_outside = replace(self.windows, in_hw=tuple(data.shape[2:4])), is_image(buffers[0])
 
         def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            total = None
-            for kh, kw in ((kh, kw) for kh in range(w.kernel[0]) for kw in range(w.kernel[1])):
-                tap = w.under_window(
-                    (y, x),
-                    (kh, kw),
-                    lambda iy, ix: w.data_number(data[n, c, iy, ix, lane]),
-                    is_zero_outside=is_zero_outside,
-                )
-                product = tap.astype("float32") * w.weight_number(weight[kh, kw, c, lane]).astype("float32")
-                total = product if total is None else total + product
-            return tirx.call_pure_extern("float32", _WINDOW, total)
+            def product(*tap: int) -> tirx.Expr:
+                def load(iy: Expr, ix: Expr) -> tirx.Expr:
+                    return w.data_number(data[n, c, iy, ix, lane])
 
-        return te.create_prim_func([data, weight, te.compute(w.output_shape, value, name="windows")])
+                under = w.under_window((y, x), tap, load, is_zero_outside=is_zero_outside)
+                return under.astype("float32") * w.weight_number(weight[(*tap, c, lane)]).astype("float32")
+
+            taps = itertools.product(*map(range, w.kernel))
+            return tirx.call_pure_extern(
+                "float32", _WINDOW, functools.reduce(operator.add, itertools.starmap(product, taps))
+            )
+
+        shape = extents_of(block.writes[0].source.shape)
+        return te.create_prim_func([data, weight, te.compute(shape, value, name="windows")])
 
 
 def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:

@@ -307,8 +307,12 @@ class ContractionTemplate(Template):
         summed = next(iter(contracted.contraction(flat=True).reduce.values()))
         if not isinstance(summed, int) and (config["split_k"] > 1 or config["local"]):
             raise InvalidConfigError(f"{self.name}: a sum over a size is in one piece and not staged")
-        scheduled = DirectAlgorithm(contracted, self.placement).schedule(config).mod["main"]
-        return self._with_help(with_functions(name_loops(scheduled), config), config, limits)
+        scheduled = name_loops(self.direct(contracted, config))
+        return self._with_help(with_functions(scheduled, config), config, limits)
+
+    def direct(self, contracted: Contracted, config: Config) -> tirx.PrimFunc:
+        """Return a function of this template, with its sums or with sizes in it, scheduled by the direct algorithm."""
+        return DirectAlgorithm(contracted, self.placement).schedule(config).mod["main"]
 
     def configs_for_any_size(self, config: Config, limits: Limits) -> list[Config]:
         """Return configs like one of this template, the likest first, whose kernels no size divides otherwise.

@@ -21,6 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from romou.compiler.scheduling.kernel_blocks import array, launched, loop, share, wait, when
+from romou.compiler.tir.expressions import count_of, is_multiple
 from romou.compiler.tir.primitives import OWN_MEMORY
 from tvm_patches.onnx_converters.sorted_rows import Rows, key_type, largest_key, sort_key
 
@@ -83,7 +84,8 @@ class RowSort:
             _Pairs.allocated(f"level{at}", (self.rows.count, *level), self.key_type, "global")
             for at, level in enumerate(self.levels[:-1])
         ]
-        with launched("sorted", -(-self.rows.count // group_rows) * self.runs, threads * group_rows) as (group, item):
+        groups = count_of(self.rows.count, group_rows) * self.runs
+        with launched("sorted", groups, threads * group_rows) as (group, item):
             sort = _LocalSort(self, threads * group_rows, group_rows, group, item)
             sort.write(x, pairs[0].store if pairs else self._result(y))
         for at, (runs, length) in enumerate(self.levels[1:]):
@@ -171,7 +173,7 @@ class _LocalSort:
         with self._each(self.rows * run) as place:
             row, number = self._row_and_run(place, run)
             position = number * run + place % run
-            read = rows.index(tirx.min(row, rows.count - 1) if rows.count % self.rows else row, position)
+            read = rows.index(row if is_multiple(rows.count, self.rows) else tirx.min(row, rows.count - 1), position)
             self.pairs.positions[place] = position.astype(work.key_type)
             if rows.n % run:
                 self.pairs.keys[place] = last
@@ -226,7 +228,7 @@ class _LocalSort:
         with self._each(self.rows * wanted) as at:
             row, number = self._row_and_run(at, wanted)
             place = at // wanted * self.work.run + at % wanted
-            with when(row < rows if rows % self.rows else None):
+            with when(None if is_multiple(rows, self.rows) else row < rows):
                 store(row, number, at % wanted, self.pairs.keys[place], self.pairs.positions[place])
 
 
@@ -234,9 +236,9 @@ def _merge(work: RowSort, pairs: _Pairs, level: tuple[int, int], length_after: i
     """Write the kernel that merges runs, up to `MOST_MERGED` each: a work-item finds the place of one pair."""
     (runs, length), rows = level, work.rows.count
     count = rows * runs * length
-    with launched("merged", -(-count // _MERGE_GROUP), _MERGE_GROUP) as (group, item):
+    with launched("merged", count_of(count, _MERGE_GROUP), _MERGE_GROUP) as (group, item):
         at = group * _MERGE_GROUP + item
-        with when(at < count if count % _MERGE_GROUP else None):
+        with when(None if is_multiple(count, _MERGE_GROUP) else at < count):
             row, run, place = at // (runs * length), at // length % runs, at % length
             mine = _Pairs.allocated("mine", (1,), work.key_type)
             mine.move(0, pairs, (row, run, place))
