@@ -8,32 +8,26 @@ computes all three.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from tvm import relax, s_tir, te, tirx
+from tvm import relax, te, tirx
 
-from romou.base.space import Config
-from romou.compiler.operators.contraction import Contraction
-from romou.compiler.operators.families.bases.contraction import OPAQUE, ContractionFamily
+from romou.compiler.operators.families.bases.contraction import OPAQUE
+from romou.compiler.operators.families.dense import Product, ProductFamily
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.workload import Expr, Workload, stored_as
-from romou.compiler.scheduling.loops import Block, Loop
+from romou.compiler.operators.workload import Expr, stored_as
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import (
     FLOATS,
     Shape,
-    count_of,
     digits_of,
     dtype_of,
     is_constant,
     is_multiple,
     is_one,
-    number_of,
     shape_of,
     static_shape,
 )
@@ -41,7 +35,7 @@ from romou.compiler.tir.primitives import LANES
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchMatmul(Workload):
+class BatchMatmul(Product):
     """A product of two matrices computed at run time: (*batch, m, k) x (*batch, k, n).
 
     batch: of the output.
@@ -67,16 +61,6 @@ class BatchMatmul(Workload):
     dtype: str = "float32"
 
     @property
-    def batches(self) -> int:
-        """Number of products."""
-        return math.prod(self.batch)
-
-    @property
-    def out_texels(self) -> Any:
-        """Texels of output columns."""
-        return count_of(self.n, LANES)
-
-    @property
     def is_rhs_transposed(self) -> bool:
         """True if the right side is contiguous along k."""
         return self.rhs_axes[-2] == len(self.rhs_axes) - 1
@@ -95,19 +79,6 @@ class BatchMatmul(Workload):
     def rhs_shape(self) -> tuple[int, ...]:
         """Shape of the right operand's buffer."""
         return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n), self.rhs_part)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of the output's buffer."""
-        return _in_order(self.out_axes, (*self.batch, self.m, self.n))
-
-    def reads(self, lhs: te.Tensor, rhs: te.Tensor) -> tuple[Callable[..., tirx.Expr], Callable[..., tirx.Expr]]:
-        """Return functions from a place in (*batch, m, k) and in (*batch, k, n) to the operands' elements."""
-        return partial(_read, self.lhs_axes, self.lhs_part, lhs), partial(_read, self.rhs_axes, self.rhs_part, rhs)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.batches * self.m * self.k * self.n
 
     @property
     def name(self) -> str:
@@ -162,14 +133,13 @@ class _Operand:
     part: tuple[int, ...] = ()
 
 
-class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
+class BatchMatmulFamily(ProductFamily[BatchMatmul]):
     """Products of two matrices, or batches of them, that `dense` does not take."""
 
     name = "batch_matmul"
     precedence = 1
     workload = BatchMatmul
     has_constant_weight = False
-    stores_rows = True
     operators = frozenset({"relax.matmul", "relax.permute_dims"})
     typical = (
         matmul((2,), 13, 31, 10),
@@ -240,60 +210,49 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
     def operands(self, w: BatchMatmul) -> Mapping[str, Shape]:
         return {"lhs": w.lhs_shape, "rhs": w.rhs_shape}
 
-    def bias(self, w: BatchMatmul) -> tuple[Shape, Callable[..., tuple[tirx.Expr, ...]]]:
-        return (w.n,), lambda *i: (i[w.out_axes[-1]],)
-
     def define(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, scale: float = 1.0) -> te.Tensor:
         """Return the plain definition with k as one axis, by which attention is recognised.
 
         scale: a factor of the sums before they are rounded to the storage type.
         """
-        k, (left, right) = te.reduce_axis((0, w.k), "k"), w.reads(data, weight)
+        k = te.reduce_axis((0, w.k), "k")
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             *batch, m, n = (i[axis] for axis in w.out_axes)
-            return te.sum(left(*batch, m, k).astype("float32") * right(*batch, k, n).astype("float32"), axis=k)
+            left = _read(w.lhs_axes, w.lhs_part, data, *batch, m, k)
+            right = _read(w.rhs_axes, w.rhs_part, weight, *batch, k, n)
+            return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
 
         total = te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
         if scale != 1:
             total = te.compute(w.output_shape, lambda *i: total[i] * tirx.const(scale, "float32"), name="scale")
         return stored_as(w.dtype, total)
 
-    def contraction(
-        self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
-    ) -> Contraction:
-        """Return a contraction with matrix rows as pixels. Each product of the batch is a row of pixels."""
-        step, (left, right) = next((s for s in (4, 2) if is_multiple(w.k, s)), 1), w.reads(data, weight)
+    def reads(
+        self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor
+    ) -> tuple[Callable[..., Expr], Callable[..., Expr], dict[str, Any]]:
+        is_whole = is_multiple(w.n, LANES)
+        rhs_vector = "reduction" if w.is_rhs_transposed else "lanes" if is_whole else "none"
 
-        def column(o: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            return o * LANES + lane if is_multiple(w.n, LANES) else te.min(o * LANES + lane, w.n - 1)
+        def left(h: Expr, m: Expr, k: Expr) -> tirx.Expr:
+            return _read(w.lhs_axes, w.lhs_part, data, *digits_of(h, w.batch), m, k)
 
-        def output(*i: tirx.Expr) -> tuple[Expr, Expr, Expr, Expr]:
-            *batch, m, n = (i[axis] for axis in w.out_axes)
-            return n // LANES, number_of(batch, w.batch), m, n % LANES
+        def right(k: Expr, o: Expr, lane: Expr, h: Expr) -> tirx.Expr:
+            column = o * LANES + lane if is_whole else te.min(o * LANES + lane, w.n - 1)
+            return _read(w.rhs_axes, w.rhs_part, weight, *digits_of(h, w.batch), k, column)
 
-        rhs_vector: Literal["lanes", "reduction", "none"] = (
-            "reduction" if w.is_rhs_transposed else "lanes" if is_multiple(w.n, LANES) else "none"
+        return (
+            left,
+            right,
+            {
+                "axes": ("n", "b", "m"),
+                "vector": rhs_vector == "lanes",
+                "is_batched": True,
+                "rhs_vector": rhs_vector,
+                "lhs_neighbours": "reduction" if w.is_lhs_contiguous else "pixels",
+                "columns": w.n,
+            },
         )
-        return Contraction(
-            inputs=[data, weight],
-            extents=(w.out_texels, w.batches, w.m),
-            reduce={"k": w.k // step, "kstep": step},
-            lhs=lambda _o, h, m, _lane, k, s: left(*digits_of(h, w.batch), m, k * step + s),
-            rhs=lambda o, lane, k, s, h: right(*digits_of(h, w.batch), k * step + s, column(o, lane)),
-            output=output,
-            output_shape=w.output_shape,
-            axes=("n", "b", "m"),
-            vector=rhs_vector == "lanes",
-            is_batched=True,
-            rhs_vector=rhs_vector,
-            lhs_neighbours="reduction" if w.is_lhs_contiguous else "pixels",
-            columns=w.n,
-            is_padded=False,
-        )
-
-    def has_whole_texels(self, w: BatchMatmul) -> bool:
-        return is_multiple(w.n, LANES)
 
     def matrices(self, w: BatchMatmul) -> Set[str]:
         lhs, rhs = (
@@ -301,16 +260,6 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             (w.k if w.is_rhs_transposed else w.n) % LANES == 0,
         )
         return {role for role, is_read in (("data", lhs), ("weight", rhs)) if is_read}
-
-    def output_loops(
-        self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config
-    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """Return the output as loops (o, h, w, lane): columns split into texels, batch axes fused."""
-        loops = sch.get_loops(output)
-        *batch, m, n = (loops[axis] for axis in w.out_axes)
-        o, lane = sch.split(n, [None, LANES])
-        sch.reorder(o, *batch, m, lane)
-        return sch, (o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane)
 
     def case(self, w: BatchMatmul) -> Case:
         shapes = [

@@ -1,4 +1,4 @@
-"""Dense layer: activations times a constant matrix with columns packed by four.
+"""Products of matrices, and the dense layer: activations times a constant matrix with columns packed by four.
 
 data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
 
@@ -8,9 +8,10 @@ Rows of the data may be read in another order (`romou/compiler/operators/familie
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -20,21 +21,120 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.families.bases.contraction import ContractionFamily
 from romou.compiler.operators.families.bases.window_partition import RowOrder, order_of, steps_back
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.workload import Workload
+from romou.compiler.operators.workload import Expr, Workload
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.expressions import (
+    FLOATS,
+    Shape,
+    count_of,
+    dtype_of,
+    is_constant,
+    is_multiple,
+    number_of,
+    shape_of,
+    static_shape,
+)
 from romou.compiler.tir.primitives import LANES
 
 
+class Product(Workload):
+    """Products of matrices, (*batch, m, k) x (*batch, k, n). Each kind declares its numbers.
+
+    out_axes: the output's axis for each axis of (*batch, m, n).
+    """
+
+    if TYPE_CHECKING:
+        batch: tuple[int, ...]
+        m: int
+        k: int
+        n: int
+        out_axes: tuple[int, ...]
+
+    @property
+    def batches(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def out_texels(self) -> Any:
+        """Texels of output columns."""
+        return count_of(self.n, LANES)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        shape = dict(zip(self.out_axes, (*self.batch, self.m, self.n), strict=True))
+        return tuple(shape[axis] for axis in range(len(shape)))
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.m * self.k * self.n
+
+
+P = TypeVar("P", bound=Product)
+
+
+class ProductFamily(ContractionFamily[P]):
+    """A family of products, with matrix rows as pixels. Each product of the batch is a row of pixels."""
+
+    stores_rows = True
+
+    @abstractmethod
+    def reads(
+        self, w: P, data: te.Tensor, weight: te.Tensor
+    ) -> tuple[Callable[..., Expr], Callable[..., Expr], dict[str, Any]]:
+        """Return functions from (batch, m, k) and (k, column texel, lane[, batch]) to the factors' elements.
+
+        The last result are further fields of the contraction.
+        """
+
+    def contraction(
+        self, w: P, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
+        """Return a contraction in which k is split, so that its innermost loop can be unrolled."""
+        step, (left, right, own) = next((s for s in (4, 2) if is_multiple(w.k, s)), 1), self.reads(w, data, weight)
+
+        def output(*i: tirx.Expr) -> tuple[Expr, Expr, Expr, Expr]:
+            *batch, m, n = (i[axis] for axis in w.out_axes)
+            return n // LANES, number_of(batch, w.batch), m, n % LANES
+
+        return Contraction(
+            inputs=[data, weight],
+            extents=(w.out_texels, w.batches, w.m),
+            reduce={"k": w.k // step, "kstep": step},
+            lhs=lambda _o, h, m, _lane, k, s: left(h, m, k * step + s),
+            rhs=lambda o, lane, k, s, *h: right(k * step + s, o, lane, *h),
+            output=output,
+            output_shape=w.output_shape,
+            is_padded=False,
+            **own,
+        )
+
+    def bias(self, w: P) -> tuple[Shape, Callable[..., tuple[tirx.Expr, ...]]]:
+        return (w.n,), lambda *i: (i[w.out_axes[-1]],)
+
+    def has_whole_texels(self, w: P) -> bool:
+        return is_multiple(w.n, LANES)
+
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: P, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """Return the output as loops (o, h, w, lane): columns split into texels, batch axes fused."""
+        loops = sch.get_loops(output)
+        *batch, m, n = (loops[axis] for axis in w.out_axes)
+        o, lane = sch.split(n, [None, LANES])
+        sch.reorder(o, *batch, m, lane)
+        return sch, (o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Dense(Workload):
+class Dense(Product):
     """A matrix product with a constant right side: (m, k) x (k, n).
 
     rows, tiles, axes, shift: the fields of the `RowOrder` in which rows of the data are read. Empty without one.
     """
 
     OPTIONAL = frozenset({"rows", "tiles", "axes", "shift"})
+    batch, out_axes = (), (0, 1)
 
     m: int
     k: int
@@ -61,26 +161,16 @@ class Dense(Workload):
         return row if self.order is None else self.order.source(row)
 
     @property
-    def out_texels(self) -> int:
-        """Texels of output columns."""
-        return -(-self.n // LANES)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.k * self.n
-
-    @property
     def name(self) -> str:
         return f"{self.m}x{self.k}_{self.n}" + (f"_{self.rows}" if self.rows else "")
 
 
-class DenseFamily(ContractionFamily[Dense]):
+class DenseFamily(ProductFamily[Dense]):
     """Products of rows, with any number of leading dimensions, and a constant matrix."""
 
     name = "dense"
     workload = Dense
     operators = frozenset({"relax.matmul", "relax.reshape", "relax.concat"})
-    stores_rows = True
     typical = (Dense(m=13, k=31, n=37), Dense(m=1, k=64, n=40))
 
     def match(self, call: relax.Call) -> Dense | None:
@@ -148,49 +238,19 @@ class DenseFamily(ContractionFamily[Dense]):
     def operands(self, w: Dense) -> Mapping[str, Shape]:
         return {"data": (w.m, w.k), "weight": (w.k, w.out_texels, LANES)}
 
-    def bias(self, w: Dense) -> tuple[Shape, Callable[..., tuple[tirx.Expr, ...]]]:
-        return (w.n,), lambda _m, n: (n,)
-
     def pack_weight(self, w: Dense, weight: np.ndarray) -> np.ndarray:
         """Return the weight in texels, padded with zeros: (k, n) -> (k, ceil(n / 4), 4)."""
-        full = np.zeros((w.k, w.out_texels * LANES), weight.dtype)
-        full[:, : w.n] = weight
-        return full.reshape(w.k, w.out_texels, LANES)
+        return np.pad(weight, [(0, 0), (0, -w.n % LANES)]).reshape(w.k, w.out_texels, LANES)
 
-    def contraction(
-        self, w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
-    ) -> Contraction:
-        """Return a contraction with rows as pixels. k is split, so that its innermost loop can be unrolled."""
-        step = next(s for s in (4, 2, 1) if w.k % s == 0)
-        return Contraction(
-            inputs=[data, weight],
-            extents=(w.out_texels, 1, w.m),
-            reduce={"k": w.k // step, "kstep": step},
-            lhs=lambda _o, _h, m, _lane, k, s: data[w.row(m), k * step + s],
-            rhs=lambda o, lane, k, s: weight[k * step + s, o, lane],
-            output=lambda m, n: (n // LANES, 0, m, n % LANES),
-            output_shape=(w.m, w.n),
-            axes=("n", "", "m"),
-            layouts=("m:k", "k:n:lane", "m:n"),
-            lhs_neighbours="reduction",
-            is_padded=False,
-        )
-
-    def has_whole_texels(self, w: Dense) -> bool:
-        return w.n % LANES == 0
+    def reads(
+        self, w: Dense, data: te.Tensor, weight: te.Tensor
+    ) -> tuple[Callable[..., Expr], Callable[..., Expr], dict[str, Any]]:
+        own = {"axes": ("n", "", "m"), "layouts": ("m:k", "k:n:lane", "m:n"), "lhs_neighbours": "reduction"}
+        return lambda _, m, k: data[w.row(m), k], lambda k, o, lane: weight[k, o, lane], own
 
     def matrices(self, w: Dense) -> Set[str]:
         """Return the data, except a single row, because a group reads its elements only once."""
         return {"data"} if w.m > 1 and w.k % LANES == 0 else frozenset()
-
-    def output_loops(
-        self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config
-    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """Return the output (m, n) as loops (o, h, w, lane), with columns split into texels."""
-        m, n = sch.get_loops(output)
-        o, lane = sch.split(n, [None, LANES])
-        sch.reorder(o, m, lane)
-        return sch, (o, sch.add_unit_loop(m), m, lane)
 
     def case(self, w: Dense) -> Case:
         return Case(name=w.name, inputs=[(w.m, w.k)], weights=[(w.k, w.n)], build=relax.op.matmul, compute=np.matmul)
