@@ -14,6 +14,7 @@ Source: BEAST's paper, section 6, which names this the slowest of the three trai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,14 +31,14 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.form import round_up
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.families.bases.contraction import ContractionFamily
-from romou.compiler.operators.families.bases.convolution import by_onnx, four_sides
+from romou.compiler.operators.families.bases.convolution import attributes, by_onnx, four_sides
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, backward_input
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Conv2d, Convolution, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of
+from romou.compiler.tir.expressions import FLOATS, Shape, digits_of, dtype_of, number_of, shape_of
 from romou.compiler.tir.primitives import LANES
 
 # Most elements of the workspace of a sum in pieces, fewest texels of pixels in a piece, and the number of texels of
@@ -54,9 +55,14 @@ class Conv2dBackwardFilter(Conv2d):
     gradient: str = "filter"
 
     @property
+    def filter(self) -> tuple[int, int, int]:
+        """Extents of the columns of a filter: taps, and then input channels, so neighbours are of one texel."""
+        return *self.kernel, self.in_channels // self.groups
+
+    @property
     def columns(self) -> int:
         """Elements of one filter."""
-        return self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
+        return math.prod(self.filter)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -65,7 +71,7 @@ class Conv2dBackwardFilter(Conv2d):
     @property
     def pixels_of_batch(self) -> int:
         """Pixels of the output's gradient in the whole batch, the length of the sum."""
-        return self.batch * self.out_hw[0] * self.out_hw[1]
+        return self.batch * math.prod(self.out_hw)
 
     def texels_of_piece(self, count: int) -> int:
         """Return the steps of four pixels in each of `count` pieces. The last piece may be partly empty."""
@@ -128,17 +134,16 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             return None
         if dtype_of(call) not in FLOATS or dtype_of(call.args[1]) != dtype_of(call.args[0]):
             return None
-        groups, (_, _, ih, iw), (_, _, kh, kw) = int(attrs.groups), data, result
-        (sh, sw), (dh, dw) = ((int(v) for v in values) for values in (attrs.dilation, attrs.strides))
+        groups = int(attrs.groups)
         return Conv2dBackwardFilter.of(
             data[1] * groups,
-            (ih, iw),
+            data[2:],
             gradient[1],
-            (kh, kw),
+            result[2:],
             batch=gradient[0],
-            stride=(sh, sw),
+            stride=tuple(map(int, attrs.dilation)),
             padding=four_sides(attrs.padding),
-            dilation=(dh, dw),
+            dilation=tuple(map(int, attrs.strides)),
             groups=groups,
             dtype=dtype_of(call),
         )
@@ -175,38 +180,22 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         return {name: WinogradFilter(w, TILES[name]) for name in algorithms(w)}
 
     def in_pieces(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, count: int) -> Contraction:
-        """Return a contraction with a row h for each piece of the sum.
-
-        Its pixels are (tap, input channel), so neighbours are channels of one texel.
-        """
-        oh, ow = w.out_hw
-        inputs, outputs = w.in_channels // w.groups, w.out_channels // w.groups
-        share, is_whole_texels, is_depthwise = (
-            w.texels_of_piece(count),
-            outputs % LANES == 0,
-            w.groups > 1 and inputs == outputs == 1,
-        )
+        """Return a contraction with a row h for each piece of the sum. Its pixels are the columns of a filter."""
+        inputs, outputs, share = w.in_channels // w.groups, w.out_channels // w.groups, w.texels_of_piece(count)
+        is_whole_texels, is_depthwise = outputs % LANES == 0, w.groups > 1 and inputs == outputs == 1
         is_padded = share * count * LANES > w.pixels_of_batch
 
-        def pixel(piece: Expr, texel: Expr, step: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        def pixel(piece: Expr, texel: Expr, step: Expr) -> list[Expr]:
             k = (piece * share + texel) * LANES + step
-            inside = te.min(k, w.pixels_of_batch - 1) if is_padded else k
-            return k, inside // (oh * ow), inside // ow % oh, inside % ow
+            return [k, *digits_of(te.min(k, w.pixels_of_batch - 1) if is_padded else k, (w.batch, *w.out_hw))]
 
         def lhs(o: Expr, piece: Expr, column: Expr, lane: Expr, texel: Expr, step: Expr) -> tirx.Expr:
-            k, n, *at = pixel(piece, texel, step)
-            if is_depthwise:
-                channel: tuple[Expr, Expr] = o, lane
-            else:
-                # Lanes that pad the last texel belong to no group and are not stored.
-                group = (
-                    o // (outputs // LANES)
-                    if is_whole_texels
-                    else te.min(o * LANES + lane, w.out_channels - 1) // outputs
-                )
-                i = column % inputs + (group * inputs if w.groups > 1 else 0)
-                channel = i // LANES, i % LANES
-            tap = column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]
+            (k, n, *at), (*tap, i) = pixel(piece, texel, step), digits_of(column, w.filter)
+            # Lanes that pad the last texel belong to no group and are not stored.
+            own = te.min(o * LANES + lane, w.out_channels - 1)
+            group = o // (outputs // LANES) if is_whole_texels else own // outputs
+            i = i + (group * inputs if w.groups > 1 else 0)
+            channel = (o, lane) if is_depthwise else (i // LANES, i % LANES)
             is_pixel = k < w.pixels_of_batch if is_padded else True
             return w.under_window(at, tap, lambda y, x: data[n, channel[0], y, x, channel[1]], only_if=is_pixel)
 
@@ -223,7 +212,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             reduce={"texel": share, "step": LANES},
             lhs=lhs,
             rhs=rhs,
-            output=lambda o, i, kh, kw: (o // LANES, 0, (kh * w.kernel[1] + kw) * inputs + i, o % LANES),
+            output=lambda o, i, *tap: (o // LANES, 0, number_of((*tap, i), w.filter), o % LANES),
             output_shape=w.output_shape,
             lhs_varies=varies,
             # In a depthwise convolution, the lanes of both factors are the same channels.
@@ -240,12 +229,10 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         self, sch: s_tir.Schedule, output: Block, w: Conv2dBackwardFilter, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """Return the output nest over (o, h, w, lane), in a new schedule."""
-        inputs = w.in_channels // w.groups
 
         def output_index(o: tirx.Expr, _: tirx.Expr, column: tirx.Expr, lane: tirx.Expr) -> GuardedIndex:
-            channel = o * LANES + lane
-            indices = [channel, column % inputs, column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]]
-            return indices, [channel < w.out_channels]
+            channel, (*tap, i) = o * LANES + lane, digits_of(column, w.filter)
+            return [channel, i, *tap], [channel < w.out_channels]
 
         sums = TOTAL if config.get("algorithm") in PIECES else Stage.TILE if config["split_k"] == 1 else Stage.ACC
         name = str(sch.get(output).name_hint)
@@ -269,31 +256,18 @@ def in_relax(w: Conv2d, x: relax.Expr, gradient: relax.Expr) -> relax.Expr:
     TVM uses a convolution that sums over the batch. With a stride, its result has extra rows and columns for inputs
     that no window reaches.
     """
-    inputs, (ih, iw), axes = w.in_channels // w.groups, w.in_hw, list(range(4))
+    inputs = w.in_channels // w.groups
     if w.groups > 1:
         # The groups move before the batch, which becomes the channels.
-        apart = relax.op.permute_dims(relax.op.reshape(x, (w.batch, w.groups, inputs, ih, iw)), [1, 0, 2, 3, 4])
-        x = relax.op.reshape(apart, (w.batch * w.groups, inputs, ih, iw))
-    data_layout, kernel_layout, out_layout = _LAYOUTS
-    whole = relax.op.nn.conv2d(
-        x,
-        gradient,
-        strides=w.dilation,
-        padding=w.padding,
-        dilation=w.stride,
-        groups=w.groups,
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-        out_layout=out_layout,
-    )
-    top, left, bottom, right = w.padding
-    sides = zip((ih + top + bottom, iw + left + right), w.out_hw, w.stride, w.dilation, strict=True)
-    reached = tuple((extent - (out - 1) * s - 1) // d + 1 for extent, out, s, d in sides)
-    return (
-        whole
-        if reached == w.kernel
-        else relax.op.strided_slice(whole, axes, [0] * 4, [w.out_channels, inputs, *w.kernel])
-    )
+        apart = relax.op.reshape(x, (w.batch, w.groups, inputs, *w.in_hw))
+        x = relax.op.reshape(relax.op.permute_dims(apart, [1, 0, 2, 3, 4]), (w.batch * w.groups, inputs, *w.in_hw))
+    names = ("data_layout", "kernel_layout", "out_layout")
+    exchanged = {**attributes(w), "strides": w.dilation, "dilation": w.stride}
+    whole = relax.op.nn.conv2d(x, gradient, **exchanged, **dict(zip(names, _LAYOUTS, strict=True)))
+    reached = tuple((a.extent + a.before + a.after - (a.out - 1) * a.stride - 1) // a.dilation + 1 for a in w.axes)
+    if reached == w.kernel:
+        return whole
+    return relax.op.strided_slice(whole, list(range(4)), [0] * 4, [w.out_channels, inputs, *w.kernel])
 
 
 def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
