@@ -95,7 +95,7 @@ IN_IMAGES = ["mobilenet_v2", "bert_2layer"]
 WHOLE = [*((TARGET, name) for name in IN_BUFFERS), *(("opencl -device=adreno640", name) for name in IN_IMAGES)]
 
 
-# Products of matrices in images: tests/operators/test_other_compilers.py, by another driver.
+# Products of matrices in images: tests/operators/families/test_other_compilers.py, by another driver.
 @pytest.mark.parametrize(("target", "name"), few(WHOLE, WHOLE.index((TARGET, "resnet18"))))
 def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
     """The models run in buffers, and as for a phone, in images if they fit."""

@@ -156,7 +156,7 @@ def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, c
     """Return random configs with kernels that compile in a second or two. Compilers take half a minute for a few
     thousand unrolled lines.
 
-    Longer kernels are run by tests/operators/test_other_compilers.py.
+    Longer kernels are run by tests/operators/families/test_other_compilers.py.
     """
     found: list[Config] = []
     space = task.space(target)

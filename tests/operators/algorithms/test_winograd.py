@@ -115,7 +115,7 @@ def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target, d
     starts = [c for c in task.starts(target) if str(c["algorithm"]).startswith("winograd")]
     assert {c["algorithm"] for c in starts} >= {"winograd2", "winograd4"}
     for start in starts:
-        # Long kernels are run by tests/operators/test_other_compilers.py.
+        # Long kernels are run by tests/operators/families/test_other_compilers.py.
         for config in (
             [start, *configs_of(task, target, start["algorithm"], drawn, unroll="lanes")]
             if has_device(target)

@@ -57,7 +57,7 @@ def test_every_combination_gives_the_same_numbers(
     for places in itertools.product(*(space.knobs[name] for name in ("data", "weight", "output"))):
         wanted = dict(zip(("data", "weight", "output"), places, strict=True))
         # Long kernels, which window and tile make together, are compiled for a minute;
-        # tests/operators/test_other_compilers.py has them.
+        # tests/operators/families/test_other_compilers.py has them.
         config = next(c for c in drawn if all(c[k] == v for k, v in wanted.items()) and c["unroll"] == "lanes")
         assert len(task.image_scopes(config, TARGET)) == places.count("image")
         error = error_of(run(task, config, arrays, TARGET, opencl_device), expected)
