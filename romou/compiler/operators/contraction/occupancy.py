@@ -90,6 +90,7 @@ def split_choices(space: Space, contraction: Contraction, config: Config, limits
         if size < split * wide:
             break
         whole = config.replace(split_k=split, wg_w=wide, **({"wg_h": 1} if "wg_h" in config else {}))
+        size = min(size, _most_waiting(contraction, whole, limits))
         groups = [
             group
             for group in candidates(space, whole, {"wg_w": range(1, SIDE + 1), "wg_o": space.knobs["wg_o"]})
@@ -119,6 +120,15 @@ def _split_pixel(
         fitting = [group for group in groups if group["wg_o"] <= wide and group["wg_o"] * split <= most]
         config = max(fitting, key=lambda group: int(group["wg_o"]), default=config)
     return config
+
+
+def _most_waiting(contraction: Contraction, config: Config, limits: Limits) -> int:
+    """Return the most work-items of a group with a barrier: their registers fit into the file at once."""
+    model = limits.preset.registers
+    if model is None or model.waiting is None:
+        return limits.max_work_group_size
+    most = model.max_fill * model.waiting / estimated_registers(contraction, config, limits)
+    return max(int(most), warp_of(limits) // 2)
 
 
 def lost_images(space: Space, limits: Limits) -> bool:

@@ -38,9 +38,14 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
         return config
     rules = _TileRules(space, contraction, limits, model)
     config = next(candidates(space, config, rules.sides_if_spilling(config)), config)
-    fitting = [tile for tile in candidates(space, config, rules.sides) if rules.fits(tile) and rules.is_busy(tile)]
-    if rules.fits(config) or not rules.loads_ahead or not fitting:
+    tiles = list(candidates(space, config, rules.sides))
+    fitting = [tile for tile in tiles if rules.fits(tile) and rules.is_busy(tile)]
+    if rules.fits(config) or not rules.loads_ahead:
         fitting = [config, *fitting]
+    if not fitting:
+        narrow = list(candidates(space, config, rules.narrow_sides))
+        least = min(narrow, key=rules.registers, default=config)
+        fitting = [tile for tile in (*tiles, *narrow) if rules.fits(tile) and rules.is_busy_if_split(tile)] or [least]
     best = min(fitting, key=rules.instructions)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
 
@@ -70,6 +75,11 @@ class _TileRules:
         width, texels = self.contraction.extents[2], next(iter(self.contraction.reduce.values()))
         is_long = width == 1 < self.limits.busy_work_items and LANES * texels > self.model.max_unrolled_products
         return {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if width > 1 else (1,)}
+
+    @property
+    def narrow_sides(self) -> dict[str, tuple[int, ...]]:
+        """The tiles to compare if none of `sides` fits."""
+        return {"tile_o": (1, 2), "tile_w": (2, 1) if self.contraction.extents[2] == 1 else (2,)}
 
     @property
     def loads_ahead(self) -> bool:
@@ -128,8 +138,15 @@ class _TileRules:
 
     def is_busy(self, tile: Config) -> bool:
         """Return whether the tile leaves enough work-items. A single pixel gets them by splitting its sums."""
-        least = min_work_items(self.limits, self.contraction, tile)
-        return self.contraction.extents[2] == 1 or work_items(self.contraction, tile) >= least
+        return self.contraction.extents[2] == 1 or self.fills(tile)
+
+    def is_busy_if_split(self, tile: Config) -> bool:
+        """Return whether the tile leaves enough work-items with its sums split among them."""
+        return self.fills(self.grouped(tile))
+
+    def fills(self, tile: Config) -> bool:
+        """Return whether there are work-items enough."""
+        return work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
 
     def sides_if_spilling(self, config: Config) -> dict[str, tuple[int, ...]]:
         """Return other sides if the default tile spills. `Registers.spilling_windows` says on which devices it does.
