@@ -155,13 +155,21 @@ class Algorithm(ABC):
     def contraction(self, flat: bool) -> Contraction:
         """Return the sum of products, with its pixels in one row (flat) or row by row."""
 
-    @abstractmethod
     def space(self, limits: Limits) -> Space:
         """Return the knobs of this algorithm on a device with these limits."""
+        form = self.contraction(flat=True)
+        own = {**self._own_choices(limits), "pixels": self.pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
+        return space_of(form, form, limits, self.work.dtype, own)
 
-    @abstractmethod
+    @property
+    def pixels(self) -> Sequence[Choice]:
+        """Return the choices of the knob `pixels`. The pixels of most transforms are in one order."""
+        return ()
+
     def starts(self, limits: Limits) -> list[Config]:
         """Return decent configs, the best guess first."""
+        form = self.contraction(flat=True)
+        return [default_config(self.space(limits), form, form, limits)]
 
     @abstractmethod
     def schedule(self, config: Config) -> s_tir.Schedule:
@@ -216,8 +224,13 @@ class Algorithm(ABC):
         return True
 
     def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
-        """Return the names of loops that a compiler must not unroll."""
-        return ()
+        """Return the names of outer loops of a sum that a compiler must not unroll."""
+        if config["local"]:
+            return ()
+        contraction = self.contraction(flat=_is_flat(config))
+        kept = list(contraction.reduce)[: kept_loops(contraction, config, limits)]
+        # The first axis is two loops then, and the inner one is short.
+        return (BLOCKS, *kept[len(kept) == 1 :]) if kept and config["accumulate"] == MIXED else kept
 
     def _own_choices(self, limits: Limits) -> dict[str, Sequence[Choice]]:
         """Return the choices that do not follow from extents: memory of the tensors, functions of the epilogue."""
@@ -313,9 +326,6 @@ class DirectAlgorithm(Algorithm):
         schedule_packing(sch)
         return sch
 
-    def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
-        return _kept_loop_names(self.contraction(flat=_is_flat(config)), config, limits)
-
     def dimensions(self, config: Config) -> str | None:
         contracted = self.contracted
         buffers = (contracted.data, contracted.weight, contracted.func.params[-1])
@@ -395,24 +405,18 @@ class WinogradAlgorithm(Algorithm):
         shapes = {TRANSFORMED: self.form.transformed_shape, "weight": self.form.weight_shape}
         return self.form.contraction(*(te.placeholder(shape, self.work.dtype, name) for name, shape in shapes.items()))
 
-    def space(self, limits: Limits) -> Space:
-        form = self.contraction(flat=False)
+    @property
+    def pixels(self) -> Sequence[Choice]:
         # Tiles are in rows under any choice, so the knob keeps only the choice that images need.
-        pixels = [] if self.contracted.operator.pixel_rows(self.work) is None else ["rows"]
-        own = {**self._own_choices(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
-        space = space_of(form, form, limits, self.work.dtype, own)
+        return () if self.contracted.operator.pixel_rows(self.work) is None else ("rows",)
+
+    def space(self, limits: Limits) -> Space:
+        space = super().space(limits)
         space.add_constraint(lambda config: {"whole texels in Winograd's products": config["vector_width"] == LANES})
         return space
 
-    def starts(self, limits: Limits) -> list[Config]:
-        form = self.contraction(flat=False)
-        return [default_config(self.space(limits), form, form, limits)]
-
     def fits(self, limits: Limits) -> bool:
         return self.form.fits(limits)
-
-    def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
-        return _kept_loop_names(self.contraction(flat=False), config, limits)
 
     def stored_weight(self) -> StoredWeight | None:
         if not self._is_weight_stored:
@@ -453,14 +457,8 @@ class PiecesAlgorithm(Algorithm):
     def contraction(self, flat: bool) -> Contraction:
         return self.contracted.operator.in_pieces(self.work, *self.contracted.factors, self.count)
 
-    def space(self, limits: Limits) -> Space:
-        form = self.contraction(flat=True)
-        own = {**self._own_choices(limits), "pixels": [], "accumulate": sums_of(form, self.work.dtype, limits)}
-        return space_of(form, form, limits, self.work.dtype, own)
-
-    def starts(self, limits: Limits) -> list[Config]:
-        form = self.contraction(flat=True)
-        return [default_config(self.space(limits), form, form, limits)]
+    def kept_loop_names(self, config: Config, limits: Limits) -> Sequence[str]:
+        return ()
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         contracted, form = self.contracted, self.contraction(flat=True)
@@ -470,15 +468,6 @@ class PiecesAlgorithm(Algorithm):
         sch, loops = contracted.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         schedule_pieces(sch, loops, list(form.reduce), config)
         return sch
-
-
-def _kept_loop_names(contraction: Contraction, config: Config, limits: Limits) -> Sequence[str]:
-    """Return the names of outer loops of a sum that a compiler must not unroll."""
-    if config["local"]:
-        return ()
-    kept = list(contraction.reduce)[: kept_loops(contraction, config, limits)]
-    # The first axis is two loops then, and the inner one is short.
-    return (BLOCKS, *kept[len(kept) == 1 :]) if kept and config["accumulate"] == MIXED else kept
 
 
 def inline_epilogue(sch: s_tir.Schedule) -> Block:
