@@ -1,3 +1,3 @@
 """The version of this package. It is compiled into the runtimes, and both sides of an RPC connection compare it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

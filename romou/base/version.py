@@ -1,3 +1,3 @@
 """Romou's version, as in records, libraries and saved models."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
