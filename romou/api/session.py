@@ -238,8 +238,10 @@ class Session:
         graph = self._model.graph
         values = (*graph.input, *graph.output, *graph.value_info)
         others = (*self._model.opset_import, *self._model.functions)
-        for part in (*graph.initializer, *graph.node, *values, *others):
-            digest.update(part.SerializeToString(deterministic=True))
+        for part in (*graph.initializer, *graph.sparse_initializer, *graph.node, *values, *others):
+            data = part.SerializeToString(deterministic=True)
+            digest.update(len(data).to_bytes(8, "little"))
+            digest.update(data)
         return digest.hexdigest()
 
 

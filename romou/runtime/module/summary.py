@@ -13,7 +13,7 @@ from romou.base.rung import MOST_ON_HOST
 from romou.base.schema import made_of
 from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.graph.memory.memory import MemoryUse
-from romou.runtime.module.timed import Timed, ratio
+from romou.runtime.module.timed import Timed
 
 # Columns of `Summary.table`, with their heads in a notebook.
 _COLUMNS = {
@@ -132,7 +132,7 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _cell(column: str, value: Any) -> str:
     if column in _TEXTS:
         return f"<td>{html.escape(value)}</td>"
-    text = ratio(value) if column == "speedup" else f"{value:.3f}" if isinstance(value, float) else str(value)
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return f'<td style="text-align: right">{"-" if value is None else text}</td>'
 
 
@@ -216,12 +216,13 @@ class Summary(Timed):
     def _repr_html_(self) -> str:
         """Return a table of the layers, for notebooks."""
         head = "".join(f"<th>{head}</th>" for head in _COLUMNS.values())
-        rows = "".join(f"<tr>{''.join(_cell(name, row[name]) for name in _COLUMNS)}</tr>" for row in self.table())
+        texts = [row.speedup_text for row in self._slowest_first]
+        shown = [row | {"speedup": text} for row, text in zip(self.table(), texts, strict=True)]
+        rows = "".join(f"<tr>{''.join(_cell(name, row[name]) for name in _COLUMNS)}</tr>" for row in shown)
         return f"<p>{html.escape(self.headline)}</p><table><tr>{head}</tr>{rows}</table>"
 
     def table(self) -> list[dict[str, Any]]:
         """Return a dict for each layer, the most expensive first: layer, ONNX nodes, calls, times and speedup."""
-        rows = sorted(self.rows, key=lambda row: -(row.tuned_ms or 0.0) * row.calls)
         return [
             {
                 "layer": row.name,
@@ -233,8 +234,12 @@ class Summary(Timed):
                 "gflops": row.gflops,
                 "trials": row.trials,
             }
-            for row in rows
+            for row in self._slowest_first
         ]
+
+    @property
+    def _slowest_first(self) -> list[LayerRow]:
+        return sorted(self.rows, key=lambda row: -(row.tuned_ms or 0.0) * row.calls)
 
     def to_dataframe(self) -> Any:
         """Return `table` as a DataFrame of pandas. UsageError if pandas is not installed."""
