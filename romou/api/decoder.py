@@ -24,7 +24,7 @@ from romou.driver.sizes.link import linked
 from romou.driver.sizes.shapes import made_of
 from romou.runtime.module.manifest import AGAIN, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
-from romou.runtime.module.saved import load
+from romou.runtime.module.saved import load_described
 from romou.runtime.module.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True)
 class _Form:
-    """What a decoder knows of its two models, see `CachedModel`. chunk: tokens of a prompt in one run."""
+    """Names and sizes of a decoder's two models, see `CachedModel`. chunk: tokens of a prompt in one run."""
 
     inputs: tuple[str, ...]
     state: dict[str, str]
@@ -197,14 +197,11 @@ class Decoder:
         about = read_manifest(path)
         if _ENTRY not in about:
             raise ModelError(f"{path}: a saved model, but no decoder", hint="romou.load loads it.")
+        model = load_described(path, about, device=device if isinstance(device, str) else whole_of("device", device))
         with refused(ModelError, f"{path}: its description of a decoder cannot be used", hint=AGAIN):
-            form = made_from_json(_Form, about[_ENTRY])
-        model = load(path, device=device)
-        memory = model.summary().memory
-        assert isinstance(model, MultiShapeModel), "it was saved as one"
-        assert memory is not None, "a model of several shapes has it"
+            form, several, memory = _described(about[_ENTRY], model)
         models: list[TunedModel] = []
-        for each in model.models:
+        for each in several:
             models.append(each.changed(capture=None, beside=models[0] if models else None))
         decoder = cls.__new__(cls)
         decoder._start(models, memory, form)
@@ -350,3 +347,13 @@ class Decoder:
             inputs[self._form.row] = np.array([len(ids) - 1])
         (logits,) = stepper.run(inputs)
         return np.asarray(logits).ravel()
+
+
+def _described(entry: Any, model: TunedModel) -> tuple[_Form, Sequence[TunedModel], MemoryUse]:
+    """Return what an entry of a manifest describes, and the models and their memory. ValueError if they do not fit."""
+    form, memory = made_from_json(_Form, entry), model.summary().memory
+    if not isinstance(model, MultiShapeModel) or memory is None or len(model.models) != min(form.chunk, 2):
+        raise ValueError("it has other models than a decoder")
+    if not {*form.inputs, *form.state} <= {*model.models[0].inputs}:
+        raise ValueError("its models have other inputs")
+    return form, model.models, memory

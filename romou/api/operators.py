@@ -12,7 +12,6 @@ each call packs them again.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -20,7 +19,7 @@ from typing import TypeAlias, cast
 import onnx
 from tvm import relax, s_tir, te, tirx
 
-from romou.api.tune import tune
+from romou.api.tune import tune_with
 from romou.base.checked_options import takes_options
 from romou.base.errors import UsageError, first_line, unknown_name
 from romou.compiler.frontend import ImportedModel
@@ -227,7 +226,7 @@ def tune_operator(operator: OperatorModel, options: TuneOptions) -> TunedModel:
             f"an operator is made by a function of romou.operators; got {type(operator).__name__}",
             hint="romou.tune takes models.",
         )
-    return tune(operator, **{field.name: getattr(options, field.name) for field in dataclasses.fields(options)})
+    return tune_with(operator, options)
 
 
 def _work_of(layer: OperatorModel) -> Conv2d:

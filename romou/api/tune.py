@@ -60,6 +60,11 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, options: TuneOptio
         The TVM packages are not the pair that this version was made for, or a server or a worker of `builders` has
         other ones.
     """
+    return tune_with(model, options)
+
+
+def tune_with(model: onnx.ModelProto | str | Path | ImportedModel, options: TuneOptions) -> TunedModel:
+    """Tune a model, as `tune` does."""
     check_versions()
     options.search_options(options.parsed_target())  # checked before the long part
     return for_each_shape(model, options, tune_one)

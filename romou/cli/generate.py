@@ -33,7 +33,9 @@ from romou.driver.options import CompileOptions
     help="Candidates to measure, as of romou tune.",
 )
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="Draw tokens; 0: the most likely ones.")
-@click.option("--top-k", type=click.IntRange(min=1), default=None, help="Draw from so many of the most likely tokens.")
+@click.option(
+    "--top-k", type=click.IntRange(min=1), default=None, metavar="K", help="Draw from the K most likely tokens."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Save the decoder in this folder.")
 @options_of(CompileOptions, "target", "device", "verify", "precision", "max_memory", "strict")
@@ -55,8 +57,7 @@ def command(
 
     MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Or a folder
     that --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature is
-    given.
-    Words are no tokens: a tokenizer turns them into numbers.
+    given. Words are no tokens: a tokenizer turns them into numbers.
 
     \b
     Examples:
@@ -100,9 +101,10 @@ def command(
 
 def _decoder(model: str, options: dict[str, Any]) -> Any:
     """Return the decoder in a saved folder, or one that is compiled now."""
+    import romou
+
     if not (Path(model) / "romou.json").is_file():
         source = read_model(model)
-        import romou
         from romou.devices.targets import Target
 
         options["target"] = Target(options["target"])
@@ -110,8 +112,6 @@ def _decoder(model: str, options: dict[str, Any]) -> Any:
         if not is_quiet():
             click.echo("Compiling the model for a chunk of the prompt and for one token ...", err=True)
         return romou.Decoder(source, **options)
-    import romou
-
     context = click.get_current_context()
     given = [name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
     if others := sorted({*given} - {"device"}):

@@ -19,6 +19,7 @@ from romou.cli import main
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.models.decoder import DecoderShape, decoder
+from romou.runtime.module.manifest import META, read_manifest, write_manifest
 from support.models.small_networks import prime_net
 from support.suite.exhaustive import exhaustive
 
@@ -111,6 +112,27 @@ def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
         romou.Decoder.load(tmp_path / "net.romou")
     with pytest.raises(ModelError, match="no saved model"):
         romou.Decoder.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"chunk": "eight"}, "chunk"),
+        ({"chunk": 1}, "it has other models than a decoder"),
+        ({"state": {"past": "present"}}, "its models have other inputs"),
+        ({"inputs": 3}, "inputs"),
+    ],
+)
+def test_a_description_that_others_changed_is_named(
+    changed: dict[str, Any], reason: str, small: romou.Decoder, tmp_path: Path
+) -> None:
+    folder = small.save(tmp_path / "small.romou")
+    about = {name: value for name, value in read_manifest(folder).items() if name != "files"}
+    (folder / META).unlink()
+    write_manifest(folder, about | {"decoder": about["decoder"] | changed})
+    with pytest.raises(ModelError, match="its description of a decoder cannot be used") as error:
+        romou.Decoder.load(folder)
+    assert reason in str(error.value)
 
 
 def test_tokens_are_told_one_by_one_and_drawn_by_their_likelihood(small: romou.Decoder) -> None:

@@ -96,7 +96,18 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
             names = ", ".join(model.name for model in models)
             raise UsageError(f"{path} holds several models: {names}", hint="Name the one for the device at --rpc.")
         path, index = _most_suitable(models, device)
-    about = read_manifest(path)
+    return load_described(
+        path, read_manifest(path), device=device if index is None else index, rpc=rpc, capture=capture
+    )
+
+
+def load_described(
+    path: Path, about: Mapping[str, Any], *, device: int | str, rpc: str | None = None, capture: bool | None = None
+) -> TunedModel:
+    """Load the model of a folder whose manifest was read, which hashes all of its files. See `load`.
+
+    about: what `read_manifest` returned.
+    """
     text = f"{path}: {META} cannot be used"
     try:
         with refused(ModelError, text, hint=AGAIN):
@@ -109,7 +120,7 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     except UsageError as error:  # of an unknown target
         raise ModelError(f"{text}: {error.message}", hint=AGAIN) from error
     target = made[0].target
-    index = (attached_index(target, device) or 0) if index is None else index
+    index = (attached_index(target, device) or 0) if isinstance(device, str) else device
     remote = None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind)
     model = made[0] if memory is None else MultiShapeModel(made, memory=memory, padding=padding)
     model = model.moved(index, remote)
