@@ -34,7 +34,7 @@ def package_page() -> str:
 
 def urls() -> dict[str, str]:
     """Return the links beside a package page."""
-    files = {"Documentation": "docs/getting-started.md", "Changelog": "CHANGELOG.md", "Source": "README.md"}
+    files = {"Documentation": "docs/guide/getting-started.md", "Changelog": "CHANGELOG.md", "Source": "README.md"}
     own = {name: f"{SOURCE_URL}/{path}" for name, path in files.items()} if SOURCE_URL else {}
     return {**own, "Paper": "https://doi.org/10.1145/3495243.3517020"}
 

@@ -5,7 +5,7 @@ It prints one table. Nothing is executed.
     python benchmarks/bench_mobile_space.py --most 16                16 of these: the eight that issue the least by formulas, and eight others
     python benchmarks/bench_mobile_space.py --only 1x1 --gpu a630
 
-The results of Mesa's compiler are kept in `--cache`, so that a later run continues. docs/benchmarks.md describes the
+The results of Mesa's compiler are kept in `--cache`, so that a later run continues. docs/evidence/benchmarks.md describes the
 method and the output.
 """  # noqa: E501
 

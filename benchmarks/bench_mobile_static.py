@@ -7,7 +7,7 @@ Nothing is executed.
     python benchmarks/bench_mobile_static.py --precision float16          the same in fp16
     python benchmarks/bench_mobile_static.py --places                     seven layers with default configs: only buffers against images
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ PRODUCTS = {"dense 4096 -> 1000": (1, 1000, 4096), "matmul 512^3": (512, 512, 51
 class Result:
     """The kernels of one function under one compiler.
 
-    per_multiply_add: instructions per needed multiply-add, see docs/benchmarks.md
+    per_multiply_add: instructions per needed multiply-add, see docs/evidence/benchmarks.md
     is_exact: False for "~"
     """
 

@@ -10,7 +10,7 @@ The peers are TVM's default GPU schedules (dlight), TVM's MetaSchedule, and PyTo
     python benchmarks/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's fp16
     python benchmarks/bench_models.py --target cuda --models detector,esrgan,denoiser,swin --peers compiled --trials 128          networks of torch_networks.py
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations

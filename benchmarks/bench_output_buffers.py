@@ -4,7 +4,7 @@
     python benchmarks/bench_output_buffers.py                          a 1x1 convolution, Adreno 630 and Mali-G76
     python benchmarks/bench_output_buffers.py --layer 3x3 --check      also runs each kernel on the OpenCL device
 
-Source: Boda-RTC, "local-memory based output buffers". docs/variants.md has the figures that this script prints.
+Source: Boda-RTC, "local-memory based output buffers". docs/evidence/variants.md has this script's figures.
 
     registers    sums and outputs in registers
     store        sums in registers, then in local memory, from which the group stores in the order of memory: the knob

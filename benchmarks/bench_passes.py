@@ -7,7 +7,7 @@ The operators are the 20 convolutions of benchmarks/data/paper_ops_sample.csv.
     python benchmarks/bench_passes.py --time --json result.json      with kernel times on the first OpenCL device
     python benchmarks/bench_passes.py --figure17 --time              the four of figure 17, as speedups over TVM
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Nothing is executed.
     python benchmarks/bench_registers.py --configs 40 --seed 3 --json result.json
     python benchmarks/bench_registers.py --cache DIR                      keeps Mesa's results in DIR: the next run takes a minute
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations

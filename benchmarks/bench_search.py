@@ -8,7 +8,7 @@ A search ends when it is within 2% of the best known config. Needs no device.
     python benchmarks/bench_search.py --spaces CUDA --pretrain-on benchmarks/data/spaces_h200 --methods expected,pretrained     the benefit of another device's recordings
     python benchmarks/bench_search.py --spaces hub --seeds 5 --out FOLDER   spaces that others recorded: *_T4.json.gz, or caches of Kernel Tuner
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Nothing is lowered or measured.
     python benchmarks/bench_space.py                          the operators of benchmarks/data/paper_ops.csv on adreno630, adreno640 and mali_g76
     python benchmarks/bench_space.py --device adreno640 --only conv3x3 --json result.json
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares Boda's variants of a convolution, operator by operator, by the best of a few configs of each variant.
 
-See docs/variants.md.
+See docs/evidence/variants.md.
 
     python benchmarks/bench_variants.py                                               on the first OpenCL device, 24 configs of each variant
     python benchmarks/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200

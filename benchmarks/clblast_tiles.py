@@ -3,7 +3,7 @@
     python benchmarks/clblast_tiles.py clblast_winners.json
 
 FILE has {"rows": [{"gpu": .., "kernel": .., "precision": "Single", "config": {"MWG": 64, ..}}, ..]}: the database of
-CLBlast as one list. Nothing is built or measured. docs/validation.md describes the output and has what was seen.
+CLBlast as one list. Nothing is built or measured. docs/evidence/validation.md has what was seen.
 """
 
 from __future__ import annotations

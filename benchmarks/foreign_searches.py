@@ -1,6 +1,6 @@
 """Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score.
 
-The field's definition of the score is in docs/benchmarks.md.
+The field's definition of the score is in docs/evidence/benchmarks.md.
 """
 
 from __future__ import annotations

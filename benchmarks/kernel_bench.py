@@ -4,7 +4,7 @@
     python benchmarks/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda --json sgemm.json
     python benchmarks/kernel_bench.py alexnet --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: only Romou's kernels
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 FILE is a log of AutoTVM or has one JSON line for each task, plain or gzipped, or it is a recording. Nothing is built or
 measured.
-docs/validation.md describes the method and the output.
+docs/evidence/validation.md describes the method and the output.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The recorded configs of a layer are its whole space, and a config that failed counts as a trial. The trained model of a
 layer has seen the layers of other networks only. Strategies of Kernel Tuner need `pip install kernel-tuner`.
-docs/validation.md describes the data and has what was seen.
+docs/evidence/validation.md describes the data and has what was seen.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python benchmarks/pretrain_on_phones.py adreno_autotvm.jsonl.gz
 
 writes romou/compiler/operators/costs/pretrained_models/opencl_adreno.ubj.gz, which every Adreno target starts from.
-docs/validation.md describes the data, which is not part of Romou. With --folds or --networks, nothing is written: the
-layers are divided into groups, and a model that was trained on the others judges each group.
+docs/evidence/validation.md describes the data, which is not part of Romou. With --folds or --networks, nothing is
+written: the layers are divided into groups, and a model that was trained on the others judges each group.
 """
 
 from __future__ import annotations

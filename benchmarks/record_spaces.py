@@ -6,7 +6,7 @@ Searches can then be compared without the device.
     python benchmarks/record_spaces.py --out FOLDER                                   2000 configs an operator, all operators
     python benchmarks/record_spaces.py --out FOLDER --operators conv1x1,dense --configs 500 --jobs 8 --seconds 300
 
-docs/benchmarks.md describes the method and the output.
+docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations

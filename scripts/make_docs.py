@@ -98,7 +98,7 @@ def criteria() -> str:
         (f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split()))
         for name, function in CRITERIA.items()
     ]
-    return _with_table("docs/criteria.md", _table(("criterion", "meaning"), rows))
+    return _with_table("docs/reference/criteria.md", _table(("criterion", "meaning"), rows))
 
 
 def knobs() -> str:
@@ -270,7 +270,7 @@ def variants() -> str:
         for (name, variant), choices in zip(VARIANTS.items(), every, strict=True)
     ]
     head = ("variant", "what it is in Boda", "operators", "knobs here", "target")
-    return _with_table("docs/variants.md", f"{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n")
+    return _with_table("docs/evidence/variants.md", f"{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n")
 
 
 def _with_table(path: str, table: str) -> str:
@@ -280,20 +280,20 @@ def _with_table(path: str, table: str) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/cli.md": cli,
-    "docs/environment.md": environment,
-    "docs/criteria.md": criteria,
-    "docs/knobs.md": knobs,
-    "docs/python.md": python,
-    "docs/devices.md": devices,
-    "docs/pipeline.md": pipeline,
-    "docs/variants.md": variants,
+    "docs/reference/cli.md": cli,
+    "docs/reference/environment.md": environment,
+    "docs/reference/criteria.md": criteria,
+    "docs/reference/knobs.md": knobs,
+    "docs/reference/python.md": python,
+    "docs/reference/devices.md": devices,
+    "docs/reference/pipeline.md": pipeline,
+    "docs/evidence/variants.md": variants,
 }
 
 
 def pages() -> list[str]:
     """Return the pages that this script writes or fills figures into."""
-    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/README.md")), *ROOT.glob("docs/*.md")]
+    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/README.md")), *ROOT.glob("docs/*/*.md")]
     return [str(file.relative_to(ROOT)) for file in (*files, *ROOT.glob("benchmarks/*/README.md"))]
 
 

@@ -54,7 +54,7 @@ def contradiction(model: onnx.ModelProto, sizes: Mapping[str, int]) -> UsageErro
     given = ", ".join(f"{each}={sizes[each]}" for each in (name, *terms))
     return UsageError(
         f"{given}: in this model {name} is {text}, so {size}",
-        hint=f"Give {name}={size}. None of them is free at run time: give a list of shapes (docs/shapes.md).",
+        hint=f"Give {name}={size}. None of them is free at run time: give a list of shapes (docs/guide/shapes.md).",
         relation=f"{name} = {text}",
     )
 
@@ -167,7 +167,7 @@ def _hint(model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], dims: C
     words += [f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items()]
     python = [f"dims={sizes}"] if sizes else []
     python += [f"shapes={shapes}"] if shapes else []
-    return f"Add {' '.join(words)} (in Python: {', '.join(python)}).{ends} The sizes are examples: docs/shapes.md."
+    return f"Add {' '.join(words)} (in Python: {', '.join(python)}).{ends} Sizes are examples: docs/guide/shapes.md."
 
 
 def _size(axis: int, rank: int) -> int:

@@ -1,6 +1,6 @@
 """Boda's variants of convolutions and matrix products, each a part of a contraction's knob space.
 
-The restriction of a space, the table in docs/variants.md and benchmarks/bench_variants.py read the table `VARIANTS`.
+The restriction of a space, the docs and benchmarks/bench_variants.py read the table `VARIANTS`.
 
 Source: Moskewicz, Jannesari and Keutzer, Boda-RTC, 2016, and A Metaprogramming and Autotuning Framework, 2016.
 """

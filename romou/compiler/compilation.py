@@ -112,7 +112,7 @@ class Compilation:
         raise UsageError(
             f"no operator has the variant {name!r} on {self.target.with_options(variant=None)}; possible:"
             f" {', '.join(possible) or 'none'}",
-            hint="docs/variants.md says which operators have which.",
+            hint="docs/evidence/variants.md says which operators have which.",
             variant=name,
             possible=possible,
         )

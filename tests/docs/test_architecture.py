@@ -35,13 +35,13 @@ def test_readme_is_short_and_installs_early() -> None:
 
 
 def test_all_outcomes_of_a_trial_are_explained() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/tuning.md").read_text(), re.MULTILINE) == [
+    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/guide/tuning.md").read_text(), re.MULTILINE) == [
         str(outcome) for outcome in Outcome
     ]
 
 
 def test_every_recipe_names_a_test_that_is_there() -> None:
-    recipes = re.split(r"^## ", (ROOT / "docs/extending.md").read_text(), flags=re.MULTILINE)[1:]
+    recipes = re.split(r"^## ", (ROOT / "docs/contributing/extending.md").read_text(), flags=re.MULTILINE)[1:]
     assert len(recipes) >= 7
     for recipe in recipes:
         named = _TEST.findall(recipe)

@@ -21,31 +21,31 @@ from support.models.small_networks import NetworkBuilder
 # Page, first lines of the example -> what is made smaller.
 SMALLER: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("README.md", "import numpy"): (("trials=200", "trials=0"),),
-    ("docs/python.md", "bound = "): (),
-    ("docs/quantized.md", "import romou"): (("bundled:bert_2layer", "model.onnx"),),
-    ("docs/regression-runs.md", "import romou"): (
+    ("docs/reference/python.md", "bound = "): (),
+    ("docs/evidence/quantized.md", "import romou"): (("bundled:bert_2layer", "model.onnx"),),
+    ("docs/guide/regression-runs.md", "import romou"): (
         ("romou.bench(", "romou.bench(times=False, model="),
         ('"5%"', '"5%", times=False'),
     ),
-    ("docs/shapes.md", "import numpy"): (("shapes=shapes,", "shapes=shapes, trials=0,"),),
-    ("docs/training.md", "layer = "): (
+    ("docs/guide/shapes.md", "import numpy"): (("shapes=shapes,", "shapes=shapes, trials=0,"),),
+    ("docs/guide/training.md", "layer = "): (
         ("channels=96, size=27, out_channels=256, kernel=5", "channels=4, size=5, out_channels=8, kernel=5"),
         ("batch=128", "batch=2"),
         ('"cuda", trials=60', '"null", trials=0'),
     ),
-    ("docs/variants.md", "layer = "): (
+    ("docs/evidence/variants.md", "layer = "): (
         ("size=28, out_channels=96", "size=4, out_channels=8"),
         ("trials=100", "trials=0"),
     ),
 }
 # Page -> the test that runs its other examples.
 ELSEWHERE = {
-    "docs/extending.md": "tests/docs/test_recipes.py::test_a_pass",
-    "docs/getting-started.md": "tests/api/test_decoder.py::test_the_bundled_decoder",
-    "docs/own-kernels.md": "tests/docs/test_own_kernels.py::test_a_number_is_added_to_an_image",
-    "docs/training.md": "tests/training/test_gradients.py::test_the_pages_example_can_be_pasted",
-    "docs/tuning.md": "tests/docs/test_tuning_example.py::test_it_ends_when_the_model_is_fast_enough",
-    "docs/tutorial.md": "tests/docs/test_tutorial.py::test_the_code_prints_the_text_below_it",
+    "docs/contributing/extending.md": "tests/docs/test_recipes.py::test_a_pass",
+    "docs/guide/getting-started.md": "tests/api/test_decoder.py::test_the_bundled_decoder",
+    "docs/guide/own-kernels.md": "tests/docs/test_own_kernels.py::test_a_number_is_added_to_an_image",
+    "docs/guide/training.md": "tests/training/test_gradients.py::test_the_pages_example_can_be_pasted",
+    "docs/guide/tuning.md": "tests/docs/test_tuning_example.py::test_it_ends_when_the_model_is_fast_enough",
+    "docs/guide/tutorial.md": "tests/docs/test_tutorial.py::test_the_code_prints_the_text_below_it",
 }
 # Command of Romou or ArchProbe -> a test that runs it.
 COMMANDS = {
@@ -143,17 +143,18 @@ def test_inputs_that_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     proto.graph.node[-1].output[0] = proto.graph.output[0].name = "logits"
     pixels = np.eye(32, dtype="float32")[7:8]
     model = romou.compile(proto, target="opencl -device=host", verify=False)
-    assert pasted("docs/python.md", "bound = ", monkeypatch, tmp_path, model=model, pixels=pixels)["label"] == 7
+    names = pasted("docs/reference/python.md", "bound = ", monkeypatch, tmp_path, model=model, pixels=pixels)
+    assert names["label"] == 7
 
 
 def test_a_quantized_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = pasted("docs/quantized.md", "import romou", monkeypatch, tmp_path)
+    names = pasted("docs/evidence/quantized.md", "import romou", monkeypatch, tmp_path)
     assert 0 < names["quantized"].errors[names["worst"]] < 0.2
     assert names["model"].summary().checked_on
 
 
 def test_a_regression_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = pasted("docs/regression-runs.md", "import romou", monkeypatch, tmp_path)
+    names = pasted("docs/guide/regression-runs.md", "import romou", monkeypatch, tmp_path)
     assert (tmp_path / "baseline.json").is_file()
     assert names["after"].rows
 
@@ -167,14 +168,14 @@ def test_a_set_of_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     mask = g.add("Unsqueeze", g.add("Cast", "mask", to=onnx.TensorProto.FLOAT), g.constant(np.array([2])))
     masked = g.add("Mul", g.add("Gather", g.constant(vectors), "ids"), mask)
     onnx.save(g.model(g.add("ReduceSum", masked, g.constant(np.array([1])), keepdims=0)), tmp_path / "encoder.onnx")
-    outputs = pasted("docs/shapes.md", "import numpy", monkeypatch, tmp_path)["outputs"]
+    outputs = pasted("docs/guide/shapes.md", "import numpy", monkeypatch, tmp_path)["outputs"]
     np.testing.assert_allclose(outputs[0], 100 * vectors[1:2], rtol=1e-4)
     assert (tmp_path / "encoder.romou").is_dir()
 
 
 @pytest.mark.parametrize(
     ("page", "shape"),
-    [("docs/training.md", (8, 4, 5, 5)), ("docs/variants.md", (1, 8, 4, 4))],
+    [("docs/guide/training.md", (8, 4, 5, 5)), ("docs/evidence/variants.md", (1, 8, 4, 4))],
     ids=["filter", "k1conv"],
 )
 def test_an_operator_by_itself(

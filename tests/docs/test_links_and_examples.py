@@ -53,7 +53,7 @@ def test_files_that_are_named_exist(path: Path) -> None:
 _READ = [
     *DOCUMENTS,
     ROOT / "benchmarks/notebook/README.md",
-    *(ROOT / "docs/ci").iterdir(),
+    *(ROOT / "docs/guide/ci").iterdir(),
     *(file for folder in ("romou", "archprobe", "scripts", "benchmarks") for file in (ROOT / folder).rglob("*.py")),
 ]
 

@@ -1,4 +1,4 @@
-"""The examples of docs/own-kernels.md: a developer's own kernels, tuned on OpenCL and Vulkan, compiled for CUDA."""
+"""The examples of own-kernels.md: a developer's own kernels, tuned on OpenCL and Vulkan, compiled for CUDA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from romou.compiler.compilation import Compilation
 from romou.devices.targets import Target
 from support.docs.documents import ROOT, blocks
 
-PAGE = ROOT / "docs/own-kernels.md"
+PAGE = ROOT / "docs/guide/own-kernels.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""docs/papers.md: every figure and table has a command, and every command exists and runs in its smallest form."""
+"""The page of papers: every figure and table has a command, and every command exists and runs in its smallest form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import make_docs
 from support.docs.documents import ROOT
 from support.docs.smallest_runs import MESA_RUNS, RUNS
 
-PAGE = ROOT / "docs/papers.md"
+PAGE = ROOT / "docs/evidence/papers.md"
 ROW = re.compile(r"^\| ([^|]+) \| `([^`|]+)` \| ([^|]+) \|$", re.MULTILINE)
 # Section -> numbers of figures and tables that show a measurement, or a list that is measured.
 SHOWN = {

@@ -1,4 +1,4 @@
-"""The code of docs/extending.md works as the page says: each recipe is extracted and run."""
+"""The code of docs/contributing/extending.md works as the page says: each recipe is extracted and run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from support.kernels.operators import conv, error_on, random_arrays, reference, 
 from support.models.small_networks import NetworkBuilder, random_inputs, residual_net
 from tvm_patches.onnx_converters.node import CONVERTERS
 
-_PAGE = (ROOT / "docs/extending.md").read_text()
+_PAGE = (ROOT / "docs/contributing/extending.md").read_text()
 
 
 def code(recipe: str, number: int = 0) -> str:

@@ -18,7 +18,7 @@ from support.suite.exhaustive import exhaustive
 ROOT = Path(__file__).parents[2]
 # A checkout on the path counts as installed for pip.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-WORKFLOW = ROOT / "docs/ci/github-actions.yml"
+WORKFLOW = ROOT / "docs/guide/ci/github-actions.yml"
 
 
 def _interpreter(version: str) -> str:

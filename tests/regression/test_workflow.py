@@ -10,7 +10,7 @@ import click
 
 from romou.cli import main
 
-WORKFLOW = Path(__file__).parents[2] / "docs/ci/github-actions.yml"
+WORKFLOW = Path(__file__).parents[2] / "docs/guide/ci/github-actions.yml"
 
 
 def test_commands_of_the_workflow_exist() -> None:
@@ -26,7 +26,7 @@ def test_commands_of_the_workflow_exist() -> None:
 
 def test_the_wheel_of_the_workflow_has_its_name() -> None:
     """The name that scripts/build_wheel.sh gives it: tests/packaging/test_wheel.py."""
-    version = re.search(r'^version = "(.+)"$', (WORKFLOW.parents[2] / "pyproject.toml").read_text(), re.MULTILINE)
+    version = re.search(r'^version = "(.+)"$', (WORKFLOW.parents[3] / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     wheel = rf"^  ROMOU: \./wheels/romou-{re.escape(version[1])}-py3-none-manylinux_2_\d+_x86_64\.whl\[cpu,linker\]$"
     assert re.search(wheel, WORKFLOW.read_text(encoding="utf-8"), re.MULTILINE)

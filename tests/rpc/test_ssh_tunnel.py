@@ -1,4 +1,4 @@
-"""The tunnel that docs/phones-and-rpc.md recommends, through a real sshd on loopback with separate keys."""
+"""The tunnel that docs/guide/phones-and-rpc.md recommends, through a real sshd on loopback with separate keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Host machine
   StrictHostKeyChecking yes
   BatchMode yes
 """
-RECIPE = (ROOT / "docs/phones-and-rpc.md").read_text(encoding="utf-8")
+RECIPE = (ROOT / "docs/guide/phones-and-rpc.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
     python tests/stress/check_onnx.py --jobs 2                      all tests on the first OpenCL device
     python tests/stress/check_onnx.py --only 'resize' --every 3     every third of the tests with a name or operator that matches
     python tests/stress/check_onnx.py --jobs 2 --json run.json      all, kept as data
-    python tests/stress/check_onnx.py --from run.json --docs        the page docs/onnx_coverage.md of that run
+    python tests/stress/check_onnx.py --from run.json --docs        the page docs/evidence/onnx_coverage.md of that run
     python tests/stress/check_onnx.py --from run.json --again --json run.json        repeats the tests that were not all kernels in it
 
 Each case has one of these outcomes: kernels (right, all by Romou's kernels), plain schedule (right, some kernels by
@@ -55,7 +55,7 @@ from romou.devices.targets import Target
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.tuner.measure import ChildBugError
 
-PAGE = Path(__file__).parents[2] / "docs" / "onnx_coverage.md"
+PAGE = Path(__file__).parents[2] / "docs/evidence/onnx_coverage.md"
 ORIGINS = Path(__file__).parent / "onnx_origins.json"
 INTRODUCTION = """# ONNX coverage
 
@@ -301,7 +301,7 @@ def further_away(results: Mapping[str, Result], kept: Mapping[str, Mapping[str, 
     is_flag=True,
     help="Compile, and run nothing: where each test would run, in a tenth of the time.",
 )
-@click.option("--docs", "is_page", is_flag=True, help="Write docs/onnx_coverage.md.")
+@click.option("--docs", "is_page", is_flag=True, help="Write docs/evidence/onnx_coverage.md.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write how each test ended.")
 def main(
     target: str,

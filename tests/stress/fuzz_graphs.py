@@ -11,7 +11,7 @@ Graphs have one to four operators, up to six axes, all element types, special va
 buffers, on images as for an Adreno 640, fp32 graphs computed in fp16, Vulkan, and CUDA if asked for. A wrong graph is
 reduced to the fewest nodes with the fault. The tolerance of a result is measured: the same graph is computed with
 perturbed values. Where onnxruntime and ONNX's own reference differ, either is right. Other differences that are kept
-are in docs/onnx_coverage.md, and no graph shows them.
+are in docs/evidence/onnx_coverage.md, and no graph shows them.
 The exit code is 1 if a graph was wrong, crashed, took too long, or fell to the host by a fault.
 """
 

@@ -1,4 +1,4 @@
-"""Calls of TVM's own passes, code generators and converters that fail. Each is a row of docs/upstream.md.
+"""Calls of TVM's own passes, code generators and converters that fail. Each is a row of docs/contributing/upstream.md.
 
 When one of these tests fails, TVM has got better: use TVM's, delete ours, and drop the row.
 """
@@ -28,7 +28,7 @@ from tvm.script import tirx as T
 from romou.compiler.frontend.reference import run_onnxruntime
 from tvm_patches.onnx_converters.node import CONVERTERS
 
-PAGE = (Path(__file__).parents[2] / "docs/upstream.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/contributing/upstream.md").read_text(encoding="utf-8")
 NAN, INF = np.nan, np.inf
 X = np.random.default_rng(3).standard_normal(120, dtype="float32")
 
@@ -242,7 +242,7 @@ def row_of(name: str) -> str:
 @pytest.mark.parametrize("name", sorted(CONVERTERS))
 def test_every_converter_has_a_row(name: str) -> None:
     row = row_of(name)
-    assert row, f"docs/upstream.md has no row for {name}"
+    assert row, f"docs/contributing/upstream.md has no row for {name}"
     for case in CASES:
         if case.operator == name and case.ends != "numbers":
             assert case.ends in row

@@ -127,7 +127,7 @@ int Device::type_rank() const {
   if (facts_.type & CL_DEVICE_TYPE_GPU) return 0;
   if (facts_.type & CL_DEVICE_TYPE_ACCELERATOR) return 1;
   if (!(facts_.type & CL_DEVICE_TYPE_CPU)) return 4;
-  // It is faster than PoCL in the mean of the bundled networks, and compiles faster: docs/targets-and-devices.md.
+  // It is faster than PoCL in the mean of the bundled networks, and compiles faster.
   return facts_.platform == "Intel(R) OpenCL" ? 2 : 3;
 }
 

@@ -5,7 +5,7 @@
     outputs = tuned.run({"image": images, "labels": labels, **step.parameters})
 
 TVM Relax's Gradient pass makes the gradient graph. The gradients of convolutions become tunable kernels
-(docs/training.md).
+(docs/guide/training.md).
 """
 
 from romou.api.training.gradients import TrainingStep, gradients

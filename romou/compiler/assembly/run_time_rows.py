@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 # Field of an argument that holds its value, in TVM's packed calls.
 _VALUE = 15
-HINT = "Give sizes instead of a range: each gets kernels of its own (docs/shapes.md)."
+HINT = "Give sizes instead of a range: each gets kernels of its own (docs/guide/shapes.md)."
 _GET, _SET = "tirx.tvm_struct_get", "tirx.tvm_struct_set"
 
 

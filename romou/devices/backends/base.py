@@ -80,7 +80,7 @@ VARIANT = TargetOption(
     name="variant",
     pattern="|".join(VARIANTS),
     error="unknown variant {value!r}; known: " + ", ".join(VARIANTS),
-    hint="docs/variants.md says which operators have which.",
+    hint="docs/evidence/variants.md says which operators have which.",
 )
 FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 

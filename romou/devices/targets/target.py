@@ -36,7 +36,7 @@ class Target:
     Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU, or facts from a file
     Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
     Target("cuda -tf32=allow")                  kernels may round the factors of products of floats to TF32
-    Target("opencl -variant=k1conv")            operators that have Boda's variant keep to it (docs/variants.md)
+    Target("opencl -variant=k1conv")            operators that have Boda's variant keep to it
     Target("null")                              no kernels: the reference runs on the host
     Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
 
-# Recorded time of the estimate's ten first picks over the sum of `call_parts`, quartiles (docs/validation.md).
+# Recorded time of the estimate's ten first picks over the sum of `call_parts`, quartiles (docs/evidence/validation.md).
 _RECORDED = (0.79, 1.12)
 # Colours of the fastest and the slowest node, and of nodes on the host, in Model Explorer.
 _GRADIENT, _ON_HOST = ((0, "#ffffff"), (1, "#e07b39")), "#b565a7"
@@ -317,8 +317,8 @@ def remarks_on(target: Target, report_layers: Sequence[CheckedLayer]) -> tuple[s
         remarks.append("Times are those of default kernels, launches counted. Nodes on the host and copies are not.")
         if any(layer.between_ms for layer in report_layers):
             remarks.append(
-                "The range is that of AutoTVM's kernels, recorded on Adreno 660 and 740 (docs/validation.md). Romou's"
-                " kernels have not run there."
+                "The range is that of AutoTVM's kernels, recorded on Adreno 660 and 740 (docs/evidence/validation.md)."
+                " Romou's kernels have not run there."
             )
         else:
             remarks.append(

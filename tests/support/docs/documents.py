@@ -19,7 +19,7 @@ NAMES = (
     "benchmarks/README.md",
     "benchmarks/data/README.md",
 )
-DOCUMENTS = (*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").glob("*/*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 

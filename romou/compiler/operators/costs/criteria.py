@@ -382,7 +382,7 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
     """Table 1: work group size < warp size, here < 3/4 of it. If there are several sizes, the smallest one counts.
 
     Of 127 layers recorded on Adreno 660 and 740, 12 have a config within 2% of the best with groups of 48 to 63
-    work-items, and none with fewer (docs/validation.md).
+    work-items, and none with fewer (docs/evidence/validation.md).
 
     If the launch has less than a warp for each core, small groups on all cores are better than full groups on a few.
     """

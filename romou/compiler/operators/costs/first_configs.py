@@ -6,7 +6,7 @@
 The lattice has the default of each knob that tells how a kernel is spelled, because the estimate cannot tell spellings
 apart. What decides was compared on data: on Adreno the estimate, whose picks are as good as a trained model's there, by
 a number of the preset; elsewhere a trained model, for operators like those that it was trained on. Hand rules decide
-for all others (docs/validation.md).
+for all others (docs/evidence/validation.md).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _is_single(template: Template) -> TypeGuard[ContractionTemplate]:
 def _has_pixels(template: ContractionTemplate) -> bool:
     """Return whether there are several pixels. A pixel's work-items come from splits, whose costs were not recorded.
 
-    Recordings have no products of two tensors. Under Mesa's compilers (docs/validation.md) the picks take fewer
+    Recordings have no products of two tensors. Under Mesa's compilers the picks take fewer
     instructions than the configs of hand rules.
     """
     return math.prod(template.contraction(flat=True).extents[1:]) > 1
