@@ -25,7 +25,7 @@ from rich.console import Console
 from foreign_searches import STRATEGIES, explored
 from phone_judged import NEAR, Judged
 from phone_tasks import load_tasks
-from pretrain_on_phones import Layer, by_network, train
+from pretrain_on_phones import Layer, by_name, train
 from romou.base.errors import UsageError
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.tools.report.table import table_of_numbers
@@ -136,7 +136,7 @@ class KernelFeatures(TaskFeatures):
 
 def searched_layers(layers: Sequence[Layer]) -> Iterator[SearchedLayer]:
     """Yield the layers with at least a few timed kernels."""
-    for held, others in by_network(layers):
+    for held, others in by_name(layers, lambda layer: layer.network):
         trees = train(others) if others else None
         for layer in (each for each in held if each.has_ranks):
             corrected = None if trees is None else trees(layer.rows, layer.columns, layer.expected)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Trains the cost model of Adreno GPUs on AutoTVM's measurements of phones, and judges it on layers left out.
+"""Trains the cost model of Adreno 660 on AutoTVM's measurements of phones, and judges it on layers left out.
 
     python benchmarks/pretrain_on_phones.py adreno_autotvm.jsonl.gz
 
-writes romou/compiler/operators/costs/pretrained_models/opencl_adreno.ubj.gz, which every Adreno target starts from.
-docs/evidence/validation.md describes the data, which is not part of Romou. With --folds or --networks, nothing is
-written: the layers are divided into groups, and a model that was trained on the others judges each group.
+writes romou/compiler/operators/costs/pretrained_models/opencl_adreno660.ubj.gz, which searches for this GPU start
+from: nine of ten recorded layers are its own. docs/evidence/validation.md describes the data, which is not part of
+Romou. With --folds, --networks or --devices, nothing is written: the layers are divided into groups, and a model that
+was trained on the others judges each group.
 """
 
 from __future__ import annotations
@@ -182,15 +183,12 @@ def by_layer(layers: Sequence[Layer], folds: int) -> Iterator[Split]:
         yield held, [layer for layer in layers if layer.fold(folds) != fold]
 
 
-def by_network(layers: Sequence[Layer]) -> Iterator[Split]:
-    """Yield the layers of each network, with the layers of the other networks."""
-    names = [layer.network for layer in layers]
-    for network in dict.fromkeys(names):
+def by_name(layers: Sequence[Layer], name_of: Callable[[Layer], str]) -> Iterator[Split]:
+    """Yield the layers of each name, a network's or a GPU's, with the layers of the other names."""
+    names = [name_of(layer) for layer in layers]
+    for each in dict.fromkeys(names):
         pairs = list(zip(layers, names, strict=True))
-        yield (
-            [layer for layer, name in pairs if name == network],
-            [layer for layer, name in pairs if name != network],
-        )
+        yield [layer for layer, name in pairs if name == each], [layer for layer, name in pairs if name != each]
 
 
 def choosing(layer: Layer) -> str:
@@ -267,21 +265,24 @@ def _print(tables: dict[str, list[tuple[Judgement, Judgement]]]) -> None:
 @click.option("--gpu", default="", help="GPU of a log that does not name one, e.g. adreno660.")
 @click.option("--least", default=100, show_default=True, help="Fewest configs of a layer.")
 @click.option("--folds", default=0, show_default=True, help="Judge models on this many groups of layers.")
-@click.option("--networks", is_flag=True, help="Judge models on each network's layers, trained on other networks.")
+@click.option("--networks", "by", flag_value="networks", help="Judge models on networks that they did not see.")
+@click.option("--devices", "by", flag_value="devices", help="Judge models on GPUs that they did not see.")
 @click.option("--own", is_flag=True, help="With --folds, judge models that saw the layer's other kernels.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Default: the one that ships."
 )
-def main(file: Path, gpu: str, least: int, folds: int, networks: bool, own: bool, out: Path | None) -> None:
-    """Train the cost model of Adreno GPUs, as the file's docstring describes."""
+def main(file: Path, gpu: str, least: int, folds: int, by: str | None, own: bool, out: Path | None) -> None:
+    """Train the cost model of Adreno 660, as the file's docstring describes."""
     layers = [Layer.of(task) for task in load_tasks(file, least=least, default_gpu=gpu)]
-    if folds or networks:
-        if networks:
-            _print(judged(by_network(layers), choosing))
+    if folds or by is not None:
+        if by == "networks":
+            _print(judged(by_name(layers, lambda layer: layer.network), choosing))
+        elif by == "devices":
+            _print(judged(by_name(layers, lambda layer: layer.task.recorded.gpu)))
         else:
             _print(judged_by_own(layers, folds) if own else judged(by_layer(layers, folds)))
         return
-    out = out or model_path("opencl", "adreno")
+    out = out or model_path("opencl", "adreno660")
     train(layers).save(out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(layers)} layers")
 

@@ -30,13 +30,13 @@ def one_convolution() -> onnx.ModelProto:
 
 
 def test_the_estimate_of_the_named_device_chooses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model, target = one_convolution(), romou.Target("opencl -device=adreno640")
+    model, target = one_convolution(), romou.Target("opencl -device=adreno660")
     with caplog.at_level("WARNING", "romou"):
         tuned = romou.tune(model, target=target, trials=6, work_dir=tmp_path)
     summary = tuned.summary()
     assert summary.is_right
-    text = f"No adreno640 is attached: times are those of {summary.device}; configs are chosen by the estimate of"
-    assert summary.stand_in == f"{text} adreno640."
+    text = f"No adreno660 is attached: times are those of {summary.device}; configs are chosen by the estimate of"
+    assert summary.stand_in == f"{text} adreno660."
     assert summary.stand_in in caplog.messages
     out = io.StringIO()
     print_summary(summary, Console(file=out, width=200))
@@ -47,7 +47,7 @@ def test_the_estimate_of_the_named_device_chooses(tmp_path: Path, caplog: pytest
     with RecordStore(tmp_path) as store:
         worked = [r for r in store if r.outcome == Outcome.OK and r.task_key == task.key and not r.is_again]
     (row,) = (row for row in summary.rows if row.key == task.key)
-    # The pretrained model of Adreno corrects the estimate.
+    # Adreno 660's pretrained model corrects the estimate.
     features = TaskFeatures(task.template, task.limits(target), target.spec, pretrained_for(target))
     scores = {Config(r.config).key: float(features.expected([Config(r.config)])[0]) for r in worked}
     assert len(scores) >= 4

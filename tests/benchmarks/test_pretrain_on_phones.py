@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phone_judged import Judgement
-from pretrain_on_phones import Layer, by_layer, by_network, choosing, judged, judged_by_own
+from pretrain_on_phones import Layer, by_layer, by_name, choosing, judged, judged_by_own
 
 KERNELS = 64
 
@@ -84,7 +84,7 @@ def test_layers_are_of_networks_and_a_network_is_judged_by_others() -> None:
     names = ["inception", "yolo", "vgg", "mobilenet", "mobilenet", "resnet", "inception"]
     assert [each.network for each in layers] == names
     assert [choosing(each) for each in layers[:2]] == ["networks that chose", "networks that did not choose"]
-    splits = list(by_network(layers))
+    splits = list(by_name(layers, lambda layer: layer.network))
     assert len(splits) == 5
     for held, others in splits:
         assert not {each.network for each in held} & {each.network for each in others}

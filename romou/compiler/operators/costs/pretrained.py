@@ -1,4 +1,4 @@
-"""Pretrained cost models: trees that correct the estimate on a device or a family, trained on what was recorded there.
+"""Pretrained cost models: trees that correct the estimate on a device, trained on what was recorded there.
 
 They were trained on sums of products: in OpenCL without tensor cores, and for the H200 also through CUDA with floats
 split for them. Backends with OpenCL in `learns_from` use them too.
@@ -24,7 +24,6 @@ from romou.base.files import read_file, replacing
 from romou.base.foreign import refused, unzipped
 from romou.compiler.operators.costs.features import aligned, kernel_types, known_columns
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
-from romou.devices.hardware import families_of
 from romou.devices.targets import Target
 
 logger = logging.getLogger("romou")
@@ -242,13 +241,15 @@ class ShippedModel:
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the shipped model of the target's device, of a device of its architecture, or of its family.
+    """Return the shipped model of the target's device, or of the device of its architecture that its backend trusts.
 
-    It is of the target's kind, or of the kind that it learns from. None if there is no such model.
+    It is of the target's kind, or of the kind that it learns from. None if there is no such model. Other devices of a
+    family have none: Adreno 660's model and one of Adreno 740 rank the other's kernels no better than the estimate, and
+    their first picks take longer (docs/evidence/validation.md).
     """
     spec = target.spec
     alike = spec.nearest if target.backend.trusts_nearest else None
-    names = (*filter(None, (spec.name, alike)), *families_of(spec.family))
+    names = filter(None, (spec.name, alike))
     kinds = (target.kind, target.backend.learns_from)
     paths = (model_path(kind, name) for name in names for kind in kinds if kind)
     path = next(filter(Path.is_file, paths), None)
@@ -261,5 +262,5 @@ def _shipped(path: Path) -> ShippedModel:
 
 
 def model_path(kind: str, name: str) -> Path:
-    """Return the path of the pretrained model of a device or of a family of devices, for targets of a kind."""
+    """Return the path of the pretrained model of a device, for targets of a kind."""
     return _FOLDER / f"{kind}_{name}.ubj.gz"
