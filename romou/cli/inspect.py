@@ -35,8 +35,8 @@ OWN = "own"
     metavar="[NAME]",
     multiple=True,
     help=(
-        "Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, g52, g57, g71, g72, g76, g610;"
-        " without a name, or `own`, that of the target's GPU. May be repeated."
+        "Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, a810, a830, g52, g57, g71, g72,"
+        " g76, g610; without a name, or `own`, that of the target's GPU. May be repeated."
     ),
 )
 @options_of(InspectOptions, "passes")
@@ -146,7 +146,7 @@ def command(
         ]
         print_json({"model": model, "target": str(parsed), "kernels": rows})
     else:
-        _print_kernels(kernels, statistics, has_source=has_source, has_gpus=bool(gpus))
+        _print_kernels(kernels, statistics, gpus, has_source=has_source)
 
 
 def _checked_gpus(gpus: tuple[str, ...], target: Target) -> tuple[str, ...]:
@@ -157,17 +157,16 @@ def _checked_gpus(gpus: tuple[str, ...], target: Target) -> tuple[str, ...]:
 
     named = tuple(compiler_for(target.device_name) if gpu == OWN else gpu for gpu in gpus)
     for gpu in named:
-        mobile_gpu(gpu)
-    find_compilers()
+        find_compilers(mesa=mobile_gpu(gpu).mesa)
     return named
 
 
 def _print_kernels(
     kernels: list[InspectedKernel],
     statistics: list[dict[str, KernelStatistics | str]],
+    gpus: tuple[str, ...],
     *,
     has_source: bool,
-    has_gpus: bool,
 ) -> None:
     from romou.tools.report.inspected import NOT_THE_VENDORS, print_kernel
 
@@ -176,10 +175,11 @@ def _print_kernels(
         out.print("No kernels: the device computes nothing of this model.", markup=False)
     for kernel, by_gpu in zip(kernels, statistics, strict=True):
         print_kernel(kernel, by_gpu, out, has_source=has_source)
-    if has_gpus:
-        from romou.devices.mobile_compilers import mesa_version
+    if gpus:
+        from romou.devices.mobile_compilers import mesa_version, mobile_gpu
 
-        out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+        versions = sorted({mesa_version(mesa=mobile_gpu(gpu).mesa) for gpu in gpus})
+        out.print(f"Mesa {' and '.join(versions)}. {NOT_THE_VENDORS}", markup=False)
 
 
 def _write_stages(

@@ -109,8 +109,8 @@ def test_every_command_has_help_and_json(name: str) -> None:
             "romou: --gpu asks compilers of OpenCL C",
         ),
         (
-            ["inspect", "bundled:resnet18", "--target", "opencl -device=adreno830", "--gpu"],
-            "romou: Mesa has no compiler for adreno830; it has them for a618",
+            ["inspect", "bundled:resnet18", "--target", "opencl -device=adreno840", "--gpu"],
+            "romou: Mesa has no compiler for adreno840; it has them for a618",
         ),
         (
             ["inspect", "bundled:resnet18", "--gpu", "a63", "--target", "opencl -device=adreno640"],

@@ -1,7 +1,7 @@
 """Mesa's mobile compilers: their output is parsed correctly, everywhere from kept output and live if they are set up.
 
-data/a630.txt, g57.txt and g76.txt are the compilers' output for data/kernels.cl, without the intermediate forms that
-are not read.
+data/a630.txt, g57.txt and g76.txt are the compilers' output for data/kernels.cl under Mesa 25.0.7, and mesa26/ under
+26.1.6, without the intermediate forms that are not read. Mesa 26's for Mali is of `dot4` only.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from romou.devices.mobile_compilers import (
     compile_all,
     compile_statistics,
     compiler_for,
+    find_compilers,
+    mesa_version,
 )
 from romou.devices.mobile_compilers.gpus import MOBILE_GPUS
 from romou.devices.mobile_compilers.statistics import read_statistics
@@ -38,8 +40,8 @@ LIVE = ("a630", "g57", "g76")
 SETUP = Path(__file__).parents[2] / "romou/devices/mobile_compilers/setup.sh"
 
 
-def kept(gpu: str) -> list[KernelStatistics]:
-    return read_statistics((DATA / f"{gpu}.txt").read_text(encoding="utf-8"), gpu)
+def kept(file: str, gpu: str = "") -> list[KernelStatistics]:
+    return read_statistics((DATA / f"{file}.txt").read_text(encoding="utf-8"), gpu or file)
 
 
 def test_adreno() -> None:
@@ -112,6 +114,21 @@ def test_valhall() -> None:
     )
 
 
+def test_mesa_26_prints_other_summaries() -> None:
+    """Adreno's has the waves, and whether they have 128 work-items. Mali's has other words and registers."""
+    (a830, shuffle), (g57,), (g76,) = (kept(f"mesa26/{gpu}", gpu) for gpu in ("a830", "g57", "g76"))
+    assert (a830.instructions, a830.registers, a830.waves, shuffle.waves, shuffle.spills) == (75, 36, 16, 16, 2)
+    assert [(dot4.instructions, dot4.registers, dot4.cycles) for dot4 in (g57, g76)] == [(79, 12, 5.0), (75, 11, 5.0)]
+    assert g76.cycles_by_unit == {"arith": 2.416667, "t": 0.5, "ldst": 5.0, "v": 0.0}
+    assert [(dot4.loops, dot4.inner.multiply_adds, dot4.inner.memory) for dot4 in (a830, g57, g76)] == [(1, 4, 2)] * 3
+
+
+@pytest.mark.parametrize(("printed", "waves"), [("16 max_waves, 1", 16), ("4 max_waves, 1", 8), ("4 max_waves, 0", 4)])
+def test_waves_of_128_count_twice(printed: str, waves: int) -> None:
+    text = (DATA / "mesa26/a830.txt").read_text(encoding="utf-8").replace("16 max_waves, 0", printed)
+    assert [statistics.waves for statistics in read_statistics(text, "a830")] == [waves, waves]
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_refused_file_gives_the_compilers_words(gpu: str) -> None:
     with pytest.raises(BuildError, match=r"refuses the kernel: input.cl:1:31: error: unknown type name 'flot'"):
@@ -152,9 +169,28 @@ def test_the_compiler_of_a_device_is_one_of_its_instruction_set() -> None:
     assert sorted(named) == sorted(set(named)), "one compiler a device"
     assert set(named) <= set(known_devices())
     with pytest.raises(
-        UsageError, match="Mesa has no compiler for adreno830; it has them for a618, .*\nName one, e.g. --gpu a740"
+        UsageError, match="Mesa has no compiler for adreno840; it has them for a618, .*\nName one, e.g. --gpu a740"
     ):
-        compiler_for("adreno830")
+        compiler_for("adreno840")
+
+
+def test_a_newer_mesa_is_in_the_folder_or_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, beside = tmp_path / "mesa", tmp_path / "mesa_26"
+    monkeypatch.setenv("ROMOU_MOBILE_COMPILERS", str(folder))
+    for made, version in ((folder, "25.0.7-2+deb13u1"), (beside, "26.1.6-1~bpo13+1")):
+        missing_text = f"Mesa 26's mobile compilers are not in {folder}"
+        with pytest.raises(MobileCompilersMissingError, match=missing_text) as missing:
+            compile_statistics(SOURCE, "a830")
+        assert "Run romou setup mobile-compilers --mesa 26" in str(missing.value.hint)
+        made.mkdir()
+        (made / "ready.json").write_text(json.dumps({"mesa": version}), encoding="utf-8")
+    assert (find_compilers(), find_compilers(mesa=26), find_compilers(beside, mesa=26)) == (folder, beside, beside)
+    assert [mesa_version(mesa=mesa)[:2] for mesa in (25, 26)] == ["25", "26"]
+    done = CliRunner().invoke(main, ["setup", "mobile-compilers", "--mesa", "26", str(folder)])
+    assert done.exit_code == 1
+    assert f"{folder} holds an older Mesa than 26" in done.stderr
+    done = CliRunner().invoke(main, ["setup", "mobile-compilers", "--mesa", "26", "--json"])
+    assert json.loads(done.stdout) == {"folder": str(beside), "mesa": "26.1.6-1~bpo13+1"}
 
 
 def test_the_script_says_what_it_lacks(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@
 # Needs apt-get, dpkg-deb and the network, not root: nothing is installed into the system. The sourcing script has `say` and `fail`.
 
 ARM64_SUITE=trixie
+# A suite of newer versions, which packages come from where it has them. Empty for none.
+ARM64_BACKPORTS=
 
 DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -42,7 +44,9 @@ fetch_arm64() {
   mkdir -p "$apt"/{lists/partial,cache/archives/partial,etc/preferences.d,etc/sources.list.d,etc/apt.conf.d}
   : > "$apt/status"
   native=$(dpkg --print-architecture)
-  echo "deb [arch=arm64,$native signed-by=$DEBIAN_KEYS] $mirror $ARM64_SUITE main" > "$apt/etc/sources.list"
+  for name in $ARM64_SUITE $ARM64_BACKPORTS; do
+    echo "deb [arch=arm64,$native signed-by=$DEBIAN_KEYS] $mirror $name main"
+  done > "$apt/etc/sources.list"
   {
     cat << X
 APT::Architecture "arm64";
@@ -64,10 +68,10 @@ X
   local log=$dir/log
   run() { APT_CONFIG=$apt/apt.conf "$@" >> "$log" 2>&1; }
   why() { grep -E '^[EW]: ' "$log" | grep -m 1 -E '^E: |Failed|Could not' || tail -n 1 "$log"; }
-  say "downloading $* for arm64 from $mirror ($ARM64_SUITE)"
+  say "downloading $* for arm64 from $mirror (${ARM64_BACKPORTS:-$ARM64_SUITE})"
   run apt-get update -q || fail "apt-get update: $(why)"
   grep -qE '^(E|Err):' "$log" && fail "apt-get update: $(why)"
-  run apt-get install -q -y --download-only "$@" || fail "apt-get: $(why)"
+  run apt-get install -q -y --target-release "${ARM64_BACKPORTS:-$ARM64_SUITE}" --download-only "$@" || fail "apt-get: $(why)"
 
   say "unpacking"
   mkdir -p "$dir"/arm64/usr/{lib,bin,sbin}

@@ -1,4 +1,4 @@
-"""The mobile GPUs that Mesa 25.0 compiles OpenCL for, and the device files that each of them represents."""
+"""The mobile GPUs that Mesa compiles OpenCL for, and the device files that each of them represents."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class MobileGpu:
     vec4_registers: Adreno's registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py).
         None on Mali.
     is_bifrost: whether a Mali's instructions are printed in clauses of tuples.
+    mesa: the first version of Mesa, of those that the set-up script fetches, with a compiler for the GPU.
     devices: names of the device files whose GPU has the same instruction set.
     """
 
@@ -27,10 +28,11 @@ class MobileGpu:
     wave: int
     vec4_registers: int | None = None
     is_bifrost: bool = False
+    mesa: int = 25
     devices: tuple[str, ...]
 
 
-def _adreno(number: int, vec4_registers: int, *devices: str) -> MobileGpu:
+def _adreno(number: int, vec4_registers: int, *devices: str, mesa: int = 25) -> MobileGpu:
     environment = {"FD_GPU_ID": str(number), "IR3_SHADER_DEBUG": "cs", "FD_MESA_DEBUG": "shaderdb"}
     return MobileGpu(
         title=f"Adreno {number}",
@@ -38,6 +40,7 @@ def _adreno(number: int, vec4_registers: int, *devices: str) -> MobileGpu:
         environment=environment,
         wave=64,
         vec4_registers=vec4_registers,
+        mesa=mesa,
         devices=devices,
     )
 
@@ -61,6 +64,8 @@ MOBILE_GPUS: Mapping[str, MobileGpu] = {
     "a730": _adreno(730, 96, "adreno730"),
     "a740": _adreno(740, 96, "adreno740", "adreno_x1_45", "adreno_x1_85"),
     "a750": _adreno(750, 96, "adreno750"),
+    "a810": _adreno(810, 96, mesa=26),
+    "a830": _adreno(830, 96, "adreno830", mesa=26),
     "g52": _mali("G52", "7212", 8, "mali_g52"),
     "g57": _mali("G57", "9093", 16, "mali_g57", "mali_g68", "mali_g77", "mali_g78"),
     "g71": _mali("G71", "6000", 4, "mali_g71"),

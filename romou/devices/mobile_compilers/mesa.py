@@ -21,6 +21,8 @@ from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatis
 
 SETUP_SCRIPT = Path(__file__).with_name("setup.sh")
 SETUP = "romou setup mobile-compilers"
+# The version that presets and cost models were fitted to.
+OLDEST = 25
 # Seconds between two polls of a running compiler
 _POLL_S = 0.5
 # A processor without pointer authentication, which Debian's programs use in every function. Emulating it up to doubles
@@ -33,23 +35,33 @@ class MobileCompilersMissingError(BuildError):
     """Mesa's mobile compilers have not been set up."""
 
 
-def find_compilers(folder: Path | None = None) -> Path:
+def find_compilers(folder: Path | None = None, *, mesa: int = OLDEST) -> Path:
     """Return the folder of the set-up script: `folder`, ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
 
-    MobileCompilersMissingError names the script to run if the folder is not there.
+    MobileCompilersMissingError names the command to run if the compilers are not there.
+
+    mesa: the lowest version that will do. If the folder holds an older one, the folder beside it, with the version at
+        the end of its name, is the result: `romou setup mobile-compilers --mesa 26` fills it.
     """
     folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
-    if not (folder / "ready.json").is_file():
-        raise MobileCompilersMissingError(
-            f"Mesa's mobile compilers are not in {folder}",
-            hint=f"Run {SETUP} (on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS.",
-        )
-    return folder
+    for candidate in (folder, folder.with_name(f"{folder.name}_{mesa}")):
+        ready = candidate / "ready.json"
+        if ready.is_file() and (mesa == OLDEST or int(_version_in(ready).partition(".")[0]) >= mesa):
+            return candidate
+    newer = f" --mesa {mesa}" if mesa > OLDEST else ""
+    raise MobileCompilersMissingError(
+        f"Mesa{f' {mesa}' if newer else ''}'s mobile compilers are not in {folder}",
+        hint=f"Run {SETUP}{newer} (on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS.",
+    )
 
 
-def mesa_version(folder: Path | None = None) -> str:
-    """Return the compilers' version, as Debian names it: "25.0.7-2+deb13u1"."""
-    return str(json.loads((find_compilers(folder) / "ready.json").read_text(encoding="utf-8"))["mesa"])
+def mesa_version(folder: Path | None = None, *, mesa: int = OLDEST) -> str:
+    """Return the version of `find_compilers`, as Debian names it: "25.0.7-2+deb13u1"."""
+    return _version_in(find_compilers(folder, mesa=mesa) / "ready.json")
+
+
+def _version_in(ready: Path) -> str:
+    return str(json.loads(ready.read_text(encoding="utf-8"))["mesa"])
 
 
 def compile_statistics(
@@ -79,8 +91,8 @@ def compile_statistics(
 _READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
 
 
-# Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). Mesa 25.0.7's OpenCL offers these for
-# neither Adreno nor Mali.
+# Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). The OpenCL of Mesa 25.0.7 and 26.1.6
+# offers these for neither Adreno nor Mali.
 _SUB_GROUPS = re.compile(r"\bsub_group_\w+_of_\d+\(")
 
 
@@ -93,8 +105,7 @@ def compile_all(
     timeout_s: float = 120.0,
 ) -> list[list[KernelStatistics] | BuildError]:
     """Return `compile_statistics` of many sources, compiled in one process. A source that fails gives its error."""
-    mobile_gpu(gpu)  # an unknown one fails here
-    root = find_compilers(folder)
+    root = find_compilers(folder, mesa=mobile_gpu(gpu).mesa)
     if work_group is not None:
         sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
         sources = [

@@ -2,7 +2,7 @@
 
 The Adreno compiler (ir3) prints its final code and a summary under IR3_SHADER_DEBUG=cs and FD_MESA_DEBUG=shaderdb, the
 Mali compilers (Bifrost, Valhall) under BIFROST_MESA_DEBUG=shaders,shaderdb. Both print the kernel's name before, with
-the intermediate form. Checked with Mesa 25.0.
+the intermediate form. Checked with Mesa 25.0 and 26.1.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class KernelStatistics:
     instructions: static count, on Adreno including the no-operations that the compiler inserts as waits.
     registers: 32-bit registers of a work-item. Adreno allocates them by four. More than 32 of Mali's 64 halve the
         work-items in flight.
-    waves: on Adreno the waves of 64 work-items that fit into a processor's registers, at most 16. None on Mali.
+    waves: on Adreno the waves of 64 work-items that fit into a processor's registers, at most 16. Mesa 26 prints it,
+        local memory considered. None on Mali.
     occupancy: work-items in flight that the registers allow, as a fraction of the most, 0 to 1.
     spills: instructions that access private memory, because of spilled registers or of arrays in private memory.
     private_memory_bytes, local_memory_bytes: of a work-item and of a work group.
@@ -268,6 +269,7 @@ _ADRENO = _Form(
         r"; CL prog \d+/\d+: .*?(?P<half>\d+) half, (?P<full>\d+) full,.*\n"
         r"; CL prog .*\n"
         r"; CL prog .*?(?P<loops>\d+) loops"
+        r"(?:\n; CL prog .*?(?P<waves>\d+) max_waves, (?P<is_double>[01]) double_threadsize)?"
     ),
     start="\nNative code for",
     line=re.compile(rf"^\s*(?P<flags>{_FLAGS})(?P<operation>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)(?: (?P<operands>.*))?$"),
@@ -277,14 +279,17 @@ _ADRENO = _Form(
     memory=("ld", "st", "sam", "isam", "resinfo", "atomic"),
     multiply_adds={"mad.f32": 1, "mad.f16": 1, "mul.f": 1},
 )
+# Mesa 25 begins the line with "SHADER-DB:" and counts "inst", Mesa 26 counts "instrs" and registers.
+_MALI_SUMMARY = re.compile(
+    r"^.*\bMESA_SHADER_KERNEL shader: (?P<instructions>\d+) inst(?:rs)?, (?:\d+ tuples, \d+ clauses, )?"
+    r"(?P<cycles>[\d.]+) cycles, (?P<units>\d+\.\d+ [a-z]+(?:, \d+\.\d+ [a-z]+)*), .*?(?P<threads>\d+) threads,"
+    r".*?(?P<loops>\d+) loops, \d+:\d+ spills:fills",
+    re.MULTILINE,
+)
 # A tuple has two lines, `*OP ...` for the multiply-add unit and `+OP ...` for the adder. `clause_9:` is a label, which
 # jumps name.
 _BIFROST = _Form(
-    summary=re.compile(
-        r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles,"
-        r" (?P<units>.*?), \d+ quadwords, "
-        r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
-    ),
+    summary=_MALI_SUMMARY,
     start="\nclause_0:",
     line=re.compile(r"^ +[*+](?P<flags>)(?P<operation>[A-Z][A-Z0-9_]*(?:\.[a-z0-9_]+)*)\b(?P<operands>.*)$"),
     label=r"clause_\d+",
@@ -296,10 +301,7 @@ _BIFROST = _Form(
 )
 # One instruction per line, after the last block of the intermediate form. A jump says how many instructions it skips.
 _VALHALL = _Form(
-    summary=re.compile(
-        r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
-        r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
-    ),
+    summary=_MALI_SUMMARY,
     start="\n}",
     line=re.compile(r"^ +(?P<flags>)(?P<operation>[A-Z][A-Z0-9_]*(?:\.[a-zA-Z0-9_]+)*)\b(?P<operands>.*)$"),
     label=None,
@@ -352,7 +354,10 @@ def _counted(code: str) -> str:
 
 def _adreno_resources(summary: re.Match[str], vec4_registers: int) -> dict[str, Any]:
     vec4 = int(summary["full"]) + (int(summary["half"]) + 1) // 2
-    waves = min(_ADRENO_MAX_WAVES, vec4_registers // max(1, vec4) * 2)
+    fitting = vec4_registers // max(1, vec4) * 2
+    if summary["waves"]:
+        fitting = int(summary["waves"]) * (1 + int(summary["is_double"]))
+    waves = min(_ADRENO_MAX_WAVES, fitting)
     return {
         "registers": 4 * vec4,
         "waves": waves,
