@@ -42,14 +42,17 @@ def urls() -> dict[str, str]:
 patches = runpy.run_path("tvm_patches/setup.py")
 
 
-class WithHeaders(patches["COMMANDS"]["build_py"]):
-    """Add the headers stored beside tvm_patches, which the phone's runtime is built with."""
+class WithFiles(patches["COMMANDS"]["build_py"]):
+    """Add the headers that the phone's runtime is built with, and the pages that `romou docs` prints."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
             target = Path(self.build_lib, "tvm_patches/third_party")
             shutil.copytree(patches["THIRD_PARTY"], target, dirs_exist_ok=True)
+            for page in (path for room in ("guide", "evidence") for path in Path("docs", room).glob("*.md")):
+                self.mkpath(f"{self.build_lib}/romou/{page.parent}")
+                self.copy_file(str(page), f"{self.build_lib}/romou/{page}")
 
 
 data = ("sh", "json", "onnx", "ubj.gz", "cl", "html", "md", "txt", "kt", "kts", "pro", "xml")
@@ -70,5 +73,5 @@ setup(
     },
     packages=find_packages(include=["romou*", "tvm_patches*", "archprobe*", "schedules"]),
     ext_modules=[patches["runtime"](kind) for kind in patches["KINDS"]],
-    cmdclass={**patches["COMMANDS"], "build_py": WithHeaders},
+    cmdclass={**patches["COMMANDS"], "build_py": WithFiles},
 )

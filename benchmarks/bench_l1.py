@@ -5,7 +5,7 @@ The results are tables over budgets of the cache. Nothing is lowered or measured
     python benchmarks/bench_l1.py                                     four operators on adreno640, and eight recorded on an NVIDIA H200
     python benchmarks/bench_l1.py --phones adreno_autotvm.jsonl.gz    measurements of real phones, as benchmarks/phone_records.py reads them
 
-docs/evidence/benchmarks.md describes the method and the output, docs/reference/criteria.md the result.
+docs/evidence/benchmarks.md describes the method and the output, docs/evidence/criteria.md the result.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -62,13 +62,22 @@ def draw(path: Path, picture: Path, width: int, height: int) -> None:
     _chromium(path, f"--screenshot={picture.absolute()}", f"--window-size={width},{height}", "--hide-scrollbars")
 
 
-def _chromium(page: Path, *switches: str) -> str:
+def chromium_command(profile: str) -> list[str]:
+    """Return the command of a headless Chromium that keeps its state in the folder `profile` and reaches no network."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     # A skipped test would hide that.
     assert found is not None, "there is no chromium; scripts/setup_env.sh installs it (apt-get install chromium)"
+    switches = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+    return [found, *switches, "--proxy-server=127.0.0.1:9", f"--user-data-dir={profile}"]
+
+
+def _chromium(page: Path, *switches: str) -> str:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        switches += ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
-        switches += ("--proxy-server=127.0.0.1:9", f"--virtual-time-budget={_BUDGET_MS}", f"--user-data-dir={folder}")
-        command = [found, *switches, page.absolute().as_uri()]
+        command = [
+            *chromium_command(folder),
+            f"--virtual-time-budget={_BUDGET_MS}",
+            *switches,
+            page.absolute().as_uri(),
+        ]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S, check=True)
         return done.stdout

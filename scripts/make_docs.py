@@ -1,6 +1,7 @@
-"""Generates tables in docs/ from the code, and writes figures (scripts/figures.py): `python scripts/make_docs.py`.
+"""Writes the figures of documents (scripts/figures.py): `python scripts/make_docs.py`. Has the pages of docs/reference.
 
-tests/docs/test_generated_docs.py fails while a page, or a figure that is printed soon, is wrong.
+These are made from the code when the site is built (scripts/docs_site.py), and stored nowhere.
+tests/docs/test_generated_docs.py fails while a figure that is printed soon is wrong.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ import click
 from figures import with_measured, with_printed
 
 ROOT = Path(__file__).resolve().parent.parent
-_HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
-# The part of a page that is written by this script.
-_BEGIN, _END = "<!-- Written by scripts/make_docs.py. -->", "<!-- End of what scripts/make_docs.py writes. -->"
 # A line of a docstring with a field and its description, in two columns or after a colon.
 _FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)|([a-z]\w*(?:, [a-z]\w*)*): (\S.*)")
 
@@ -61,7 +59,7 @@ def cli() -> str:
         if common:
             parts.append(f"All of them take:\n\n{_table(('option', 'meaning'), common)}")
         parts += [_command(name, command, context, without=common) for name, command, context in commands]
-    return _HEAD + "\n".join(parts)
+    return "\n".join(parts)
 
 
 def _options(command: click.Command, context: click.Context) -> list[tuple[str, ...]]:
@@ -87,34 +85,42 @@ def environment() -> str:
 
     rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
     head = "`romou doctor` complains about a `ROMOU_` name that is none of these."
-    return f"{_HEAD}# Environment variables\n\n{head}\n\n{_table(('variable', 'meaning', 'where it is not set'), rows)}"
-
-
-def criteria() -> str:
-    """Return the page of the pruning criteria, with the table of them in the order that pruning drops them."""
-    from romou.compiler.operators.costs.criteria import CRITERIA
-
-    rows = [
-        (f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split()))
-        for name, function in CRITERIA.items()
-    ]
-    return _with_table("docs/reference/criteria.md", _table(("criterion", "meaning"), rows))
+    return f"# Environment variables\n\n{head}\n\n{_table(('variable', 'meaning', 'where it is not set'), rows)}"
 
 
 def knobs() -> str:
-    """Return the page of the knobs of all schedules."""
+    """Return the page of the knobs of all schedules, of Boda's variants, and of the criteria that prune spaces."""
+    from romou.compiler.operators.costs.criteria import CRITERIA
     from romou.compiler.operators.families import declared_knobs
 
-    rows = []
-    for knob in declared_knobs().values():
-        rows.append(
-            (f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help)
-        )
-    head = (
-        "What a schedule leaves open. An operator has some of these, with choices that fit its shape; `romou inspect"
-        " --knobs` shows them for a model."
-    )
-    return f"{_HEAD}# Knobs\n\n{head}\n\n{_table(('knob', 'choices', 'default', 'devices', 'meaning'), rows)}"
+    rows = [
+        (f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help)
+        for knob in declared_knobs().values()
+    ]
+    reasons = [
+        (f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split()))
+        for name, function in CRITERIA.items()
+    ]
+    return f"""# Knobs, criteria and variants
+
+What a schedule leaves open is a knob. An operator has some of these, with choices that fit its shape.
+`romou inspect MODEL --knobs` shows them for a model, `romou space MODEL` how many configs there are.
+
+## Knobs
+
+{_table(("knob", "choices", "default", "devices", "meaning"), rows)}
+## Criteria of pruning
+
+A criterion excludes configs before anything is compiled. The order is that in which criteria give way if fewer than 64
+configs would be left. [Pruning](../evidence/criteria.md) shows what two ways to count bytes keep.
+
+{_table(("criterion", "meaning"), reasons)}
+## Boda's variants
+
+`--variant NAME` keeps the operators that have a variant to it. [Boda's variants](../evidence/variants.md) has what each
+one takes.
+
+{_variants()}"""
 
 
 def devices() -> str:
@@ -150,7 +156,7 @@ def devices() -> str:
         ]
         head = ("number", "value", "unit", "fitted to", "source")
         parts.append(f"### {name}\n\n{data['title']}.{like}\n\n{_table(head, rows)}")
-    return _HEAD + "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def _spelled(choice: object) -> str:
@@ -176,7 +182,7 @@ def python() -> str:
             for name in module.__all__
             if name not in romou.__all__
         ]
-    return _HEAD + "\n".join(parts)
+    return "\n".join(parts)
 
 
 def _documented(name: str, found: Any, *, level: int) -> str:
@@ -237,7 +243,7 @@ def pipeline() -> str:
         " passes. `ROMOU_DUMP=all` and `romou inspect MODEL --stages` write the module after each stage to a file with"
         " its number; of ONNX after those stages that change the model."
     )
-    parts = [f"{_HEAD}# The pipeline\n\n{head}"]
+    parts = [f"# The pipeline\n\n{head}"]
     for title, stages in (
         ("ONNX: operators that have kernels, constants folded, precisions chosen", lists.ONNX),
         ("Graph: a model in Relax becomes fused functions", lists.GRAPH),
@@ -251,8 +257,8 @@ def pipeline() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def variants() -> str:
-    """The page of Boda's variants, with the table of their knobs between its two comments."""
+def _variants() -> str:
+    """Return the table of Boda's variants."""
     from romou.base.variants import VARIANTS
 
     every = [
@@ -270,29 +276,45 @@ def variants() -> str:
         for (name, variant), choices in zip(VARIANTS.items(), every, strict=True)
     ]
     head = ("variant", "what it is in Boda", "operators", "knobs here", "target")
-    return _with_table("docs/evidence/variants.md", f"{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n")
+    return f"{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n"
 
 
-def _with_table(path: str, table: str) -> str:
-    """Return a page with a table between its two comments."""
-    before, _, rest = (ROOT / path).read_text().partition(_BEGIN)
-    return f"{before}{_BEGIN}\n\n{table}\n{_END}{rest.partition(_END)[2]}"
+def phones() -> str:
+    """Return the page of the phones and systems on a chip that `--device` takes by name."""
+    from romou.devices.hardware import known_socs, load_device
+
+    socs = [(soc, load_device(soc.gpu).title) for soc in known_socs()]
+    named = sorted(
+        ((phone, soc.name, gpu, f"`{soc.gpu}`") for soc, gpu in socs for phone in soc.phones),
+        key=lambda row: row[0].lower(),
+    )
+    chips = [(soc.name, ", ".join(soc.models), gpu, f"`{soc.gpu}`") for soc, gpu in socs]
+    return f"""# Which phone has which GPU
+
+Give `--device` the name of a phone, of its system on a chip, of the GPU, or a model number:
+`romou check model.onnx --device "{named[0][0]}"`. You may leave the maker out: S23 is the Samsung Galaxy S23.
+
+If your phone is missing, look up its system on a chip on the maker's page, and give that name. If that is missing too,
+[measure the phone with ArchProbe](../guide/archprobe.md) or
+[add a device file](../contributing/extending.md#a-device).
+
+## Phones
+
+{_table(("phone", "system on a chip", "GPU", "`--device`"), named)}
+## Systems on a chip
+
+{_table(("system on a chip", "model numbers", "GPU", "`--device`"), chips)}"""
 
 
+# The pages that are written when the site is built.
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/reference/cli.md": cli,
-    "docs/reference/environment.md": environment,
-    "docs/reference/criteria.md": criteria,
-    "docs/reference/knobs.md": knobs,
-    "docs/reference/python.md": python,
-    "docs/reference/devices.md": devices,
-    "docs/reference/pipeline.md": pipeline,
-    "docs/evidence/variants.md": variants,
+    f"docs/reference/{function.__name__}.md": function
+    for function in (cli, python, knobs, devices, phones, environment, pipeline)
 }
 
 
 def pages() -> list[str]:
-    """Return the pages that this script writes or fills figures into."""
+    """Return the pages that this script fills figures into."""
     files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/README.md")), *ROOT.glob("docs/*/*.md")]
     return [str(file.relative_to(ROOT)) for file in (*files, *ROOT.glob("benchmarks/*/README.md"))]
 
@@ -307,11 +329,11 @@ def pages() -> list[str]:
     "--data", type=click.Path(path_type=Path), help="Folder of files that commands read and that are not here."
 )
 def main(check: bool, slow: bool, only: str, data: Path | None) -> None:
-    """Write the generated pages, and the figures in all others."""
+    """Write the figures in all documents."""
     wrong, left_out = [], set[str]()
     for path in (page for page in pages() if only in page):
         before = (ROOT / path).read_text()
-        page = with_printed(PAGES[path]() if path in PAGES else before, slow=slow, data=data, left_out=left_out)
+        page = with_printed(before, slow=slow, data=data, left_out=left_out)
         if check:
             wrong += [path] * (page != before)
             for line in difflib.unified_diff(before.splitlines(), page.splitlines(), path, "now", lineterm="", n=0):

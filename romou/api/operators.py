@@ -158,7 +158,7 @@ def from_te(
 
         operator = romou.operators.from_te(add_constant, {"a": (1, 8, 14, 14, 4)})
 
-    See docs/guide/own-kernels.md.
+    See `romou docs own-kernels`.
 
     Parameters
     ----------

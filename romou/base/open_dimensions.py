@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from romou.base.errors import UsageError
+from romou.base.pages import page_of
 
 if TYPE_CHECKING:
     import onnx
@@ -54,7 +55,7 @@ def contradiction(model: onnx.ModelProto, sizes: Mapping[str, int]) -> UsageErro
     given = ", ".join(f"{each}={sizes[each]}" for each in (name, *terms))
     return UsageError(
         f"{given}: in this model {name} is {text}, so {size}",
-        hint=f"Give {name}={size}. None of them is free at run time: give a list of shapes (docs/guide/shapes.md).",
+        hint=f"Give {name}={size}. None of them is free at run time: give a list of shapes ({page_of('shapes')}).",
         relation=f"{name} = {text}",
     )
 
@@ -167,7 +168,7 @@ def _hint(model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], dims: C
     words += [f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items()]
     python = [f"dims={sizes}"] if sizes else []
     python += [f"shapes={shapes}"] if shapes else []
-    return f"Add {' '.join(words)} (in Python: {', '.join(python)}).{ends} Sizes are examples: docs/guide/shapes.md."
+    return f"Add {' '.join(words)} (in Python: {', '.join(python)}).{ends} Sizes are examples: {page_of('shapes')}."
 
 
 def _size(axis: int, rank: int) -> int:

@@ -41,6 +41,7 @@ COMMANDS = {
     "setup": "Download programs that Romou can use and no Python package has.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, with a hint for each problem.",
     "devices": "List attached devices and those that -device= knows.",
+    "docs": "Print a page of the documentation.",
     "version": "Print the versions of Romou, TVM and Python.",
 }
 

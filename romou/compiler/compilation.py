@@ -112,7 +112,7 @@ class Compilation:
         raise UsageError(
             f"no operator has the variant {name!r} on {self.target.with_options(variant=None)}; possible:"
             f" {', '.join(possible) or 'none'}",
-            hint="docs/evidence/variants.md says which operators have which.",
+            hint=f"{name} is for {VARIANTS[name].windows.value}.",
             variant=name,
             possible=possible,
         )

@@ -45,7 +45,7 @@ class ImportOptions(CheckedOptions):
     shapes: Shapes | Sequence[Shapes] | None = option(
         None,
         "Shape by name, for inputs that the model leaves open. `tune`, `compile` and `romou bench` take several.",
-        "A list of such shapes makes a `MultiShapeModel`. See docs/guide/shapes.md.",
+        "A list of such shapes makes a `MultiShapeModel`. See `romou docs shapes`.",
     )
     dims: Mapping[str, int | Sequence[int] | Sequence[range]] | None = option(
         None,
@@ -65,7 +65,7 @@ class ImportOptions(CheckedOptions):
     precision: PrecisionName = option(
         "float32",
         _PRECISION,
-        "Sensitive nodes are found by a check of the whole model against onnxruntime. See docs/guide/precision.md.",
+        "Sensitive nodes are found by a check of the whole model against onnxruntime. See `romou docs precision`.",
         choices=PRECISIONS,
     )
     io_precision: IoPrecisionName | None = option(
@@ -332,7 +332,7 @@ class TuneOptions(RpcOptions, CompileOptions):
         L1_CHOICES[0],
         "How pruning counts bytes against the L1 cache: reread: data that is read again, once for a work group. paper:"
         " every byte for every work-item, as in the Romou paper.",
-        "They are the bytes of one loop iteration. See docs/reference/criteria.md.",
+        "They are the bytes of one loop iteration. See `romou docs criteria`.",
         choices=L1_CHOICES,
     )
     allow_tf32: bool = option(
@@ -348,7 +348,7 @@ class TuneOptions(RpcOptions, CompileOptions):
     variant: VariantName | None = option(
         None,
         "Operators that have this variant of Boda's keep to it, as with -variant=NAME in the target.",
-        f"One of {', '.join(VARIANTS)} (docs/evidence/variants.md). Other operators are tuned as ever.",
+        f"One of {', '.join(VARIANTS)} (`romou docs variants`). Other operators are tuned as ever.",
         unset="all",
         choices=tuple(VARIANTS),
     )

@@ -1,4 +1,4 @@
-"""Figures of docs/reference/criteria.md on the two ways to count bytes."""
+"""Figures of docs/evidence/criteria.md on the two ways to count bytes."""
 
 from __future__ import annotations
 

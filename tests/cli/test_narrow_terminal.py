@@ -115,7 +115,19 @@ def compared(out: Console) -> None:
     print_table(comparison_table(compare_recorded(timed(1.0), timed(1.5), fail_over=0.05, reason="a test")), out)
 
 
-LINES_ALONE = {"compile", "export", "generate", "records", "run", "serve", "report", "phone", "setup", "version"}
+LINES_ALONE = {
+    "docs",
+    "compile",
+    "export",
+    "generate",
+    "records",
+    "run",
+    "serve",
+    "report",
+    "phone",
+    "setup",
+    "version",
+}
 TABLES: dict[str, Sequence[Callable[[int], str]]] = {
     "tune": [printed(summary), printed(progress)],
     "bench": [

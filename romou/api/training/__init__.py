@@ -5,7 +5,7 @@
     outputs = tuned.run({"image": images, "labels": labels, **step.parameters})
 
 TVM Relax's Gradient pass makes the gradient graph. The gradients of convolutions become tunable kernels
-(docs/guide/training.md).
+(`romou docs training`).
 """
 
 from romou.api.training.gradients import TrainingStep, gradients

@@ -74,7 +74,7 @@ def gradients(
     constants
         Value by name, for inputs that become constants of the model, as in `tune`.
     precision
-        "float16": weights stay fp32, and kernels convert them when they load them. See docs/guide/precision.md.
+        "float16": weights stay fp32, and kernels convert them when they load them. See `romou docs precision`.
 
     Raises
     ------

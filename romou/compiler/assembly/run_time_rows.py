@@ -19,6 +19,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import ModelError, as_build_error
+from romou.base.pages import page_of
 from romou.compiler.assembly.build import Kept, Lowered, build_executable
 from romou.compiler.scheduling.blocks import is_view, substitute
 from romou.compiler.tir.calls import op_name
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 # Field of an argument that holds its value, in TVM's packed calls.
 _VALUE = 15
-HINT = "Give sizes instead of a range: each gets kernels of its own (docs/guide/shapes.md)."
+HINT = f"Give sizes instead of a range: each gets kernels of its own ({page_of('shapes')})."
 _GET, _SET = "tirx.tvm_struct_get", "tirx.tvm_struct_set"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from romou.base.arguments import whole_of
 from romou.base.errors import DeviceError, RomouError, UsageError
+from romou.base.pages import page_of
 from romou.base.variants import VARIANTS
 from romou.devices.backends.programs import Programs, keeping
 from romou.devices.backends.usable import LEFT_OUT, PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
@@ -80,7 +81,7 @@ VARIANT = TargetOption(
     name="variant",
     pattern="|".join(VARIANTS),
     error="unknown variant {value!r}; known: " + ", ".join(VARIANTS),
-    hint="docs/evidence/variants.md says which operators have which.",
+    hint=f"{page_of('variants')} explains them.",
 )
 FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 

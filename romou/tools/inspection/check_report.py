@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from romou.base.headline import Headline
+from romou.base.pages import page_of
 from romou.base.rung import MOST_ON_HOST, Rung
 from romou.compiler.frontend.host_groups import Values, node_name
 from romou.compiler.frontend.host_table import UNSERVED
@@ -317,7 +318,7 @@ def remarks_on(target: Target, report_layers: Sequence[CheckedLayer]) -> tuple[s
         remarks.append("Times are those of default kernels, launches counted. Nodes on the host and copies are not.")
         if any(layer.between_ms for layer in report_layers):
             remarks.append(
-                "The range is that of AutoTVM's kernels, recorded on Adreno 660 and 740 (docs/evidence/validation.md)."
+                f"The range is that of AutoTVM's kernels, recorded on Adreno 660 and 740 ({page_of('validation')})."
                 " Romou's kernels have not run there."
             )
         else:

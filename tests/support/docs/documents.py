@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import make_docs
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = (
@@ -19,7 +22,7 @@ NAMES = (
     "benchmarks/README.md",
     "benchmarks/data/README.md",
 )
-DOCUMENTS = (*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").glob("*/*.md")))
+DOCUMENTS = (*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 
@@ -36,12 +39,18 @@ class CodeBlock:
         return f"{self.path.relative_to(ROOT)}: {self.text.strip().splitlines()[0]}"
 
 
-def blocks(language: str) -> list[CodeBlock]:
-    """Return the fenced blocks of all documents in a language."""
+@functools.cache
+def _generated() -> dict[Path, str]:
+    return {ROOT / path: write() for path, write in make_docs.PAGES.items()}
+
+
+def blocks(language: str, *, is_generated: bool = False) -> list[CodeBlock]:
+    """Return the fenced blocks in a language: of all documents, or of the pages that the site's build writes."""
+    texts = _generated() if is_generated else {path: path.read_text() for path in DOCUMENTS}
     return [
         CodeBlock(path, found[1], found[2])
-        for path in DOCUMENTS
-        for found in _FENCE.finditer(path.read_text())
+        for path, text in texts.items()
+        for found in _FENCE.finditer(text)
         if found[1] == language
     ]
 

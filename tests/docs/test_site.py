@@ -1,0 +1,97 @@
+"""The site is built without a warning, and messages name pages that there are, in a wheel too."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from romou.base import pages
+from romou.cli import main
+from support.docs.documents import ROOT
+from support.docs.site_search import hits
+from support.servers.forked import run
+
+# Words to read in each room, at most. The site's build prints them.
+MOST_WORDS = {"guide": 25_000, "evidence": 35_000, "reference": 45_000, "contributing": 15_000}
+
+# What a stranger types -> where the answer is.
+QUESTIONS = {
+    "how many trials and how long": "/guide/faq/#how-many-trials-do-i-need-and-how-long-does-tuning-take",
+    "from PyTorch to a phone": "/guide/pytorch-to-pixel/",
+    "Galaxy S23": "/guide/faq/#my-phone-is-a-galaxy-s23-what-do-i-write",
+    "exit code 3": "/guide/faq/#what-does-exit-code-3-mean",
+    "elementwise_pack_1x1x224x224x4": "/guide/faq/#what-is-elementwise_pack_-in-my-table",
+    "free batch": "/guide/faq/#my-model-has-a-free-batch-what-now",
+    "int4 weights": "/guide/faq/#does-romou-take-int4-weights",
+    "call it from Kotlin": "/guide/faq/#how-do-i-call-a-model-from-kotlin",
+    "what was measured where": "/guide/faq/#what-was-measured-where",
+    "add a device": "/guide/faq/#how-do-i-add-a-device",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the folder of the site, and what its build printed."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "ROMOU_REPOSITORY": "https://example.org/owner/romou"}
+    done = run("-m", "mkdocs", "build", "--site-dir", str(folder), env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout
+
+
+def test_it_is_built_with_the_pages_that_are_stored_nowhere(site: tuple[Path, str]) -> None:
+    folder, _ = site
+    for name, text in {"cli": "romou tune", "python": "romou.TunedModel", "phones": "Galaxy S23"}.items():
+        assert text in (folder / "reference" / name / "index.html").read_text(), name
+    shapes = (folder / "guide/shapes/index.html").read_text()
+    assert "https://example.org/owner/romou/edit/main/docs/guide/shapes.md" in shapes
+    assert not re.search(r'(?:src|href)="https?://(?!example\.org|squidfunk)[^"]*\.(?:js|css|woff2?)', shapes), (
+        "a page asks no other host for anything"
+    )
+
+
+def test_a_rooms_words_are_counted(site: tuple[Path, str]) -> None:
+    """The build prints them. Who adds a page raises the limit, or takes words away elsewhere."""
+    counts = {room: int(count.replace(",", "")) for room, count in re.findall(r"(\w+) ([\d,]+)(?:, |\n)", site[1])}
+    for room, most in MOST_WORDS.items():
+        assert most / 2 < counts[room] <= most, f"{room}: {counts[room]} words"
+
+
+def test_a_strangers_questions_are_answered_by_one_click(site: tuple[Path, str]) -> None:
+    """The first hit is the page, and below it the paragraph is shown first."""
+    wrong = {
+        question: links[:4]
+        for question, links in hits(site[0], list(QUESTIONS)).items()
+        if QUESTIONS[question] not in links[:2]
+    }
+    assert not wrong
+
+
+def test_messages_name_pages_that_there_are() -> None:
+    topics = {
+        (str(path.relative_to(ROOT)), topic)
+        for path in (ROOT / "romou").rglob("*.py")
+        for topic in re.findall(r"`romou docs ([a-z_-]+)`|page_of\(['\"]([a-z_-]+)['\"]\)", path.read_text())
+        for topic in filter(None, topic)
+    }
+    assert len(topics) > 5
+    assert [each for each in topics if each[1] not in pages.stored_pages()] == []
+
+
+def test_a_page_is_printed_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """setup.py copies the pages to where the command looks first; tests/packaging/test_wheel.py sees them there."""
+    for room in pages.ROOMS:
+        shutil.copytree(ROOT / "docs" / room, tmp_path / "romou/docs" / room)
+    monkeypatch.setattr(pages, "_PACKAGE", tmp_path / "romou")
+    printed = CliRunner().invoke(main, ["docs", "shapes"])
+    assert printed.stdout.startswith("# Shapes\n")
+    listed = CliRunner().invoke(main, ["docs"]).stdout.splitlines()
+    assert {line.split()[0] for line in listed} == set(pages.stored_pages())
+    missing = CliRunner().invoke(main, ["docs", "shape"])
+    assert missing.exit_code == 2
+    assert "Did you mean 'shapes'?" in missing.stderr
