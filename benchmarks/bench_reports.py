@@ -7,7 +7,7 @@ Needs no device. The reports are Microsoft's of a Pixel 4 (Adreno 640), and ours
     python benchmarks/bench_reports.py --seeds 0 --kernels                  no searches; the source of default kernels
     python benchmarks/bench_reports.py --operators dense --seeds 2 --methods pruned
 
-docs/evidence/benchmarks.md describes the method and the output, docs/guide/archprobe.md the result.
+docs/evidence/benchmarks.md describes the method and the output, docs/evidence/archprobe.md the result.
 """  # noqa: E501
 
 from __future__ import annotations

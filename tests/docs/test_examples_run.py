@@ -22,7 +22,7 @@ from support.models.small_networks import NetworkBuilder
 SMALLER: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("README.md", "import numpy"): (("trials=200", "trials=0"),),
     ("docs/reference/python.md", "bound = "): (),
-    ("docs/evidence/quantized.md", "import romou"): (("bundled:bert_2layer", "model.onnx"),),
+    ("docs/guide/language-models.md", "import romou\n\nquantized"): (("bundled:bert_2layer", "model.onnx"),),
     ("docs/guide/regression-runs.md", "import romou"): (
         ("romou.bench(", "romou.bench(times=False, model="),
         ('"5%"', '"5%", times=False'),
@@ -41,11 +41,12 @@ SMALLER: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 # Page -> the test that runs its other examples.
 ELSEWHERE = {
     "docs/contributing/extending.md": "tests/docs/test_recipes.py::test_a_pass",
-    "docs/guide/getting-started.md": "tests/api/test_decoder.py::test_the_bundled_decoder",
+    "docs/guide/getting-started.md": "tests/api/test_session.py::test_code_for_onnxruntime_runs_with_another_import",
+    "docs/guide/language-models.md": "tests/api/test_decoder.py::test_the_bundled_decoder",
     "docs/guide/own-kernels.md": "tests/docs/test_own_kernels.py::test_a_number_is_added_to_an_image",
     "docs/guide/training.md": "tests/training/test_gradients.py::test_the_pages_example_can_be_pasted",
     "docs/guide/tuning.md": "tests/docs/test_tuning_example.py::test_it_ends_when_the_model_is_fast_enough",
-    "docs/guide/tutorial.md": "tests/docs/test_tutorial.py::test_the_code_prints_the_text_below_it",
+    "docs/contributing/inside.md": "tests/docs/test_tutorial.py::test_the_code_prints_the_text_below_it",
 }
 # Page -> why its example is not run.
 NOT_RUN = {"docs/guide/pytorch-to-pixel.md": "PyTorch, which Romou does without, exports the model"}
@@ -97,6 +98,7 @@ OTHERS = {
     "python scripts/make_docs.py": "tests/docs/test_generated_docs.py::test_check_fails_on_what_would_be_written",
     "scripts/demo.sh": "it installs an environment; tests/packaging/test_bare_python.py runs the same steps",
     "scripts/test.sh": "CI runs it",
+    "python -m mkdocs": "tests/docs/test_site.py::test_it_is_built_with_the_pages_that_are_stored_nowhere",
     "python -m mypy": "scripts/test.sh runs it",
     "python -m ruff": "scripts/test.sh runs it",
     "python -m pytest": "these are the tests",
@@ -152,7 +154,7 @@ def test_inputs_that_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_quantized_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = pasted("docs/evidence/quantized.md", "import romou", monkeypatch, tmp_path)
+    names = pasted("docs/guide/language-models.md", "import romou\n\nquantized", monkeypatch, tmp_path)
     assert 0 < names["quantized"].errors[names["worst"]] < 0.2
     assert names["model"].summary().checked_on
 

@@ -66,11 +66,11 @@ def test_a_figure_is_written_by_its_command() -> None:
 
 def test_check_fails_on_what_would_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stale measurements and commands that are not run are named, and fail nothing."""
-    passed = CliRunner().invoke(make_docs.main, ["--check", "--only", "docs/guide/decoders"])
+    passed = CliRunner().invoke(make_docs.main, ["--check", "--only", "docs/evidence/decoders"])
     assert passed.exit_code == 0, passed.output
     assert "not run: python benchmarks/bench_quantized.py --norms\n" in passed.output
     monkeypatch.setattr(make_docs, "with_printed", lambda page, **_: page.replace("# Decoders", "# Others"))
-    failed = CliRunner().invoke(make_docs.main, ["--check", "--only", "docs/guide/decoders"])
+    failed = CliRunner().invoke(make_docs.main, ["--check", "--only", "docs/evidence/decoders"])
     assert failed.exit_code == 1
     assert "-# Decoders" in failed.output
     assert "+# Others" in failed.output
@@ -92,7 +92,7 @@ _NOT_FIGURES = {
     "docs/guide/apps.md": "| rank | variant |",
     "docs/guide/faq.md": "| exit code |",
     "docs/guide/getting-started.md": "| step | what runs |",
-    "docs/guide/how-it-works.md": "| layer | over phases |",
+    "docs/contributing/inside.md": "| layer | over phases |",
     "docs/guide/precision.md": "| check | when | limit |",
 }
 _CELL = re.compile(r"\| *[-~]?\d[\d,]*(\.\d+)?(e-\d+)?( (us|ms|s|MB|GB/s))?[x%]? *(\||\(|$)")

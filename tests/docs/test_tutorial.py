@@ -1,4 +1,4 @@
-"""The code of docs/guide/tutorial.md prints the output that the page shows."""
+"""The code of docs/contributing/inside.md prints the output that the page shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.docs.documents import ROOT, blocks
 
 
 def test_the_code_prints_the_text_below_it() -> None:
-    page = ROOT / "docs/guide/tutorial.md"
+    page = ROOT / "docs/contributing/inside.md"
     text = page.read_text()
     both = [block for language in ("python", "text") for block in blocks(language) if block.path == page]
     both.sort(key=lambda block: text.index(f"```{block.language}\n{block.text}"))
