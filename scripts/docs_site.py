@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -18,6 +18,8 @@ _FROM_ROOT = {name: f"contributing/{name.lower()}" for name in ("ARCHITECTURE.md
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 # How much more a hit counts in a user's page than in a table of measurements.
 _BOOST = {"guide": 3.0, "evidence": 0.5, "contributing": 0.5}
+# A node's name grows by a letter and the number of the node that it leads to, in minified JavaScript: e=e+s+o.id
+_NODE_NAME = re.compile(r"\b(\w)=\1\+\w\+\w\.id\b")
 _words: Counter[str] = Counter()
 
 
@@ -60,5 +62,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:
-    """Print how much there is to read."""
+    """Correct the search of numbers, and print how much there is to read.
+
+    lunr 2.3 names a node of its index by letters and by the numbers of the nodes that they lead to, with no separator.
+    So "1" to node 23 and "12" to node 3 are one, and a search for a digit may fail (olivernn/lunr.js#279).
+    """
+    for worker in Path(config.site_dir).glob("assets/javascripts/workers/search.*.min.js"):
+        script, count = _NODE_NAME.subn(r'\g<0>+","', worker.read_text(encoding="utf-8"))
+        assert count == 1, f"{worker.name}: look whether lunr's fault is gone"
+        worker.write_text(script, encoding="utf-8")
     print("words:", ", ".join(f"{room} {count:,}" for room, count in sorted(_words.items())))

