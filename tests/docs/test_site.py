@@ -49,6 +49,7 @@ def test_it_is_built_with_the_pages_that_are_stored_nowhere(site: tuple[Path, st
     for name, text in {"cli": "romou tune", "python": "romou.TunedModel", "phones": "Galaxy S23"}.items():
         assert text in (folder / "reference" / name / "index.html").read_text(), name
     shapes = (folder / "guide/shapes/index.html").read_text()
+    assert 'data-md-color-scheme="slate"' in shapes, "a dark system gets a dark page"
     assert "https://example.org/owner/romou/edit/main/docs/guide/shapes.md" in shapes
     assert not re.search(r'(?:src|href)="https?://(?!example\.org|squidfunk)[^"]*\.(?:js|css|woff2?)', shapes), (
         "a page asks no other host for anything"

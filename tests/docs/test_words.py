@@ -61,6 +61,24 @@ def test_documents_use_the_fields_words(path: Path) -> None:
     assert not _wrong_words(prose(path))
 
 
+# Words of a sentence in a user's page, at most. Code between backticks is one word.
+MOST_WORDS = 32
+
+
+def _long_sentences(text: str) -> list[str]:
+    text = re.sub(r"^(\||#|<!--).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", text))
+    items = (" ".join(item.split()) for item in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text))
+    sentences = (sentence for item in items for sentence in re.split(r"(?<=[.!?:;])\s+(?=[A-Z\[(])", item))
+    return [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/guide").glob("*.md")), ids=lambda path: path.stem)
+def test_a_users_page_has_short_sentences_and_no_measurements(path: Path) -> None:
+    assert not _long_sentences(prose(path))
+    assert "<!-- measured" not in path.read_text(), "measurements stand in docs/evidence"
+
+
 @pytest.mark.parametrize("program", make_docs.programs())
 def test_help_uses_the_fields_words(program: str) -> None:
     for name, command, _ in make_docs.walk(make_docs.programs()[program], program):
@@ -71,3 +89,5 @@ def test_help_uses_the_fields_words(program: str) -> None:
 def test_the_check_finds_what_it_looks_for() -> None:
     assert _wrong_words("What the halfs of one turn of the inner loop hold")
     assert not _wrong_words("Times both `halfs` in turns")
+    assert _long_sentences("It prints " + "a word, " * MOST_WORDS + "and `code that is one word`.")
+    assert not _long_sentences("It prints " + "a word. It prints " * MOST_WORDS + "more.")
