@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import click
 import numpy as np
@@ -29,8 +29,10 @@ from romou.compiler.operators.costs.estimate import estimable
 from romou.devices.hardware import HardwareSpec
 from romou.devices.targets import Target
 from romou.driver.options import CheckOptions
-from romou.tools.inspection.check_report import checked_layers
+from romou.tools.inspection.check_report import CheckedLayer, checked_layers
 from romou.tools.report.table import print_table, table_of_numbers
+
+Precision: TypeAlias = Literal["float32", "float16"]
 
 DATA = Path(__file__).parent / "data" / "published_networks.csv"
 # An estimate is near a published time within this factor.
@@ -82,14 +84,21 @@ def target_of(gpu: str) -> Target:
     return Target(f"opencl -device={GPUS[gpu][0]}")
 
 
-def estimates(network: str, gpus: Iterable[str], precision: Literal["float32", "float16"]) -> dict[str, float]:
-    """Return GPU -> milliseconds of a network with default kernels, as `romou check` adds them up."""
+def layers_of(network: str, gpus: Iterable[str], precision: Precision) -> dict[str, tuple[CheckedLayer, ...]]:
+    """Return GPU -> layers of a network with default kernels, as `romou check` estimates them."""
     graph = classifiers.network(network) if network in classifiers.names() else models.load(network)
-    imported, times = CheckOptions(precision=precision).imported(graph), {}
-    for gpu in gpus:
-        layers = checked_layers(Compilation.of(imported, target_of(gpu)).lowered(), {}, spec_of(gpu))
-        times[gpu] = sum(layer.ms for layer in layers if layer.ms is not None)
-    return times
+    imported = CheckOptions(precision=precision).imported(graph)
+    return {gpu: checked_layers(Compilation.of(imported, target_of(gpu)).lowered(), {}, spec_of(gpu)) for gpu in gpus}
+
+
+def estimates(network: str, gpus: Iterable[str], precision: Precision) -> dict[str, float]:
+    """Return GPU -> milliseconds of a network with default kernels, as `romou check` adds them up."""
+    return {gpu: sum_ms(layers) for gpu, layers in layers_of(network, gpus, precision).items()}
+
+
+def sum_ms(layers: Iterable[CheckedLayer]) -> float:
+    """Return the sum of the layers' estimates in milliseconds."""
+    return sum(layer.ms for layer in layers if layer.ms is not None)
 
 
 def print_figures(figures: Sequence[Published], estimated: Mapping[tuple[str, str], float], out: Console) -> None:
@@ -143,7 +152,7 @@ def print_sources(figures: Sequence[Published], out: Console) -> None:
     show_default=True,
     help="Precision of Romou's kernels.",
 )
-def main(names: tuple[str, ...], gpus: tuple[str, ...], precision: Literal["float32", "float16"]) -> None:
+def main(names: tuple[str, ...], gpus: tuple[str, ...], precision: Precision) -> None:
     """Print the tables, of NAMES only or of all networks."""
     figures, out = published(names, gpus), Console()
     wanted: dict[str, dict[str, None]] = {}

@@ -22,6 +22,7 @@ from romou.tools.inspection.check_report import (
     checked_layers,
     host_nodes,
     largest_tensor,
+    on_cpus,
     precision_lines,
     quirk_lines,
     remarks_on,
@@ -87,6 +88,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, options: CheckOpt
         remarks=remarks_on(target, layers),
         tensors={node_name(node): next(filter(None, node.output), "") for node in imported.folded.graph.node},
         cpu_ms=imported.cpu_ms(),
+        on_cpus=on_cpus(layers, target, 4 if imported.unconverted is None else 2),
     )
     problems = _problems(report, compilation, options)
     return replace(report, problems=problems, seconds=time.monotonic() - started)

@@ -19,6 +19,7 @@ from romou.compiler.frontend.precision import TOLERANCE, Layer
 from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
 from romou.compiler.operators.costs.estimate import call_parts, estimable, estimate_parts, missing_facts
 from romou.devices.hardware.quirks import known_quirks, quirks_of
+from romou.tools.inspection.worth import PHONE_CPUS, OnCpu, verdict
 from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class CheckReport(Headline):
     seconds: time of the check.
     tensors: name of a node -> its first output, for `node_data`.
     floats: quantized weights that become floats at compile time.
+    on_cpus: the model on phones' CPUs, by what others published. Empty unless the device is a phone's GPU.
     cpu_ms: time of the model by onnxruntime on this machine's CPU, None if onnxruntime cannot run it.
     """
 
@@ -132,6 +134,7 @@ class CheckReport(Headline):
     tensors: Mapping[str, str] = field(default_factory=dict, repr=False)
     cpu_ms: float | None = field(default=None, compare=False)
     floats: tuple[FloatWeight, ...] = ()
+    on_cpus: tuple[OnCpu, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -248,6 +251,25 @@ def _checked(
         else None,
         bandwidth_share=used if used is not None and used <= 1 else None,
     )
+
+
+def on_cpus(layers: Sequence[CheckedLayer], target: Target, element_bytes: int) -> tuple[OnCpu, ...]:
+    """Return a model on each of `PHONE_CPUS`, of its layers with an estimate.
+
+    Empty unless the target is a phone's GPU of which every fact of the estimate is known: those of another GPU rank
+    layers, and their scale says nothing.
+
+    element_bytes: of a float on the GPU.
+    """
+    if not target.limits.is_mobile or missing_facts(target.spec):
+        return ()
+    known = [layer for layer in layers if layer.ms is not None]
+    found = []
+    for cpu in PHONE_CPUS if known else ():
+        times = [cpu.ms(layer.calls * layer.flops, layer.calls * layer.bytes * 4 / element_bytes) for layer in known]
+        own = {layer.name: verdict(layer.ms or 0.0, ms) for layer, ms in zip(known, times, strict=True)}
+        found.append(OnCpu(cpu.name, sum(times), verdict(sum(layer.ms or 0.0 for layer in known), sum(times)), own))
+    return tuple(found)
 
 
 def limit_of(task: TunableTask, config: Config, target: Target, spec: HardwareSpec | None) -> str:

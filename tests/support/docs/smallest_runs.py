@@ -96,6 +96,10 @@ RUNS: dict[str, tuple[str, str]] = {
         r"1x2048x8192 int4 b32 │ +[\d.]+ │ +[\d.]+ │ +\d+% │",
     ),
     "searched_layers": ("OUT/layers.jsonl.gz OUT/search", r"layers.jsonl.gz: 1 layers, 1 configs"),
+    "published_cpus": (
+        "mobilenet_v3_small",
+        r"nn-Meter, Snapdragon 855, 1 │ +1 │ +[\d.]+ │ +[\d.]+ │ +1\.00 │ +1\.00 │ +1 │ +0 │ +0 │",
+    ),
     "published_networks": (
         'mobilenet_v2 --gpu "Adreno 630"',
         r"nn-Meter, Adreno 630 │ +1 │ +0\.\d\d │(.|\n)*mobilenet_v2, Adreno 630 │ +10\.2 │ +9\.9 │ +0\.97 │",
