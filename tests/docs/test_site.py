@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import make_docs
 from romou.base import pages
 from romou.cli import main
 from support.docs.documents import ROOT
@@ -46,6 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_it_is_built_with_the_pages_that_are_stored_nowhere(site: tuple[Path, str]) -> None:
     folder, _ = site
+    assert not [path for path in make_docs.PAGES if (ROOT / path).exists()], "the build writes these: git rm them"
     for name, text in {"cli": "romou tune", "python": "romou.TunedModel", "phones": "Galaxy S23"}.items():
         assert text in (folder / "reference" / name / "index.html").read_text(), name
     shapes = (folder / "guide/shapes/index.html").read_text()
