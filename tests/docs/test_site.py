@@ -31,6 +31,7 @@ QUESTIONS = {
     "int4 weights": "/guide/faq/#does-romou-take-int4-weights",
     "call it from Kotlin": "/guide/faq/#how-do-i-call-a-model-from-kotlin",
     "what was measured where": "/guide/faq/#what-was-measured-where",
+    "is the GPU worth it": "/guide/faq/#is-the-gpu-worth-it-or-is-the-phones-cpu-faster",
     "add a device": "/guide/faq/#how-do-i-add-a-device",
 }
 
