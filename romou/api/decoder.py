@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,15 @@ import numpy as np
 
 from romou.api.compile import compile_one
 from romou.api.tune import tune_one
-from romou.base.arguments import path_of, whole_of
+from romou.base.arguments import whole_of
 from romou.base.compat import check_versions
 from romou.base.errors import ModelError, UsageError
-from romou.base.foreign import refused
-from romou.base.schema import made_of as made_from_json
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.driver.options import CompileOptions, TuneOptions
 from romou.driver.sizes.link import linked
 from romou.driver.sizes.shapes import made_of
-from romou.runtime.module.manifest import AGAIN, read_manifest
-from romou.runtime.module.multi_shape import MultiShapeModel
-from romou.runtime.module.saved import load_described
+from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
+from romou.runtime.module.saved import load
 from romou.runtime.module.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -33,10 +30,6 @@ if TYPE_CHECKING:
     from romou.compiler.graph.memory.memory import MemoryUse
     from romou.devices.targets import Target
     from romou.runtime.module.tuned_model import TunedModel
-
-
-# Entry of a saved decoder's manifest.
-_ENTRY = "decoder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +62,6 @@ class Generated:
     def rate(self) -> float | None:
         """Generated tokens a second, without the first one. None if there is no other."""
         return (len(self.tokens) - 1) / self.tokens_s if len(self.tokens) > 1 else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Form:
-    """Names and sizes of a decoder's two models, see `CachedModel`. chunk: tokens of a prompt in one run."""
-
-    inputs: tuple[str, ...]
-    state: dict[str, str]
-    row: str
-    words: int | None
-    length: int
-    chunk: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +145,7 @@ class Decoder:
         else:
             made, _ = made_of(variants, CompileOptions.from_dict(options, "compile"), compile_one)
         program = linked(made)
-        form = _Form(
+        form = DecoderForm(
             inputs=cached.inputs,
             state=dict(cached.state),
             row=cached.row,
@@ -172,7 +153,7 @@ class Decoder:
             length=cached.length,
             chunk=rows,
         )
-        self._start(program.models, program.memory, form)
+        self._start(DecoderModel(program.models, memory=program.memory, form=form))
 
     @classmethod
     def load(cls, path: str | Path, *, device: int | str = 0) -> Decoder:
@@ -196,18 +177,11 @@ class Decoder:
         DeviceError
             No such device is attached.
         """
-        path = path_of("path", path)
-        about = read_manifest(path)
-        if _ENTRY not in about:
+        model = load(path, device=device)
+        if not isinstance(model, DecoderModel):
             raise ModelError(f"{path}: a saved model, but no decoder", hint="romou.load loads it.")
-        model = load_described(path, about, device=device if isinstance(device, str) else whole_of("device", device))
-        with refused(ModelError, f"{path}: its description of a decoder cannot be used", hint=AGAIN):
-            form, several, memory = _described(about[_ENTRY], model)
-        models: list[TunedModel] = []
-        for each in several:
-            models.append(each.changed(capture=None, beside=models[0] if models else None))
         decoder = cls.__new__(cls)
-        decoder._start(models, memory, form)
+        decoder._start(model)
         return decoder
 
     def save(self, path: str | Path) -> Path:
@@ -225,15 +199,14 @@ class Decoder:
         BuildError
             The library cannot be linked.
         """
-        both = MultiShapeModel(list(dict.fromkeys(self.models)), memory=self._memory)
-        return both.saved_with(path_of("path", path), {_ENTRY: asdict(self._form)})
+        return self._model.save(path)
 
-    def _start(self, models: Sequence[TunedModel], memory: MemoryUse, form: _Form) -> None:
-        """Make the caches. models: for one token, and for a chunk if that is more."""
-        self.length, self.chunk = form.length, form.chunk
-        self._form, self._memory = form, memory
-        self._one = Stepper(models[0], form.state)
-        self._many = Stepper(models[1], form.state, self._one) if form.chunk > 1 else self._one
+    def _start(self, model: DecoderModel) -> None:
+        """Make the caches."""
+        self._model, self._form = model, model.form
+        self.length, self.chunk = model.form.length, model.form.chunk
+        self._one = Stepper(model.models[0], model.form.state)
+        self._many = self._one if self.chunk == 1 else Stepper(model.models[1], model.form.state, self._one)
 
     @property
     def models(self) -> tuple[TunedModel, TunedModel]:
@@ -243,13 +216,15 @@ class Decoder:
     @property
     def memory(self) -> MemoryUse:
         """Memory on the device of both models. Weights that they share, and the caches, are counted once."""
+        memory = self._model.summary().memory
+        assert memory is not None
         caches = sum(
             math.prod(shape) * np.dtype(dtype).itemsize
             for name, (shape, dtype) in self._one.model.inputs.items()
             if name in self._form.state
         )
         shared = caches if self._many is not self._one else 0
-        return replace(self._memory, inputs=self._memory.inputs - shared)
+        return replace(memory, inputs=memory.inputs - shared)
 
     def generate(
         self,
@@ -350,13 +325,3 @@ class Decoder:
             inputs[self._form.row] = np.array([len(ids) - 1])
         (logits,) = stepper.run(inputs)
         return np.asarray(logits).ravel()
-
-
-def _described(entry: Any, model: TunedModel) -> tuple[_Form, Sequence[TunedModel], MemoryUse]:
-    """Return what an entry of a manifest describes, and the models and their memory. ValueError if they do not fit."""
-    form, memory = made_from_json(_Form, entry), model.summary().memory
-    if not isinstance(model, MultiShapeModel) or memory is None or len(model.models) != min(form.chunk, 2):
-        raise ValueError("it has other models than a decoder")
-    if not {*form.inputs, *form.state} <= {*model.models[0].inputs}:
-        raise ValueError("its models have other inputs")
-    return form, model.models, memory

@@ -46,6 +46,7 @@ def command(
 
     Several saved models of one ONNX model, each for another device, go into one folder: the app takes the one that
     suits its device best, by the name that the driver gives it. One for --target null is plain code for the processor.
+    A decoder that `romou generate -o` saved is a model, too.
 
     \b
     Examples:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +16,14 @@ from romou.api.decoder import _Choice
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.decoder_graph import CachedModel
-from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.models.decoder import DecoderShape, decoder
 from romou.runtime.module.manifest import META, read_manifest, write_manifest
+from support.models.decoding import onnxruntimes_tokens, prompt_of
 from support.models.small_networks import prime_net
 from support.suite.exhaustive import exhaustive
 
 SMALL = DecoderShape(width=64, heads=4, size=16, inner=96, words=256, longest=100)
 CHUNK, TOKENS = 8, 64
-
-
-def onnxruntimes_tokens(model: onnx.ModelProto, prompt: Sequence[int], tokens: int) -> list[int]:
-    """Return the tokens of a greedy loop, one token at a time. Fail if two are about equally likely."""
-    session = cpu_session(model)
-    names = [output.name for output in session.get_outputs()]
-    shapes = {value.name: value.shape for value in session.get_inputs()}
-    caches = {name: np.zeros(shape, "float32") for name, shape in shapes.items() if name.startswith("past")}
-    ids = list(prompt)
-    for at in range(len(prompt) + tokens - 1):
-        mask = (np.arange(shapes["attention_mask"][1]) <= at)[None].astype("int64")
-        results = session.run(None, {"input_ids": np.array([[ids[at]]]), "attention_mask": mask, **caches})
-        outputs = dict(zip(names, results, strict=True))
-        caches = {name: outputs[name.replace("past_key_values", "present")] for name in caches}
-        if at >= len(prompt) - 1:
-            second, first = np.sort(outputs["logits"].ravel())[-2:]
-            assert first - second > 1e-4, "no test: the logits decide nothing"
-            ids.append(int(outputs["logits"].argmax()))
-    return ids[len(prompt) :]
-
-
-def prompt_of(length: int, words: int) -> list[int]:
-    return np.random.default_rng(length).integers(0, words, length).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +87,7 @@ def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="a saved model, but no decoder"):
         romou.Decoder.load(tmp_path / "net.romou")
     with pytest.raises(ModelError, match="no saved model"):
-        romou.Decoder.load(tmp_path)
+        romou.Decoder.load(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +106,7 @@ def test_a_description_that_others_changed_is_named(
     about = {name: value for name, value in read_manifest(folder).items() if name != "files"}
     (folder / META).unlink()
     write_manifest(folder, about | {"decoder": about["decoder"] | changed})
-    with pytest.raises(ModelError, match="its description of a decoder cannot be used") as error:
+    with pytest.raises(ModelError, match="romou.json cannot be used") as error:
         romou.Decoder.load(folder)
     assert reason in str(error.value)
 

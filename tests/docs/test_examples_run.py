@@ -88,6 +88,7 @@ COMMANDS = {
 }
 # First words of other lines -> the test that runs them, or why none does.
 OTHERS = {
+    "./generate": "tests/phone/test_exported_decoders.py::test_tokens_are_onnxruntimes",
     "./classify": "tests/phone/test_c_api.py::test_the_sample_classifies_a_picture",
     "cc": "tests/phone/test_c_api.py::test_the_sample_classifies_a_picture",
     "aarch64-linux-gnu-gcc": "tests/phone/test_c_api.py::test_the_sample_on_arm64",

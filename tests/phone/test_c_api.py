@@ -31,21 +31,11 @@ from support.docs.documents import blocks
 from support.models.classifier import check_classes, classifier, picture
 from support.models.open_networks import encoder
 from support.models.small_networks import NetworkBuilder
-from support.servers.phone_servers import ROOT
+from support.servers.phone_servers import APP, ARM64, HERE, compile_c
 from support.suite.exhaustive import exhaustive
 from tvm_patches.short_types import stored
 
-HERE, ARM64 = "x86_64-linux-gnu", "aarch64-linux-gnu"
-APP = ROOT / "tvm_patches/app_runtime"
 OK, INVALID, MISSING, DAMAGED, NO_DEVICE, FAILED = range(6)
-
-
-def compile_c(source: Path, runtime: Path, program: Path, compiler: str = "gcc") -> Path:
-    """Compile a C program against the runtime, as the page says."""
-    command = [compiler, "-Wall", "-Werror", "-O1", str(source), f"-I{APP}", f"-L{runtime}", "-lromou"]
-    command += [f"-Wl,-rpath,{runtime}", f"-Wl,-rpath-link,{runtime}", "-o", str(program)]
-    subprocess.run(command, check=True)
-    return program
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +301,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "changed at its start": lambda content: content[:3] + b"\0" + content[4:],
     "changed inside": lambda content: content[: len(content) // 2] + b"\xff\xfe" + content[len(content) // 2 + 2 :],
     "longer": lambda content: content + b"x",
+    # As a checksum, 0123 is 123.
+    "a zero for a space": lambda content: b"0".join(content.rsplit(b" ", 1)),
 }
 
 

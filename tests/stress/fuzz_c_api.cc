@@ -2,7 +2,8 @@
 // and a sanitizer.
 //   fuzz_c_api FOLDER SEED FIRST SECONDS [CASES]
 // FOLDER has a folder for each model, which its name describes: "fixed-0.5", "padded-0.25", "sized-0.125". Its inputs a and b have rows x 8 numbers, its
-// outputs are LeakyRelu(a + b) with that slope, and a + b transposed. FOLDER/odd has copies with a file that is none.
+// outputs are LeakyRelu(a + b) with that slope, and a + b transposed. FOLDER/odd has copies with a file that is none, FOLDER/decoder is a decoder of 64
+// words with room for 24 tokens.
 // Every case prints its number before it begins. The exit code is 1 at the first wrong output, code or text.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -411,6 +412,9 @@ void use_unknown(romou_model* model) {
     called(romou_set(model, tensor.name, buffer.data(), buffer.size()));
   }
   called(romou_run(model));
+  const int64_t tokens[] = {1, 0, 63, 5, 5, 2};
+  int64_t next = 0;
+  for (const size_t count : {size_t{6}, size_t{1}}) called(romou_decode(model, tokens, count, &next));
   for (size_t i = 0; i < romou_output_count(model); ++i) {
     romou_tensor tensor;
     expect_code(romou_output(model, i, &tensor), {ROMOU_OK}, "describing an output");
@@ -465,6 +469,40 @@ void open_wrongly(Random& random, const Network& network, const std::vector<std:
   expect_code(romou_open(random.of(odd).c_str(), nullptr, &model), {ROMOU_MISSING}, "opening a folder with a file that is none");
   expect(model == nullptr, "a model that was not opened");
   romou_close(nullptr);
+}
+
+/// Read tokens of a decoder in random pieces, forget some, and call it wrongly. One call for each token and a text read in pieces have the same successor.
+void use_decoder(Random& random, const Network& network) {
+  constexpr int64_t kWords = 64, kRoom = 24;
+  romou_model* model = nullptr;
+  expect_code(random.once_in(2) ? MemoryFiles(network.files).open(nullptr, &model) : romou_open(network.folder.c_str(), nullptr, &model), {ROMOU_OK}, "opening a decoder");
+  std::vector<int64_t> read;
+  std::map<std::vector<int64_t>, int64_t> successors;
+  for (int i = 0; i < kOperations; ++i) {
+    const size_t what = random.below(8), count = random.below(random.once_in(4) ? 30 : 7);
+    std::vector<int64_t> tokens(count);
+    for (int64_t& token : tokens) token = static_cast<int64_t>(random.below(3));
+    const Guarded buffer(count * sizeof(int64_t));
+    int64_t next = -1;
+    bool is_right = count > 0 && read.size() + count <= kRoom;
+    if (what == 0) {
+      is_right = count <= read.size();
+      expect_code(romou_rewind(model, count), {is_right ? ROMOU_OK : ROMOU_INVALID}, "romou_rewind");
+      if (is_right) read.resize(count);
+      continue;
+    }
+    if (what == 1 && count > 0) {
+      tokens[random.below(count)] = random.of(std::vector<int64_t>{-1, kWords, INT64_MAX, INT64_MIN});
+      is_right = false;
+    }
+    if (count > 0) std::memcpy(buffer.data(), tokens.data(), buffer.size());
+    expect_code(romou_decode(model, static_cast<const int64_t*>(buffer.data()), count, what == 2 ? nullptr : &next), {is_right && what != 2 ? ROMOU_OK : ROMOU_INVALID}, "romou_decode");
+    if (!is_right || what == 2) continue;
+    read.insert(read.end(), tokens.begin(), tokens.end());
+    expect(next >= 0 && next < kWords && successors.emplace(read, next).first->second == next, "another successor of a text");
+    if (what == 3) expect_code(romou_get(model, "logits", Guarded(kWords * sizeof(float)).data(), kWords * sizeof(float)), {ROMOU_OK}, "getting logits");
+  }
+  romou_close(model);
 }
 
 /// Calls of one thread on a model that others use as well. All set the same numbers, so whatever an output holds is known.
@@ -522,7 +560,7 @@ void share_in_threads(Random& random, const std::vector<Network>& networks) {
 }
 
 /// Several models at once, opened, used and closed in any order.
-void use_several(Random& random, const std::vector<Network>& networks, const std::vector<std::string>& odd) {
+void use_several(Random& random, const std::vector<Network>& networks, const Network& decoder, const std::vector<std::string>& odd) {
   std::vector<std::unique_ptr<Opened>> opened;
   for (int i = 0; i < kOperations; ++i) {
     const size_t what = random.below(20);
@@ -537,21 +575,26 @@ void use_several(Random& random, const std::vector<Network>& networks, const std
     } else if (what == 4) {
       open_damaged(random, random.of(networks));
     } else if (what < 7) {
-      open_forged(random, random.of(networks));
+      open_forged(random, random.once_in(2) ? decoder : random.of(networks));
     } else {
       random.of(opened)->call(random);
     }
   }
 }
 
-Network network_in(const std::filesystem::path& folder) {
+Network files_in(const std::filesystem::path& folder) {
   Network network{folder, {}, 0, {}, {}, {}};
-  const std::string name = folder.filename();
-  network.kind = name.substr(0, name.find('-'));
-  network.slope = std::stof(name.substr(name.find('-') + 1));
   for (const auto& each : std::filesystem::recursive_directory_iterator(folder)) {
     if (each.is_regular_file() && each.path().extension() != ".py") network.files[each.path().lexically_relative(folder)] = content_of(each.path());
   }
+  return network;
+}
+
+Network network_in(const std::filesystem::path& folder) {
+  Network network = files_in(folder);
+  const std::string name = folder.filename();
+  network.kind = name.substr(0, name.find('-'));
+  network.slope = std::stof(name.substr(name.find('-') + 1));
   romou_model* model = nullptr;
   expect_code(romou_open(network.folder.c_str(), nullptr, &model), {ROMOU_OK}, "romou_open");
   romou_tensor tensor;
@@ -572,8 +615,9 @@ int main(int count, char** arguments) {
   std::vector<Network> networks;
   std::vector<std::string> odd;
   for (const auto& each : std::filesystem::directory_iterator(folder)) {
-    if (each.path().filename() != "odd") networks.push_back(network_in(each.path()));
+    if (each.path().filename() != "odd" && each.path().filename() != "decoder") networks.push_back(network_in(each.path()));
   }
+  const Network decoder = files_in(folder / "decoder");
   for (const auto& each : std::filesystem::directory_iterator(folder / "odd")) odd.push_back(each.path());
   std::sort(networks.begin(), networks.end(), [](const Network& a, const Network& b) { return a.folder < b.folder; });
   std::sort(odd.begin(), odd.end());
@@ -587,10 +631,12 @@ int main(int count, char** arguments) {
     uint64_t mixed[2];
     seeds.generate(reinterpret_cast<uint32_t*>(mixed), reinterpret_cast<uint32_t*>(mixed + 2));
     Random random(mixed[0]);
-    if (number % 4 == 3) {
+    if (number % 8 == 5) {
+      use_decoder(random, decoder);
+    } else if (number % 4 == 3) {
       share_in_threads(random, networks);
     } else {
-      use_several(random, networks, odd);
+      use_several(random, networks, decoder, odd);
     }
   }
   std::printf("cases %llu calls", static_cast<unsigned long long>(number - first));

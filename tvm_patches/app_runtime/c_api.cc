@@ -117,6 +117,17 @@ romou_status romou_get(romou_model* model, const char* output, void* data, size_
   return guarded([&] { given(model, "model")->get(given(output, "output"), bytes == 0 ? data : given(data, "data"), bytes); });
 }
 
+romou_status romou_decode(romou_model* model, const int64_t* tokens, size_t count, int64_t* next) {
+  return guarded([&] {
+    given(next, "next");
+    *next = given(model, "model")->decode(count == 0 ? tokens : given(tokens, "tokens"), count);
+  });
+}
+
+romou_status romou_rewind(romou_model* model, size_t count) {
+  return guarded([&] { given(model, "model")->rewind(count); });
+}
+
 romou_status romou_map(romou_model* model, const char* name, void** data) {
   return guarded([&] {
     *given(data, "data") = nullptr;

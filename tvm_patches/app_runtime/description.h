@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -42,6 +41,7 @@ struct FileInfo {
 struct Description {
   std::vector<TensorInfo> inputs, outputs;  ///< of the largest shape
   ShapeSet set;
+  Decoder decoder;
   std::vector<Variant> variants;
   std::map<std::string, FileInfo> files;
 
@@ -183,6 +183,51 @@ inline ShapeSet shape_set(const json::Object& about, const std::vector<TensorInf
   return set;
 }
 
+/// Return the place of a tensor that has a number of elements, 0 for any.
+inline size_t named(const std::vector<TensorInfo>& tensors, const std::string& name, size_t elements) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name == name && (elements == 0 || tensors[i].bytes == elements * tensors[i].element_bytes())) return i;
+  }
+  refuse("the decoder has no tensor " + name + ", or one of another size");
+}
+
+inline Step step_of(const json::Object& about, const Decoder& decoder, const json::Object& state, const TensorInfo& logits, size_t rows) {
+  Step step{{text(about, "entry"), tensor_infos(about, "inputs"), tensor_infos(about, "outputs"), {}, {}, {}}, {}, 0};
+  const std::vector<TensorInfo>&inputs = step.shape.inputs, &outputs = step.shape.outputs;
+  for (const auto& [name, value] : state) {
+    const std::string past = name.cast<ffi::String>(), present = value.cast<ffi::String>();
+    const size_t input = named(inputs, past, 0), output = named(outputs, present, 0);
+    const bool is_shared = decoder.steps.empty() || inputs[input].same_numbers(decoder.steps[0].shape.inputs[named(decoder.steps[0].shape.inputs, past, 0)]);
+    if (!inputs[input].same_numbers(outputs[output]) || !is_shared) refuse("the decoder's " + past + " has several shapes");
+    step.state.emplace_back(output, input);
+  }
+  const std::map<std::string, size_t> sizes = {{"input_ids", rows}, {"attention_mask", decoder.length}, {"position_ids", rows}, {decoder.row, 1}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (std::any_of(step.state.begin(), step.state.end(), [&](const auto& pair) { return pair.second == i; })) continue;
+    const auto known = sizes.find(inputs[i].name);
+    if (known == sizes.end() || named(inputs, inputs[i].name, known->second) != i) refuse("a decoder has no input " + inputs[i].name);
+    if (inputs[i].type.code != kDLInt || inputs[i].type.bits < 32) refuse(inputs[i].name + " is stored as " + inputs[i].stored);
+  }
+  step.logits = named(outputs, logits.name, 0);
+  if (!outputs[step.logits].same_numbers(logits) || outputs.size() != step.state.size() + 1) refuse("the decoder's models have other outputs");
+  return step;
+}
+
+inline Decoder decoder_of(const json::Object& about, const std::vector<TensorInfo>& outputs) {
+  Decoder decoder;
+  if (outputs.size() != 1 || outputs[0].type.code != kDLFloat || outputs[0].type.bits > 32 || outputs[0].bytes == 0) refuse("a decoder has one output, of float16 or float32");
+  decoder.row = text(about, "row");
+  decoder.length = static_cast<size_t>(integer(field(about, "length"), "length", 1, kMostElements));
+  decoder.chunk = static_cast<size_t>(integer(field(about, "chunk"), "chunk", 1, static_cast<int64_t>(decoder.length)));
+  if (field(about, "words") != nullptr) decoder.words = integer(field(about, "words"), "words", 1, INT32_MAX);
+  for (const ffi::Any& each : list(about, "models")) {
+    const size_t rows = decoder.steps.empty() ? 1 : decoder.chunk;
+    decoder.steps.push_back(step_of(each.cast<json::Object>(), decoder, field(about, "state").cast<json::Object>(), outputs[0], rows));
+  }
+  if (decoder.steps.size() != std::min<size_t>(decoder.chunk, 2)) refuse("a decoder has " + std::to_string(decoder.steps.size()) + " models");
+  return decoder;
+}
+
 inline Variant variant_of(const json::Object& object) {
   Variant variant{text(object, "name"), text(object, "kind"), text(object, "device"), text(object, "target"), {}, field(object, "device_type").cast<int64_t>(), integer(field(object, "scopes"), "scopes", 1, kMostScopes)};
   if (variant.name.empty() || variant.name[0] == '.' || variant.name.find('/') != std::string::npos) refuse("the variant " + variant.name + " is no folder of the model");
@@ -197,10 +242,8 @@ inline Variant variant_of(const json::Object& object) {
 /// can read the text.
 inline void check_text(const std::string& content) {
   const size_t end = std::min(content.rfind("\"checksum\""), content.size());
-  unsigned long long checksum = 0;
-  char brace = '\0', more = '\0';
-  const int found = std::sscanf(content.c_str() + end, "\"checksum\" : %10llu %c %c", &checksum, &brace, &more);
-  if (found != 2 || brace != '}' || adler32(std::string_view(content).substr(0, end)) != checksum) refuse("it is not what was exported");
+  const uint32_t checksum = adler32(std::string_view(content).substr(0, end));
+  if (content.compare(end, std::string::npos, "\"checksum\": " + std::to_string(checksum) + "\n}") != 0) refuse("it is not what was exported");
   bool is_quoted = false;
   int depth = 0;
   for (size_t i = 0; i < end; ++i) {
@@ -226,6 +269,7 @@ inline Description read_description(const Files& files) {
     description.inputs = tensor_infos(about, "inputs");
     description.outputs = tensor_infos(about, "outputs");
     if (about.count(ffi::String("shapes")) != 0) description.set = shape_set(about, description.inputs, description.outputs);
+    if (about.count(ffi::String("decoder")) != 0) description.decoder = decoder_of(field(about, "decoder").cast<json::Object>(), description.outputs);
     for (const ffi::Any& each : list(about, "variants")) description.variants.push_back(variant_of(each.cast<json::Object>()));
     for (const auto& [name, value] : field(about, "files").cast<json::Object>()) {
       const json::Object file = value.cast<json::Object>();

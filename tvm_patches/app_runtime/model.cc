@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 namespace romou::app {
@@ -55,6 +56,26 @@ std::vector<Device> devices_of(const std::string& kind) {
 
 ffi::Tensor new_tensor(const TensorInfo& info, DLDevice device) {
   return call("runtime.TVMTensorAllocWithScope", ffi::Shape(info.shape), info.type, device, ffi::Optional<ffi::String>()).cast<ffi::Tensor>();
+}
+
+/// Return the place of the largest number, the first one of several. On the host: an app that draws tokens reads the logits anyway.
+template <typename Bits>
+int64_t largest(const std::string& bytes) {
+  // Floats are ordered as their bits are, negative ones the other way round.
+  const auto key = [&](size_t i) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
+    return bits < 0 ? static_cast<Bits>(std::numeric_limits<Bits>::min() - bits) : bits;
+  };
+  size_t best = 0;
+  for (size_t i = 1; i < bytes.size() / sizeof(Bits); ++i) best = key(i) > key(best) ? i : best;
+  return static_cast<int64_t>(best);
+}
+
+int64_t likeliest(const ffi::Tensor& logits, size_t bytes) {
+  std::string numbers(bytes, '\0');
+  call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(logits.GetDLTensorPtr()), static_cast<void*>(numbers.data()), static_cast<int64_t>(bytes));
+  return logits.GetDLTensorPtr()->dtype.bits == 16 ? largest<int16_t>(numbers) : largest<int32_t>(numbers);
 }
 
 double ms_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); }
@@ -165,7 +186,7 @@ void Model::start_machine(const Candidate& candidate) {
   places.insert(places.end(), {int(kDLCPU), 0, kPooled});
   ffi::Any nothing;
   (*machine_)->GetFunction("vm_initialization").value().CallPacked(places.data(), static_cast<int32_t>(places.size()), &nothing);
-  if (!has_shapes()) entry_ = (*machine_)->GetFunction("main").value();
+  if (!has_shapes() && !is_decoder()) entry_ = (*machine_)->GetFunction("main").value();
   if (candidate.device.kind != kCpu) call(functions_ + "drop_constants", *library_);  // the device has the weights now
 }
 
@@ -178,6 +199,7 @@ void Model::make_inputs() {
     if (!has_shapes()) input_tensors_.push_back(new_tensor(input, device_));
     if (!input.value.empty()) set(input.name, input.value.data(), input.value.size());
   }
+  if (is_decoder()) make_caches();
 }
 
 size_t Model::place_of(const std::vector<TensorInfo>& tensors, const char* what, const std::string& name, size_t bytes) const {
@@ -252,6 +274,7 @@ std::vector<ffi::Tensor> Model::padded_inputs(const Shape& shape) {
 
 void Model::start() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_decoder()) throw Failure(ROMOU_INVALID, "the model is a decoder; romou_decode runs it");
   for (size_t i = 0; i < inputs().size(); ++i) {
     if (!is_set_[i]) throw Failure(ROMOU_INVALID, "input " + inputs()[i].name + " was never set");
   }
@@ -266,23 +289,25 @@ void Model::start() {
     });
     entry_ = (*machine_)->GetFunction(shape.entry).value();
   }
-  failing_as(ROMOU_FAILED, "the run failed", [&] {
-    std::vector<ffi::AnyView> arguments(input_tensors_.begin(), input_tensors_.end());
-    arguments.insert(arguments.end(), sizes_.begin(), sizes_.end());
-    ffi::Any result;
-    output_tensors_.clear();  // their memory serves this run
-    entry_->CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
-    if (auto one = result.as<ffi::Tensor>()) {
-      output_tensors_.push_back(*one);
-    } else {
-      for (const ffi::Any& each : result.cast<ffi::Array<ffi::Any>>()) output_tensors_.push_back(each.cast<ffi::Tensor>());
-    }
-    if (const auto flush = ffi::Function::GetGlobal(functions_ + "flush"); flush.has_value()) (*flush)(device_.device_id);
-    if (!program_folder_.empty()) {
-      call("runtime.Device_StreamSync", device_, static_cast<int64_t>(0));
-      call(functions_ + "keep", *library_, static_cast<int>(device_.device_id), ffi::String(std::exchange(program_folder_, {})));
-    }
-  });
+  failing_as(ROMOU_FAILED, "the run failed", [&] { call_entry(); });
+}
+
+void Model::call_entry() {
+  std::vector<ffi::AnyView> arguments(input_tensors_.begin(), input_tensors_.end());
+  arguments.insert(arguments.end(), sizes_.begin(), sizes_.end());
+  ffi::Any result;
+  output_tensors_.clear();  // their memory serves this run
+  entry_->CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
+  if (auto one = result.as<ffi::Tensor>()) {
+    output_tensors_.push_back(*one);
+  } else {
+    for (const ffi::Any& each : result.cast<ffi::Array<ffi::Any>>()) output_tensors_.push_back(each.cast<ffi::Tensor>());
+  }
+  if (const auto flush = ffi::Function::GetGlobal(functions_ + "flush"); flush.has_value()) (*flush)(device_.device_id);
+  if (!program_folder_.empty()) {
+    call("runtime.Device_StreamSync", device_, static_cast<int64_t>(0));
+    call(functions_ + "keep", *library_, static_cast<int>(device_.device_id), ffi::String(std::exchange(program_folder_, {})));
+  }
 }
 
 void Model::wait() {
@@ -309,6 +334,92 @@ void Model::get(const std::string& output, void* data, size_t bytes) {
     if (ffi::GetDataSize(*tensor) != bytes) throw Failure(ROMOU_DAMAGED, "output " + output + " has " + std::to_string(ffi::GetDataSize(*tensor)) + " bytes, not those that were exported");
     if (bytes != 0) call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(tensor), data, static_cast<int64_t>(bytes));
   });
+}
+
+void Model::make_caches() {
+  std::map<std::string, ffi::Tensor> caches;
+  for (const Step& step : description_.decoder.steps) {
+    std::vector<ffi::Tensor>& tensors = step_inputs_.emplace_back();
+    for (const TensorInfo& input : step.shape.inputs) tensors.push_back(new_tensor(input, device_));
+    for (const auto& [_, place] : step.state) {
+      const TensorInfo& info = step.shape.inputs[place];
+      const auto [known, is_new] = caches.emplace(info.name, tensors[place]);
+      tensors[place] = known->second;
+      // What was never written has the weight zero, which makes no number of NaN.
+      std::string zeros(is_new ? info.bytes : 0, '\0');
+      if (!zeros.empty()) call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(tensors[place].GetDLTensorPtr()), static_cast<void*>(zeros.data()), static_cast<int64_t>(zeros.size()));
+    }
+  }
+}
+
+/// Run one of the decoder's models on `count` of the tokens, and padding.
+void Model::take(size_t number, size_t begin, size_t count) {
+  const Decoder& decoder = description_.decoder;
+  const Step& step = decoder.steps[number];
+  const auto value = [&](const std::string& name, size_t i) -> int64_t {
+    if (name == "input_ids") return i < count ? tokens_[begin + i] : 0;
+    if (name == "attention_mask") return i < begin + count;
+    if (name == "position_ids") return static_cast<int64_t>(std::min(begin + i, decoder.length - 1));
+    return static_cast<int64_t>(count) - 1;  // the row
+  };
+  input_tensors_ = step_inputs_[number];
+  for (size_t place = 0; place < input_tensors_.size(); ++place) {
+    if (std::any_of(step.state.begin(), step.state.end(), [&](const auto& pair) { return pair.second == place; })) continue;
+    const TensorInfo& info = step.shape.inputs[place];
+    const size_t bytes = info.element_bytes();
+    std::string numbers;
+    for (size_t i = 0; i < info.bytes / bytes; ++i) {
+      const int64_t number = value(info.name, i);
+      numbers.append(reinterpret_cast<const char*>(&number), bytes);  // of little-endian integers, the low bytes are the first ones
+    }
+    call("runtime.TVMTensorCopyFromBytes", const_cast<DLTensor*>(input_tensors_[place].GetDLTensorPtr()), static_cast<void*>(numbers.data()), static_cast<int64_t>(numbers.size()));
+  }
+  entry_ = (*machine_)->GetFunction(step.shape.entry).value();
+  call_entry();
+  for (const auto& [output, input] : step.state) {
+    DLTensor *from = const_cast<DLTensor*>(output_tensors_.at(output).GetDLTensorPtr()), *to = const_cast<DLTensor*>(input_tensors_[input].GetDLTensorPtr());
+    // A kernel that updates its input in place leaves nothing to copy.
+    if (from->data != to->data || from->byte_offset != to->byte_offset) call("runtime.TVMTensorCopyFromTo", from, to);
+  }
+  output_tensors_ = {output_tensors_.at(step.logits)};
+}
+
+int64_t Model::decode(const int64_t* tokens, size_t count) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Decoder& decoder = description_.decoder;
+  if (!is_decoder()) throw Failure(ROMOU_INVALID, "the model is no decoder; romou_run runs it");
+  if (count == 0) throw Failure(ROMOU_INVALID, "there is no token; give at least one");
+  const size_t before = tokens_.size();
+  if (count > decoder.length - before) {
+    throw Failure(ROMOU_INVALID, std::to_string(before) + " tokens and " + std::to_string(count) + " more do not fit into caches of " + std::to_string(decoder.length) + "; call romou_rewind, or export a decoder with a larger `length`");
+  }
+  const int64_t words = decoder.words == 0 ? INT32_MAX : decoder.words;
+  for (size_t i = 0; i < count; ++i) {
+    if (tokens[i] < 0 || tokens[i] >= words) throw Failure(ROMOU_INVALID, "there is no token " + std::to_string(tokens[i]) + "; the model's vocabulary has 0 to " + std::to_string(words - 1));
+  }
+  for (const auto& [name, mapping] : mappings_) check_unmapped(name);
+  tokens_.insert(tokens_.end(), tokens, tokens + count);
+  try {
+    return failing_as(ROMOU_FAILED, "the run failed", [&] {
+      size_t begin = before;
+      for (; count > 1 && tokens_.size() - begin > decoder.chunk; begin += decoder.chunk) take(decoder.steps.size() - 1, begin, decoder.chunk);
+      // The last chunk ends with the last token, and may read tokens once more.
+      if (count > 1) begin = tokens_.size() - std::min(tokens_.size(), decoder.chunk);
+      take(count > 1 ? decoder.steps.size() - 1 : 0, begin, tokens_.size() - begin);
+      return likeliest(output_tensors_[0], outputs()[0].bytes);
+    });
+  } catch (...) {
+    tokens_.resize(before);
+    output_tensors_.clear();
+    throw;
+  }
+}
+
+void Model::rewind(size_t count) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_decoder()) throw Failure(ROMOU_INVALID, "the model is no decoder; it has no tokens");
+  if (count > tokens_.size()) throw Failure(ROMOU_INVALID, "the decoder has read " + std::to_string(tokens_.size()) + " tokens, not " + std::to_string(count));
+  tokens_.resize(count);
 }
 
 void Model::check_unmapped(const std::string& name) const {

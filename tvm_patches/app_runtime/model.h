@@ -39,6 +39,10 @@ class Model {
   /// Enqueue a run. It may not be done when this returns.
   void start();
   void wait();
+  /// Read tokens of a decoder, and return the one that follows. See romou.h.
+  int64_t decode(const int64_t* tokens, size_t count);
+  /// Forget all tokens behind the first `count`.
+  void rewind(size_t count);
   void get(const std::string& output, void* data, size_t bytes);
   /// Return the place of an input or output in this process's memory. See romou.h.
   void* map(const std::string& name);
@@ -64,11 +68,15 @@ class Model {
   void prepare_programs(const Candidate& candidate, const std::string& folder);
   void start_machine(const Candidate& candidate);
   void make_inputs();
+  void make_caches();
+  void take(size_t step, size_t begin, size_t count);
+  void call_entry();
   std::vector<ffi::Tensor> padded_inputs(const Shape& shape);
   const std::vector<TensorInfo>& inputs() const { return description_.inputs; }
   const std::vector<TensorInfo>& outputs() const { return description_.outputs; }
   romou_tensor described(const std::vector<TensorInfo>& tensors, size_t index) const;
   bool has_shapes() const { return !description_.set.shapes.empty(); }
+  bool is_decoder() const { return !description_.decoder.steps.empty(); }
   void note_time(const char* step, double ms);
   void check_unmapped(const std::string& name) const;
   const DLTensor* tensor_of(const Mapping& mapping) const { return (mapping.is_input ? input_tensors_ : output_tensors_)[mapping.place].GetDLTensorPtr(); }
@@ -88,6 +96,9 @@ class Model {
   std::vector<std::string> given_;
   std::map<std::string, std::vector<ffi::Tensor>> tensors_of_;
   std::vector<int64_t> sizes_;  ///< the sizes at run time of the last run, or none
+  // Of a decoder: the inputs of each of its models, and the tokens that the caches hold.
+  std::vector<std::vector<ffi::Tensor>> step_inputs_;
+  std::vector<int64_t> tokens_;
   std::vector<bool> is_set_, is_mappable_;
   std::map<std::string, Mapping> mappings_;
   // Held by whatever reads or changes shapes and tensors. Texts of the description never change.

@@ -90,6 +90,13 @@ ROMOU_API romou_status romou_wait(romou_model* model);
 /* Copy an output of the last run from the device, when the run is done. */
 ROMOU_API romou_status romou_get(romou_model* model, const char* output, void* data, size_t bytes);
 
+/* Read tokens of a language model's decoder, behind those that it has read, and return the most likely token that follows. Give it to the next call, with
+ * what else there is to read. The caches of keys and values stay on the device. romou_get has the logits, to draw a token. A decoder has no inputs, and
+ * romou_run does not run it. */
+ROMOU_API romou_status romou_decode(romou_model* model, const int64_t* tokens, size_t count, int64_t* next);
+/* Forget all tokens behind the first `count`: 0 begins anew. Nothing is computed. */
+ROMOU_API romou_status romou_rewind(romou_model* model, size_t count);
+
 /* Return the place of an input or an output in this process's memory, to write the whole input before a run, or to read the output behind one. Nothing is
  * copied where the device shares memory with the processor: OpenCL on phones, plain code. No run may start until it is given back. */
 ROMOU_API romou_status romou_map(romou_model* model, const char* name, void** data);

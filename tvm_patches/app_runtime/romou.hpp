@@ -65,6 +65,13 @@ class Model {
     get(output, &model_, 0);  // raises
     return {};
   }
+  /// Read tokens of a decoder, and return the most likely one that follows.
+  int64_t decode(const std::vector<int64_t>& tokens) {
+    int64_t next = 0;
+    check(romou_decode(get(), tokens.data(), tokens.size(), &next));
+    return next;
+  }
+  void rewind(size_t count) { check(romou_rewind(get(), count)); }
   /// Return the place of an input or output, see romou_map.
   template <typename Number>
   Number* map(const std::string& name) {

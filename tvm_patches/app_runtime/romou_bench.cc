@@ -3,7 +3,7 @@
 // Times an exported model on this device, through romou.hpp:
 //   romou_bench FOLDER [INPUT.bin ...] [--variant NAME] [--repeats N] [--hold MS] [--outputs DIR] [--json]
 //
-// An input is a file of raw numbers in C order; without files, inputs are zeros. Phones lower their clocks between short kernels: before each timing
+// An input is a file of raw numbers in C order; without files, inputs are zeros. A run of a decoder reads one token. Phones lower their clocks between short kernels: before each timing
 // the model runs for --hold milliseconds, and the timing follows without a pause. --json prints one document that `romou report` and
 // `romou compare` read.
 #include <sys/stat.h>
@@ -161,15 +161,21 @@ Times time_model(romou::Model& model, const Arguments& given, const std::vector<
   const auto copy_out = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) model.get(model.outputs()[i].name, outputs[i].data(), outputs[i].size());
   };
+  const bool is_decoder = romou_rewind(model.get(), 0) == ROMOU_OK;
+  const auto run = [&] {
+    if (!is_decoder) return model.run();
+    model.rewind(0);
+    model.decode({0});
+  };
   copy_in();
-  times.first = ms_of([&] { model.run(); });
+  times.first = ms_of(run);
   for (int round = 0; round < kRounds; ++round) {
     times.runs.emplace_back();
     times.in.push_back(ms_of(copy_in));
     for (int i = 0; i < given.repeats; ++i) {
       const auto until = Clock::now() + std::chrono::duration<double, std::milli>(i == 0 ? given.hold_ms : 0);
-      while (Clock::now() < until) model.run();
-      times.runs.back().push_back(ms_of([&] { model.run(); }));
+      while (Clock::now() < until) run();
+      times.runs.back().push_back(ms_of(run));
     }
     times.out.push_back(ms_of(copy_out));
   }

@@ -26,6 +26,7 @@ struct TensorInfo {
   size_t bytes = 0;
   std::string value;  ///< the only value that an input can have, or empty
 
+  bool same_numbers(const TensorInfo& other) const { return stored == other.stored && shape == other.shape; }
   size_t element_bytes() const { return (type.bits * type.lanes + 7) / 8; }
 
   /// Take another shape. Texts stay where they are. Raises std::out_of_range if a side is negative or no int32, or no memory is so large.
@@ -98,6 +99,21 @@ struct Shape {
 struct Cut {
   size_t output, axis, input, input_axis;
   Extent extent;
+};
+
+/// One of a decoder's models: for one token, or for a chunk of a prompt.
+struct Step {
+  Shape shape;
+  std::vector<std::pair<size_t, size_t>> state;  ///< an output, and the input that it becomes in the next run
+  size_t logits;                                 ///< the other output
+};
+
+/// A decoder of a language model. Its models share their state, which are caches of keys and values.
+struct Decoder {
+  std::vector<Step> steps;  ///< for one token, and for a chunk if that is more. Empty: the model is none
+  std::string row;          ///< the input that selects the row whose logits are wanted
+  int64_t words = 0;        ///< 0: unknown
+  size_t length = 0, chunk = 0;
 };
 
 struct ShapeSet {

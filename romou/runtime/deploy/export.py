@@ -70,6 +70,7 @@ class Variant:
     values: the only value of inputs that have one.
     shapes: the functions of a model of several shapes, whose largest is that of `inputs`. Empty for one shape.
     padding: how inputs between the shapes are run.
+    decoder: names and sizes of a language model's decoder. Its shapes are the models for one token and for a chunk.
     """
 
     target: Target
@@ -80,6 +81,7 @@ class Variant:
     values: Mapping[str, np.ndarray]
     shapes: tuple[ShapeEntry, ...] = ()
     padding: Padding | None = None
+    decoder: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -103,7 +105,15 @@ class Variant:
         }
 
     def signature(self) -> dict[str, Any]:
-        """Return the inputs and outputs in model.json."""
+        """Return the inputs and outputs in model.json. A decoder has no inputs: romou_decode makes them of tokens."""
+        if self.decoder is not None:
+            state = self.decoder["state"]
+            logits = {name: kind for name, kind in self.outputs.items() if name not in state.values()}
+            return {
+                "inputs": [],
+                "outputs": _tensors(logits),
+                "decoder": {**self.decoder, "models": self._entries()},
+            }
         inputs = [_tensor(name, *kind) for name, kind in self.inputs.items()]
         for entry in inputs:
             if entry["name"] in self.values:
@@ -116,15 +126,7 @@ class Variant:
         values = {} if padding is None else padding.values
         types = {name: STORAGE.get(dtype, dtype) for name, (_, dtype) in self.inputs.items()}
         return {
-            "shapes": [
-                {
-                    "entry": each.entry,
-                    "inputs": _tensors(each.inputs),
-                    "outputs": _tensors(each.outputs),
-                    **({"sizes": each.sizes} if each.sizes else {}),
-                }
-                for each in self.shapes
-            ],
+            "shapes": self._entries(),
             "padding": {name: list(np.array(value, types[name]).tobytes()) for name, value in values.items()},
             "groups": [
                 [number for name, axis in group for number in (place_of[name], axis)]
@@ -135,6 +137,17 @@ class Variant:
                 for cut in (() if padding is None else padding.cuts)
             ],
         }
+
+    def _entries(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "entry": each.entry,
+                "inputs": _tensors(each.inputs),
+                "outputs": _tensors(each.outputs),
+                **({"sizes": each.sizes} if each.sizes else {}),
+            }
+            for each in self.shapes
+        ]
 
 
 def _tensors(tensors: Tensors) -> list[dict[str, Any]]:
@@ -185,7 +198,7 @@ def export_models(variants: Sequence[Variant], folder: Path, host: str) -> Path:
             "files": {str(path.relative_to(fresh)): _file(path) for path in sorted(fresh.rglob("*")) if path.is_file()},
         }
         (fresh / META).write_text(_document(about), encoding="utf-8")
-        for sample in _SAMPLES:
+        for sample in _SAMPLES if variants[0].decoder is None else ():
             shutil.copyfile(Path(__file__).with_name(sample), fresh / sample)
     return folder
 

@@ -12,6 +12,7 @@ from romou.compiler.assembly.build import Kept
 from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.built import BuiltModel
+from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
@@ -27,6 +28,8 @@ __all__ = [
     "BuiltModel",
     "CallRow",
     "CompiledModel",
+    "DecoderForm",
+    "DecoderModel",
     "FreeAxis",
     "HostRow",
     "Kept",

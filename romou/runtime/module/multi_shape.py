@@ -246,7 +246,11 @@ class MultiShapeModel(TunedModel):
             made.append(model.changed(**where))
         memory = self._summary.memory
         assert memory is not None
-        return MultiShapeModel(made, memory=memory, padding=self._padding)
+        return self._of(made, memory)
+
+    def _of(self, models: Sequence[TunedModel], memory: MemoryUse) -> MultiShapeModel:
+        """Return the model of several, linked to each other in another way."""
+        return MultiShapeModel(models, memory=memory, padding=self._padding)
 
     def _check_exportable(self) -> None:
         for model in self.models:

@@ -17,6 +17,7 @@ from romou.base.schema import FileName, made_of
 from romou.compiler.frontend.padding import Padding
 from romou.devices.targets import Target, attached_index, misfit
 from romou.runtime.module.built import BuiltModel
+from romou.runtime.module.decoder_model import ENTRY, DecoderForm, DecoderModel
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
@@ -96,38 +97,37 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
             names = ", ".join(model.name for model in models)
             raise UsageError(f"{path} holds several models: {names}", hint="Name the one for the device at --rpc.")
         path, index = _most_suitable(models, device)
-    return load_described(
-        path, read_manifest(path), device=device if index is None else index, rpc=rpc, capture=capture
-    )
-
-
-def load_described(
-    path: Path, about: Mapping[str, Any], *, device: int | str, rpc: str | None = None, capture: bool | None = None
-) -> TunedModel:
-    """Load the model of a folder whose manifest was read, which hashes all of its files. See `load`.
-
-    about: what `read_manifest` returned.
-    """
+    about = read_manifest(path)
     text = f"{path}: {META} cannot be used"
     try:
         with refused(ModelError, text, hint=AGAIN):
             library = path / made_of(FileName, about["library"])
             if library.name not in about["files"]:
                 raise ModelError(f"{text}: library {library.name!r} is none of its files", hint=AGAIN)
-            made = _models_of(about, library, capture=capture)
-            padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
-            memory = Summary.from_dict(about["summary"]).memory if "shapes" in about else None
+            model = _whole_of(about, _models_of(about, library, capture=capture))
     except UsageError as error:  # of an unknown target
         raise ModelError(f"{text}: {error.message}", hint=AGAIN) from error
-    target = made[0].target
-    index = (attached_index(target, device) or 0) if isinstance(device, str) else device
+    target = model.target
+    index = (attached_index(target, device) or 0) if index is None else index
     remote = None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind)
-    model = made[0] if memory is None else MultiShapeModel(made, memory=memory, padding=padding)
     model = model.moved(index, remote)
     if rpc is None and is_here(target.host):
         # Fail now if the library does not fit this machine. A model for another one can be exported.
         _ = model._executable
     return model
+
+
+def _whole_of(about: Mapping[str, Any], models: Sequence[TunedModel]) -> TunedModel:
+    """Return the model that a library's models are. Raise many types for a wrong manifest."""
+    if "shapes" not in about:
+        return models[0]
+    memory = Summary.from_dict(about["summary"]).memory
+    if memory is None:
+        raise ValueError("its memory is missing")
+    if ENTRY in about:
+        return DecoderModel(models, memory=memory, form=made_of(DecoderForm, about[ENTRY]))
+    padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
+    return MultiShapeModel(models, memory=memory, padding=padding)
 
 
 def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None) -> list[TunedModel]:
@@ -139,8 +139,8 @@ def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None)
         model = kind(
             BuiltModel.from_dict(each, library),
             Summary.from_dict(each["summary"]),
-            # Shapes share their memory unless captured runs are required.
-            capture=bool(capture) if several else capture,
+            # Shapes share their memory unless captured runs are required. A decoder's runs are captured.
+            capture=bool(capture) if several and ENTRY not in about else capture,
             beside=models[0] if models else None,
         )
         models.append(model)

@@ -573,30 +573,14 @@ class TunedModel:
         BuildError
             The library cannot be linked.
         """
-        return self.saved_with(path_of("path", path), {})
-
-    def saved_with(self, path: Path, more: Mapping[str, Any]) -> Path:
-        """Write the model as `save` does, with further entries of its manifest.
-
-        Parameters
-        ----------
-        path
-            The folder.
-        more
-            Entries by name. JSON has to hold their values.
-
-        Raises
-        ------
-        UsageError, BuildError
-            As `save`.
-        """
+        path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
             # Each save has a new file name, because a process that has loaded the old file would get it again.
             library = library_name()
             self._export(fresh / library)
             if self.target.backend.is_served or not self.target.backend.has_kernels:
                 self._write_host_code(fresh / HOST_CODE)
-            write_manifest(fresh, {**self._meta(), **more, "library": library})
+            write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
     def export_android(
@@ -615,7 +599,7 @@ class TunedModel:
         - model.json: inputs, outputs, devices, and a checksum of every file
         - DEVICE/model.so: kernels and host code
         - DEVICE/weights.bin: the graph and its weights
-        - run_model.py: a sample that runs a phone from here, over RPC
+        - run_model.py: a sample that runs a phone from here, over RPC. Not of a language model's decoder
 
         Parameters
         ----------

@@ -14,6 +14,8 @@ from pathlib import Path
 from support.suite.compiled import holding
 
 ROOT = Path(__file__).parents[3]
+APP = ROOT / "tvm_patches/app_runtime"
+HERE, ARM64 = "x86_64-linux-gnu", "aarch64-linux-gnu"
 
 
 class Server:
@@ -79,3 +81,11 @@ def build(target: str, out: Path) -> Path:
         )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
+
+
+def compile_c(source: Path, runtime: Path, program: Path, compiler: str = "gcc") -> Path:
+    """Compile a C program against the runtime, as the page says."""
+    command = [compiler, "-Wall", "-Werror", "-O1", str(source), f"-I{APP}", f"-L{runtime}", "-lromou"]
+    command += [f"-Wl,-rpath,{runtime}", f"-Wl,-rpath-link,{runtime}", "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program

@@ -1,0 +1,79 @@
+"""The compiled models of a language model's decoder, with weights and caches on the device once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from romou.base.errors import ModelError
+from romou.base.schema import Range
+from romou.compiler.graph.memory.memory import MemoryUse
+from romou.runtime.deploy import Variant
+from romou.runtime.module.multi_shape import MultiShapeModel
+from romou.runtime.module.tuned_model import TunedModel
+
+# Entry of a saved decoder's manifest.
+ENTRY = "decoder"
+_Size = Annotated[int, Range(1, 2**31 - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderForm:
+    """Names and sizes of a decoder's two models, see `CachedModel`. chunk: tokens of a prompt in one run."""
+
+    inputs: tuple[str, ...]
+    state: dict[str, str]
+    row: str
+    words: _Size | None
+    length: _Size
+    chunk: _Size
+
+
+class DecoderModel(MultiShapeModel):
+    """What `romou.Decoder` runs. `romou.load` returns it for a saved decoder.
+
+    `export_android` writes it for `romou_decode` of romou.h.
+
+    Parameters
+    ----------
+    models
+        The model for one token, which loads the library, and the one for a chunk of a prompt if that is more.
+    memory
+        Memory on the device of both, each with its caches.
+    form
+        Names and sizes.
+
+    Raises
+    ------
+    ValueError
+        The models are not those of the form.
+    """
+
+    def __init__(self, models: Sequence[TunedModel], *, memory: MemoryUse, form: DecoderForm) -> None:
+        if len(models) != min(form.chunk, 2):
+            raise ValueError("it has other models than a decoder")
+        if not {*form.inputs, *form.state} <= {*models[0].inputs}:
+            raise ValueError("its models have other inputs")
+        super().__init__(models, memory=memory)
+        self.form = form
+
+    def _of(self, models: Sequence[TunedModel], memory: MemoryUse) -> DecoderModel:
+        return DecoderModel(models, memory=memory, form=self.form)
+
+    def _variant(self, host: str) -> Variant:
+        return dataclasses.replace(super()._variant(host), decoder=asdict(self.form))
+
+    def _meta(self) -> dict[str, Any]:
+        return {**super()._meta(), ENTRY: asdict(self.form)}
+
+    def _check_exportable(self) -> None:
+        super()._check_exportable()
+        model, others = self.models[0], self.form.state.values()
+        numbers = [(name, model.inputs[name][1], ("int32", "int64")) for name in self.form.inputs]
+        stored = model.built.stored_outputs.items()
+        numbers += [(name, dtype, ("float16", "float32")) for name, (_, dtype) in stored if name not in others]
+        for name, dtype, allowed in numbers:
+            if dtype not in allowed:
+                raise ModelError(f"the decoder cannot be exported: {name} is {dtype}, not {' or '.join(allowed)}")

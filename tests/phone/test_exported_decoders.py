@@ -1,0 +1,141 @@
+"""romou_decode: an exported decoder makes onnxruntime's tokens from C, with its caches on the device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import romou
+from romou.base.errors import ModelError
+from romou.cli import main
+from romou.models.decoder import DecoderShape, decoder
+from support.models.decoding import onnxruntimes_tokens, prompt_of
+from support.models.small_networks import prime_net
+from support.servers.phone_servers import APP, ARM64, HERE, compile_c
+from support.suite.exhaustive import exhaustive
+
+SMALL = DecoderShape(layers=1, width=64, heads=4, size=16, inner=96, words=256, longest=100)
+CHUNK, TOKENS = 4, 64
+OK, INVALID = 0, 1
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, DecoderShape], Path]:
+    """Return a function: (target, shape) -> the folder of a saved decoder."""
+    folder = tmp_path_factory.mktemp("saved")
+
+    def save(target: str, shape: DecoderShape) -> Path:
+        path = folder / f"{shape.width} {target}"
+        if not path.exists():
+            romou.Decoder(decoder(shape), chunk=CHUNK, target=target, verify=False).save(path)
+        return path
+
+    return save
+
+
+def export(saved: Path, folder: Path, host: str) -> Path:
+    arguments = ["export", str(saved), "--android", str(folder), "--host", host, "--json"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "run_model.py" not in result.stdout
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        ("opencl -device=host", SMALL),
+        ("null", SMALL),
+        pytest.param("opencl -device=host", DecoderShape(), marks=exhaustive),
+    ],
+)
+def test_tokens_are_onnxruntimes(
+    target: str,
+    shape: DecoderShape,
+    saved: Callable[[str, DecoderShape], Path],
+    host_runtime: Path,
+    tmp_path: Path,
+) -> None:
+    """And the second start compiles nothing."""
+    prompt = prompt_of(21, shape.words)
+    program = compile_c(APP / "generate.c", host_runtime, tmp_path / "generate")
+    exported = export(saved(target, shape), tmp_path / "out", HERE)
+    command = [str(program), str(exported), str(TOKENS), *map(str, prompt)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        model = onnx.load_from_string(decoder(shape).SerializeToString())
+        assert done.stdout == ",".join(map(str, onnxruntimes_tokens(model, prompt, TOKENS))) + "\n"
+    rates, about = done.stderr.splitlines()
+    assert "generated tokens a second" in rates
+    assert json.loads(about)["programs"].get("compiled", 0) == 0
+    bench = [str(host_runtime / "romou_bench"), str(exported), "--repeats", "1", "--hold", "0"]
+    assert "run " in subprocess.run(bench, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("shape", [SMALL, pytest.param(DecoderShape(), marks=exhaustive)], ids=["small", "bundled"])
+def test_tokens_on_arm64(
+    shape: DecoderShape,
+    saved: Callable[[str, DecoderShape], Path],
+    arm64: Path,
+    arm64_runtime: Path,
+    tmp_path: Path,
+) -> None:
+    prompt = prompt_of(21, shape.words)
+    program = compile_c(APP / "generate.c", arm64_runtime, tmp_path / "generate", "aarch64-linux-gnu-gcc")
+    exported = export(saved("null", shape), tmp_path / "out", ARM64)
+    command = [str(arm64), str(program), str(exported), str(TOKENS), *map(str, prompt)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ",".join(map(str, onnxruntimes_tokens(decoder(shape), prompt, TOKENS))) + "\n"
+
+
+def test_texts_go_on_and_mistakes_are_codes(
+    saved: Callable[[str, DecoderShape], Path], host_runtime: Path, tmp_path: Path
+) -> None:
+    """A text read in pieces, or after a rewind, has the same successor. A mistake leaves what was read."""
+    program = compile_c(Path(__file__).with_name("use_decoder.c"), host_runtime, tmp_path / "use")
+    exported = export(saved("null", SMALL), tmp_path / "out", HERE)
+    prompt = prompt_of(21, SMALL.words)
+    command = [str(program), str(exported), *map(str, prompt)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.partition(": ") for line in done.stdout.splitlines()]
+    successor = onnxruntimes_tokens(decoder(SMALL), prompt, 1)[0]
+    texts = {what: text for what, _, text in lines}
+    assert texts == {
+        "at once": f"{OK} {successor}",
+        "largest logit": f"{OK} {successor}",
+        "mapped": f"{OK} {successor}",
+        "decode mapped": f"{INVALID} logits is mapped; unmap it first",
+        "too many": f"{INVALID} 21 tokens and 80 more do not fit into caches of 100;"
+        " call romou_rewind, or export a decoder with a larger `length`",
+        "unknown token": f"{INVALID} there is no token 256; the model's vocabulary has 0 to 255",
+        "negative token": f"{INVALID} there is no token -1; the model's vocabulary has 0 to 255",
+        "no token": f"{INVALID} there is no token; give at least one",
+        "NULL tokens": f"{INVALID} tokens is NULL",
+        "NULL next": f"{INVALID} next is NULL",
+        "NULL model": f"{INVALID} model is NULL",
+        "rewind too far": f"{INVALID} the decoder has read 21 tokens, not 22",
+        "run": f"{INVALID} the model is a decoder; romou_decode runs it",
+        "set": f"{INVALID} the model has no input input_ids; it has ",
+        "again": f"{OK} {successor}",
+        "in pieces": f"{OK} {successor}",
+        "in twos": f"{OK} {successor}",
+    }
+
+
+def test_other_models_are_no_decoders(host_runtime: Path, tmp_path: Path) -> None:
+    exported = romou.compile(prime_net(), target="null", verify=False).export_android(tmp_path / "net", host=HERE)
+    program = compile_c(APP / "generate.c", host_runtime, tmp_path / "generate")
+    done = subprocess.run([str(program), str(exported), "1", "1"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "generate: the model is no decoder; romou_run runs it\n"
+    with pytest.raises(ModelError, match="a saved model, but no decoder"):
+        romou.Decoder.load(romou.compile(prime_net(), target="null", verify=False).save(tmp_path / "saved"))
