@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from romou.api.compile import compile_one
+from romou.api.tokenizer import content_beside, tokenizer_of
 from romou.api.tune import tune_one
 from romou.base.arguments import whole_of
 from romou.base.compat import check_versions
@@ -103,7 +105,8 @@ class Decoder:
     Parameters
     ----------
     model
-        An ONNX file, a loaded model, or "bundled:decoder". Its inputs are `input_ids`, and `attention_mask` or
+        An ONNX file, a loaded model, or "bundled:decoder". A tokenizer.json beside the file makes tokens of text. Its
+        inputs are `input_ids`, and `attention_mask` or
         `position_ids` if it has them. Its caches are read and written by GroupQueryAttention.
     length
         Tokens that the caches have room for. None: as many as the model says, or 2048 if it leaves that open.
@@ -153,7 +156,7 @@ class Decoder:
             length=cached.length,
             chunk=rows,
         )
-        self._start(DecoderModel(program.models, memory=program.memory, form=form))
+        self._start(DecoderModel(program.models, memory=program.memory, form=form, tokenizer=content_beside(model)))
 
     @classmethod
     def load(cls, path: str | Path, *, device: int | str = 0) -> Decoder:
@@ -284,6 +287,44 @@ class Decoder:
             tell(made[-1])
         ended = time.perf_counter()
         return Generated(tokens=tuple(made), prompt=len(ids), prompt_s=read - started, tokens_s=ended - read)
+
+    def tokens_of(self, text: str) -> list[int]:
+        """Return the tokens of a text, by the tokenizer.json that is beside the model.
+
+        Parameters
+        ----------
+        text
+            The text of a prompt.
+
+        Raises
+        ------
+        UsageError
+            There is no tokenizer.json, the package `tokenizers` is not installed, or `text` is no text.
+        ModelError
+            The tokenizer is damaged, or has tokens that the model lacks.
+        """
+        if not isinstance(text, str):
+            raise UsageError(f"text={text!r}: must be a text", option="text")
+        return list(self._tokenizer.encode(text).ids)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens. It ends with U+FFFD if they end within a character.
+
+        Parameters
+        ----------
+        tokens
+            The tokens.
+
+        Raises
+        ------
+        UsageError, ModelError
+            As `tokens_of`, or `tokens` is no list of tokens.
+        """
+        return str(self._tokenizer.decode(self._tokens("tokens", tokens)))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return tokenizer_of(self._model.tokenizer, self._form.words)
 
     def _tokens(self, name: str, tokens: Collection[int]) -> list[int]:
         """Return tokens as a list. UsageError if it is no collection of tokens that the model has."""

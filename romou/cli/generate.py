@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from romou.driver.options import CompileOptions
 
 @click.command("generate")
 @click.argument("model")
-@click.option("--prompt", required=True, metavar="ID,ID,...", help="Tokens of the prompt, as numbers.")
+@click.option("--prompt", required=True, metavar="TEXT", help="A text, or tokens as numbers: 1,15,27.")
 @click.option("--tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to generate.")
 @click.option("--stop", type=int, multiple=True, metavar="ID", help="A token that ends the text.")
 @click.option("--length", type=click.IntRange(min=1), default=None, help="Tokens that the caches have room for.")
@@ -57,29 +58,33 @@ def command(
 
     MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Or a folder
     that --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature is
-    given. Words are no tokens: a tokenizer turns them into numbers.
+    given. A tokenizer.json beside the file turns text into tokens, and is saved with the decoder (romou[text]).
 
     \b
     Examples:
       romou generate bundled:decoder --prompt 1,15,27 --tokens 16 -o decoder.romou
       romou generate decoder.romou --prompt 1,15,27 --temperature 0.7 --top-k 40
-      romou generate decoder.onnx --prompt 1,15,27 --length 1024 --stop 2
+      romou generate decoder.onnx --prompt "Once upon a time" --length 1024 --stop 2
     """
-    try:
-        ids = [int(token) for token in prompt.split(",")]
-    except ValueError:
-        raise UsageError(f"--prompt {prompt!r}: expected numbers", hint="For example --prompt 1,15,27.") from None
-    decoder = _decoder(model, options)
+    is_text = re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", prompt) is None
+    decoder = _decoder(model, is_text, options)
+    ids = decoder.tokens_of(prompt) if is_text else [int(token) for token in prompt.split(",")]
     if output is not None:
         decoder.save(output)
     # The driver compiles its kernels at their first run, which no rate counts.
     decoder.generate(ids[-decoder.chunk :], min(tokens, 2), stop=stop)
     out = console(is_json=is_json)
+    shown = decoder.text_of if is_text else lambda tokens: ",".join(map(str, tokens))
     told: list[int] = []
+    printed = ""
 
     def tell(token: int) -> None:
-        out.print(f",{token}" if told else token, end="", markup=False, soft_wrap=True)
+        nonlocal printed
         told.append(token)
+        text = shown(told)
+        if not text.endswith("\ufffd"):  # else the character is not whole
+            out.print(text[len(printed) :], end="", markup=False, highlight=not is_text, soft_wrap=True)
+            printed = text
 
     made = decoder.generate(
         ids,
@@ -91,22 +96,26 @@ def command(
         on_token=None if is_json else tell,
     )
     if is_json:
-        print_json({**dataclasses.asdict(made), "prompt_rate": made.prompt_rate, "rate": made.rate})
+        text = {"text": shown(made.tokens)} if is_text else {}
+        print_json({**dataclasses.asdict(made), "prompt_rate": made.prompt_rate, "rate": made.rate, **text})
         return
-    out.print()
+    out.print(shown(told)[len(printed) :], markup=False, highlight=not is_text, soft_wrap=True)
     rate = "" if made.rate is None else f", {made.rate:.1f} generated tokens a second"
     where = decoder.models[0].target
     out.print(f"{made.prompt_rate:.1f} tokens of the prompt a second{rate}, on {where}", markup=False)
 
 
-def _decoder(model: str, options: dict[str, Any]) -> Any:
+def _decoder(model: str, is_text: bool, options: dict[str, Any]) -> Any:
     """Return the decoder in a saved folder, or one that is compiled now."""
     import romou
 
     if not (Path(model) / "romou.json").is_file():
         source = read_model(model)
+        from romou.api.tokenizer import content_beside, tokenizer_of
         from romou.devices.targets import Target
 
+        if is_text:
+            tokenizer_of(content_beside(source), None)  # an error comes before minutes of compiling
         options["target"] = Target(options["target"])
         announce(options["target"], options["device"], None)
         if not is_quiet():

@@ -146,7 +146,7 @@ def test_the_command(small: romou.Decoder, tmp_path: Path) -> None:
     drawn = run(main, ["generate", again, "--prompt", "1,2,3", "--tokens", "5", "--temperature", "9", "--seed", "3"])
     assert drawn.stdout.splitlines()[0] != shown.stdout.splitlines()[0]
     for arguments, message in (
-        ([folder, "--prompt", "one"], "--prompt 'one': expected numbers"),
+        ([folder, "--prompt", "one"], "the decoder has no tokenizer.json"),
         ([folder, "--prompt", "4096"], "the model's vocabulary has 256 words"),
         ([folder, "--prompt", "1", "--trials", "3"], "--trials: "),
     ):

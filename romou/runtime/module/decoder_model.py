@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from romou.base.errors import ModelError
@@ -16,6 +17,8 @@ from romou.runtime.module.tuned_model import TunedModel
 
 # Entry of a saved decoder's manifest.
 ENTRY = "decoder"
+# File of the tokenizer, beside an ONNX file and in a saved decoder.
+TOKENIZER = "tokenizer.json"
 _Size = Annotated[int, Range(1, 2**31 - 1)]
 
 
@@ -44,6 +47,8 @@ class DecoderModel(MultiShapeModel):
         Memory on the device of both, each with its caches.
     form
         Names and sizes.
+    tokenizer
+        Content of the tokenizer's file. None: there is none.
 
     Raises
     ------
@@ -51,16 +56,22 @@ class DecoderModel(MultiShapeModel):
         The models are not those of the form.
     """
 
-    def __init__(self, models: Sequence[TunedModel], *, memory: MemoryUse, form: DecoderForm) -> None:
+    def __init__(
+        self, models: Sequence[TunedModel], *, memory: MemoryUse, form: DecoderForm, tokenizer: bytes | None = None
+    ) -> None:
         if len(models) != min(form.chunk, 2):
             raise ValueError("it has other models than a decoder")
         if not {*form.inputs, *form.state} <= {*models[0].inputs}:
             raise ValueError("its models have other inputs")
         super().__init__(models, memory=memory)
-        self.form = form
+        self.form, self.tokenizer = form, tokenizer
 
     def _of(self, models: Sequence[TunedModel], memory: MemoryUse) -> DecoderModel:
-        return DecoderModel(models, memory=memory, form=self.form)
+        return DecoderModel(models, memory=memory, form=self.form, tokenizer=self.tokenizer)
+
+    def _write_beside(self, folder: Path) -> None:
+        if self.tokenizer is not None:
+            (folder / TOKENIZER).write_bytes(self.tokenizer)
 
     def _variant(self, host: str) -> Variant:
         return dataclasses.replace(super()._variant(host), decoder=asdict(self.form))

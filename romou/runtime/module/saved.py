@@ -17,7 +17,7 @@ from romou.base.schema import FileName, made_of
 from romou.compiler.frontend.padding import Padding
 from romou.devices.targets import Target, attached_index, misfit
 from romou.runtime.module.built import BuiltModel
-from romou.runtime.module.decoder_model import ENTRY, DecoderForm, DecoderModel
+from romou.runtime.module.decoder_model import ENTRY, TOKENIZER, DecoderForm, DecoderModel
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
@@ -104,7 +104,7 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
             library = path / made_of(FileName, about["library"])
             if library.name not in about["files"]:
                 raise ModelError(f"{text}: library {library.name!r} is none of its files", hint=AGAIN)
-            model = _whole_of(about, _models_of(about, library, capture=capture))
+            model = _whole_of(about, _models_of(about, library, capture=capture), path)
     except UsageError as error:  # of an unknown target
         raise ModelError(f"{text}: {error.message}", hint=AGAIN) from error
     target = model.target
@@ -117,15 +117,16 @@ def load(path: str | Path, *, device: int | str = 0, rpc: str | None = None, cap
     return model
 
 
-def _whole_of(about: Mapping[str, Any], models: Sequence[TunedModel]) -> TunedModel:
-    """Return the model that a library's models are. Raise many types for a wrong manifest."""
+def _whole_of(about: Mapping[str, Any], models: Sequence[TunedModel], folder: Path) -> TunedModel:
+    """Return the model that the models of a folder's library are. Raise many types for a wrong manifest."""
     if "shapes" not in about:
         return models[0]
     memory = Summary.from_dict(about["summary"]).memory
     if memory is None:
         raise ValueError("its memory is missing")
     if ENTRY in about:
-        return DecoderModel(models, memory=memory, form=made_of(DecoderForm, about[ENTRY]))
+        tokenizer = (folder / TOKENIZER).read_bytes() if TOKENIZER in about["files"] else None
+        return DecoderModel(models, memory=memory, form=made_of(DecoderForm, about[ENTRY]), tokenizer=tokenizer)
     padding = None if about.get("padding") is None else Padding.from_dict(about["padding"])
     return MultiShapeModel(models, memory=memory, padding=padding)
 

@@ -580,6 +580,7 @@ class TunedModel:
             self._export(fresh / library)
             if self.target.backend.is_served or not self.target.backend.has_kernels:
                 self._write_host_code(fresh / HOST_CODE)
+            self._write_beside(fresh)
             write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
@@ -672,6 +673,9 @@ class TunedModel:
     def _shape_entry(self) -> ShapeEntry:
         """Return the function of the library that computes the model, for an export of several shapes."""
         return ShapeEntry(entry=self.built.entry, inputs=self.inputs, outputs=self.built.stored_outputs)
+
+    def _write_beside(self, folder: Path) -> None:
+        """Write further files of a saved model."""
 
     def _write_host_code(self, path: Path) -> None:
         if self.built.host_code is not None:
