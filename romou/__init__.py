@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from romou.api.doctor import doctor as doctor
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
+    from romou.api.inspect import simulate as simulate
     from romou.api.operators import OperatorModel as OperatorModel
     from romou.api.operators import tune_operator as tune_operator
     from romou.api.quantize import Quantized as Quantized
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from romou.runtime.module.summary import Summary as Summary
     from romou.runtime.module.tuned_model import TunedModel as TunedModel
     from romou.tools.inspection.check_report import CheckReport as CheckReport
+    from romou.tools.inspection.execute import ExecutedFunction as ExecutedFunction
     from romou.tools.inspection.kernels import InspectedKernel as InspectedKernel
     from romou.tools.regression.bench_data import Bench as Bench
     from romou.tools.regression.comparison import Comparison as Comparison
@@ -78,7 +80,7 @@ _NAMES = {
     **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "check", "compare")},
     "romou.api.decoder": ("Decoder", "Generated"),
     "romou.api.doctor": ("Diagnosis", "doctor"),
-    "romou.api.inspect": ("inspect", "memory_plan"),
+    "romou.api.inspect": ("inspect", "memory_plan", "simulate"),
     "romou.api.session": ("NodeArg", "Session"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.quantize": ("Quantized", "quantize"),
@@ -94,6 +96,7 @@ _NAMES = {
     "romou.runtime.module.summary": ("LayerRow", "Summary"),
     "romou.compiler.graph.memory.memory": ("MemoryPlan",),
     "romou.tools.inspection.check_report": ("CheckReport",),
+    "romou.tools.inspection.execute": ("ExecutedFunction",),
     "romou.tools.inspection.kernels": ("InspectedKernel",),
     "romou.tools.regression.bench_data": ("Bench",),
     "romou.tools.regression.comparison": ("Comparison",),

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
 from romou.base.checked_options import documents_options, takes_options
-from romou.base.errors import unknown_name
+from romou.base.errors import UsageError, unknown_name
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.pipeline import STAGE_NAMES
+from romou.devices.mobile_compilers import GPUS, compile_all, compiler_for, find_compilers, mobile_gpu
 from romou.driver.lowering import lowered_model
-from romou.driver.options import InspectOptions, ModelOptions, RecordedOptions
+from romou.driver.options import InspectOptions, ModelOptions, RecordedOptions, SimulateOptions
 from romou.driver.search.records import recorded_configs
 from romou.driver.summary import nodes_of_functions, nodes_of_tasks, planned_memory
 from romou.runtime.module import MemoryPlan
+from romou.tools.inspection.execute import ExecutedFunction, execute_function
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.inspection.why import DefaultReasons, reasons_for_default
 
 if TYPE_CHECKING:
     import onnx
+
+    from romou.compiler.assembly.assemble import ScheduledFunction
 
 
 @takes_options(InspectOptions)
@@ -45,9 +49,21 @@ def inspect(model: onnx.ModelProto | str | Path, options: InspectOptions) -> lis
     RecordError
         The records in `work_dir` are unreadable.
     """
+    return [
+        kernel
+        for function, kernels in _inspected(model, options)
+        for kernel in kernels
+        if options.kernel in (None, kernel.name, function.name, kernel.task)
+    ]
+
+
+def _inspected(
+    model: onnx.ModelProto | str | Path, options: InspectOptions
+) -> list[tuple[ScheduledFunction, list[InspectedKernel]]]:
+    """Return the functions of a model with a kernel of the name `options.kernel`, each with all its kernels."""
     compilation, kernel = _compilation_of(model, options), options.kernel
     functions, nodes = compilation.scheduled_functions(), nodes_of_functions(compilation)
-    kernels: list[InspectedKernel] = []
+    found: list[tuple[ScheduledFunction, list[InspectedKernel]]] = []
     names = {function.name for function in functions}
     for function in functions:
         task = function.task.name if function.task is not None else ""
@@ -64,10 +80,46 @@ def inspect(model: onnx.ModelProto | str | Path, options: InspectOptions) -> lis
             nodes=nodes.get(function.hint, ()),
         )
         names |= {k.name for k in inspected}
-        kernels += [k for k in inspected if kernel is None or kernel in (k.name, function.name, k.task)]
-    if kernel is not None and not kernels:
+        if any(kernel in (None, each.name, function.name, each.task) for each in inspected):
+            found.append((function, inspected))
+    if kernel is not None and not found:
         raise unknown_name("kernel", kernel, names)
-    return kernels
+    return found
+
+
+@takes_options(SimulateOptions)
+def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> list[ExecutedFunction]:
+    """Execute a model's kernels as machine code of an Adreno, and compare their outputs. No device is needed.
+
+    The machine code is that of Mesa's compiler, not of Qualcomm's. Each function runs on random inputs, and its output
+    is compared with that of the unscheduled function. The result also says what the waves did.
+
+    Parameters
+    ----------
+    model
+        An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
+
+    Raises
+    ------
+    UsageError, ModelError, DeviceError, CompatError, RecordError
+        As in `inspect`. UsageError also for a GPU that is no Adreno.
+    BuildError
+        Mesa's compilers have not been set up.
+    """
+    gpu = options.gpu or compiler_for(options.parsed_target().device_name)
+    if mobile_gpu(gpu).vec4_registers is None:
+        raise UsageError(
+            f"the simulator executes Adreno's machine code only, not that of {GPUS[gpu]}",
+            hint="Name an Adreno that Mesa compiles for, e.g. a630 or a740.",
+        )
+    find_compilers()
+    functions = _inspected(model, options)
+    sources = list(dict.fromkeys(kernel.source for _, kernels in functions for kernel in kernels))
+    compiled = dict(zip(sources, compile_all(sources, gpu), strict=True))
+    return [
+        execute_function(function, kernels, compiled, gpu, most_items=options.work_items or None)
+        for function, kernels in functions
+    ]
 
 
 @takes_options(RecordedOptions)

@@ -39,6 +39,15 @@ OWN = "own"
         " g76, g610; without a name, or `own`, that of the target's GPU. May be repeated."
     ),
 )
+@click.option(
+    "--execute",
+    "is_executed",
+    is_flag=True,
+    help=(
+        "Execute the machine code of each --gpu, an Adreno, in a simulator instead, and compare the outputs with those"
+        " of unscheduled functions. Without --gpu, that of the target's GPU."
+    ),
+)
 @options_of(InspectOptions, "passes")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
 @click.option(
@@ -88,6 +97,7 @@ def command(
     work_dir: Path | None,
     kernel: str | None,
     gpus: tuple[str, ...],
+    is_executed: bool,
     passes: bool,
     has_source: bool,
     has_knobs: bool,
@@ -112,6 +122,7 @@ def command(
     Examples:
       romou inspect model.onnx --device adreno640
       romou inspect model.onnx --memory
+      romou inspect bundled:squeezenet1_0 --device adreno640 --gpu a630 --execute
       romou inspect bundled:resnet18 --device adreno640 --why conv2d_1x64x56x56_64_3x3_s1
     """
     from romou.base.errors import UsageError
@@ -134,7 +145,10 @@ def command(
     if stages is not None:
         _write_stages(source, parsed, {**options, "work_dir": work_dir}, stages, output, is_json=is_json)
         return
-    gpus = _checked_gpus(gpus, parsed)  # before the long part
+    gpus = _checked_gpus(gpus or (OWN,) * is_executed, parsed)  # before the long part
+    if is_executed:
+        _execute(source, parsed, {**options, "work_dir": work_dir, "kernel": kernel}, gpus, is_json=is_json)
+        return
     import romou
 
     kernels = romou.inspect(source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **options)
@@ -180,6 +194,24 @@ def _print_kernels(
 
         versions = sorted({mesa_version(mesa=mobile_gpu(gpu).mesa) for gpu in gpus})
         out.print(f"Mesa {' and '.join(versions)}. {NOT_THE_VENDORS}", markup=False)
+
+
+def _execute(source: Any, target: Target, options: dict[str, Any], gpus: tuple[str, ...], *, is_json: bool) -> None:
+    import romou
+    from romou.devices.mobile_compilers import mesa_version
+    from romou.tools.report.inspected import NOT_THE_VENDORS, executed_lines
+
+    executed = [each for gpu in gpus for each in romou.simulate(source, target=target, gpu=gpu, **options)]
+    if is_json:
+        print_json({"target": str(target), "executed": [dataclasses.asdict(each) for each in executed]})
+        return
+    out = console(is_json=False)
+    for function in executed:
+        for line in executed_lines(function):
+            out.print(f"{function.gpu} {line}", markup=False, soft_wrap=True)
+    right = sum(function.problem is None for function in executed)
+    out.print(f"{right} of {len(executed)} functions have equal outputs.", markup=False)
+    out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
 
 
 def _write_stages(
@@ -245,7 +277,9 @@ def _plain(said: KernelStatistics | str, kernel: InspectedKernel) -> dict[str, A
     if isinstance(said, str):
         return said
     error = {"registers_error": kernel.registers.error(said.registers)} if said.is_adreno else {}
-    return {**dataclasses.asdict(said), **error}
+    plain = dataclasses.asdict(said)
+    del plain["machine_code"]
+    return {**plain, **error}
 
 
 def _statistics(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:

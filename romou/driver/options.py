@@ -503,6 +503,18 @@ class InspectOptions(RecordedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimulateOptions(InspectOptions):
+    """Options of `romou.simulate`."""
+
+    gpu: str | None = option(None, "Adreno whose machine code runs, e.g. `a630`.", unset="that of the target")
+    work_items: int = whole(
+        1 << 16,
+        "Work-items of a kernel that run, about: work groups are left out evenly. 0 for all.",
+        lowest=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpaceOptions(ModelOptions):
     """Options of `romou.pruned_spaces`."""
 

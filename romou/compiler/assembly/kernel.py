@@ -16,7 +16,7 @@ from romou.compiler.passes.flat_buffers import with_truncated_quotients
 from romou.compiler.passes.fp16_storage import compute_in_single
 from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.task import TunableTask
-from romou.compiler.tir.primitives import replace_parameter
+from romou.compiler.tir.primitives import is_image, replace_parameter, tensors_of
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -65,10 +65,14 @@ tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
 
 
 def build_reference(task: TunableTask, target: Target | None = None) -> tvm.runtime.Module:
-    """Build the unscheduled function for a CPU, with the same arguments. Every candidate is compared with it."""
-    func = task.func
-    for name in task.template.images:
-        func = replace_parameter(func, name, scope="global")
+    """Build a task's unscheduled function for a CPU, with the same arguments. Every candidate is compared with it."""
+    return build_unscheduled(task.func, target)
+
+
+def build_unscheduled(func: tirx.PrimFunc, target: Target | None = None) -> tvm.runtime.Module:
+    """Build an unscheduled function for a CPU, with buffers for its images. The entry is `main`."""
+    for tensor in [tensor for tensor in tensors_of(func) if is_image(tensor)]:
+        func = replace_parameter(func, str(tensor.name), scope="global")
     return tvm.tirx.build(
         as_module(with_truncated_quotients(compute_in_single(func))),
         target=tvm.target.Target("llvm") if target is None else target.tvm_target,

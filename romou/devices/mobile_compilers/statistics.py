@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from romou.base.errors import BuildError
@@ -75,6 +75,7 @@ class KernelStatistics:
         does not estimate any.
     loops: their number, as the compiler counts them.
     code: the kernel and the loops inside it.
+    machine_code: what Adreno's compiler prints of the kernel, which `ir3.read_program` reads. Empty on Mali.
     """
 
     name: str
@@ -90,6 +91,7 @@ class KernelStatistics:
     cycles_by_unit: dict[str, float]
     loops: int
     code: LoopStatistics
+    machine_code: str = field(default="", repr=False, compare=False)
 
     @property
     def is_adreno(self) -> bool:
@@ -176,11 +178,13 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
         m[1]: (int(m[2]), int(m[3])) for m in re.finditer(r"^@romou kernel (\S+) (\d+) (\d+)$", text, re.MULTILINE)
     }
     # re.split with a group: text before the first kernel, name, text, name, text ...
-    parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)[1:]
+    first, *parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)
     by_name: dict[str, KernelStatistics] = {}
-    for name, part in zip(parts[::2], parts[1::2], strict=True):
+    for before, name, part in zip([first, *parts[1::2]], parts[::2], parts[1::2], strict=False):
         if name in memory:
-            statistics = _read(part, name, gpu, *memory[name])
+            # The samplers are declared before the name.
+            declared = before[max(before.rfind("\nNIR (final form)"), 0) :]
+            statistics = _read(part, name, gpu, *memory[name], declared)
             by_name |= {name: statistics} if statistics else {}
     missing = sorted(set(memory) - set(by_name))
     if missing or not memory:
@@ -312,7 +316,7 @@ _VALHALL = _Form(
 )
 
 
-def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelStatistics | None:
+def _read(text: str, name: str, gpu: str, private: int, local: int, declared: str) -> KernelStatistics | None:
     kind = mobile_gpu(gpu)
     form = _ADRENO if kind.vec4_registers is not None else _BIFROST if kind.is_bifrost else _VALHALL
     summary = form.summary.search(text)
@@ -334,6 +338,7 @@ def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelSta
         local_memory_bytes=local,
         loops=int(summary["loops"]),
         code=listing.statistics(),
+        machine_code=declared + text[start : summary.end()] if form is _ADRENO else "",
         **(
             _mali_resources(summary, code, kind.wave)
             if kind.vec4_registers is None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from romou.base.knob import Choice
     from romou.devices.mobile_compilers import KernelStatistics
     from romou.runtime.module import MemoryPlan, MemoryUse
+    from romou.tools.inspection.execute import ExecutedFunction
     from romou.tools.inspection.kernels import InspectedKernel, PassStep
     from romou.tools.inspection.why import DefaultReasons, PricedConfig
 
@@ -50,6 +51,22 @@ def print_kernel(
     for gpu, said in statistics.items():
         if isinstance(said, str):
             out.print(f"{gpu}: {said}", markup=False)
+
+
+def executed_lines(function: ExecutedFunction) -> list[str]:
+    """Return a line for each executed kernel of a function, and one more if the function could not be executed."""
+    error = function.comparison.relative_l2_error if function.comparison is not None else None
+    verdict = function.problem or ("equal" if error is None else f"equal (relative L2 error {error:.1e})")
+    lines = []
+    for place, kernel in enumerate(function.kernels, start=1):
+        counts, is_last = kernel.counts, place == len(function.kernels) and function.comparison is not None
+        touched = [f"{number} {what} lines" for what, number in sorted(counts.lines.items())]
+        lines.append(
+            f"{kernel.name}: {verdict if is_last else 'executed'}; {kernel.groups} of {kernel.all_groups} work groups,"
+            f" {counts.instructions} wave instructions on {counts.lanes:.0f} lanes,"
+            f" {', '.join([*touched, f'{counts.divergent_branches} divergent branches'])}"
+        )
+    return lines if function.comparison is not None else [*lines, f"{function.name}: {verdict}"]
 
 
 def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str]) -> Table:

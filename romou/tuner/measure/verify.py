@@ -15,6 +15,8 @@ from romou.base.errors import BuildError
 from romou.base.files import regular, replacing
 
 if TYPE_CHECKING:
+    from tvm import tirx
+
     from romou.compiler.task import TunableTask
 
 # Limits of the relative L2 error of the whole output. One wrong element of a large tensor does not reach them (1 in
@@ -45,9 +47,16 @@ def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> l
     identified. int32 and int64 may be indices and are 0 or 1. Narrower integers, and words of packed codes (uint32),
     have their whole range.
     """
-    rng = np.random.default_rng([seed, int(task.key, 16) & 0xFFFFFFFF])
-    *inputs, output = task.func.params
-    depth = max(1.0, task.flops / (2.0 * math.prod(_shape(output)) or 1.0))
+    return random_inputs(task.func, task.flops, [seed, int(task.key, 16) & 0xFFFFFFFF], is_positive=is_positive)
+
+
+def random_inputs(
+    func: tirx.PrimFunc, flops: float, seed: Sequence[int], *, is_positive: bool = False
+) -> list[np.ndarray]:
+    """Return the values of `make_inputs` for an unscheduled function. flops: of its sum of products, or 0."""
+    rng = np.random.default_rng(seed)
+    *inputs, output = func.params
+    depth = max(1.0, flops / (2.0 * math.prod(_shape(output)) or 1.0))
     return [_random(rng, _shape(p), str(p.dtype), scale=depth**-0.25, is_positive=is_positive) for p in inputs]
 
 

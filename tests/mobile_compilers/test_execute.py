@@ -1,0 +1,144 @@
+"""Kernels of models executed as Adreno's machine code: equal to the unscheduled functions, and faults are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import romou
+from romou.api import inspect as api
+from romou.base.errors import BuildError, UsageError
+from romou.cli import main
+from romou.devices.mobile_compilers import KernelStatistics, compile_all
+from romou.tools.inspection.execute import ExecutedFunction, parameter_kinds
+from support.models.small_networks import residual_net, short_net
+
+Answers = list[list[KernelStatistics] | BuildError]
+# Mesa's answers of this session: compiling takes seconds.
+_compiled: dict[tuple[str, str], list[KernelStatistics] | BuildError] = {}
+
+
+@pytest.fixture
+def change(compilers: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]], None]:
+    """Return a function that sets how machine code is changed before it is executed. Without it, code stays."""
+
+    def use(changed: Callable[[str], str] = str) -> None:
+        def compile_once(sources: Sequence[str], gpu: str) -> Answers:
+            missing = [source for source in sources if (source, gpu) not in _compiled]
+            answers = compile_all(missing, gpu, folder=compilers) if missing else []
+            _compiled.update({(source, gpu): answer for source, answer in zip(missing, answers, strict=True)})
+            return [_changed(_compiled[source, gpu], changed) for source in sources]
+
+        monkeypatch.setattr(api, "compile_all", compile_once)
+
+    use()
+    return use
+
+
+def _changed(
+    answer: list[KernelStatistics] | BuildError, changed: Callable[[str], str]
+) -> list[KernelStatistics] | BuildError:
+    if isinstance(answer, BuildError):
+        return answer
+    return [dataclasses.replace(kernel, machine_code=changed(kernel.machine_code)) for kernel in answer]
+
+
+SHORT = "opencl -device=adreno640"
+
+
+def problems(executed: Sequence[ExecutedFunction]) -> dict[str, str]:
+    return {function.name: function.problem for function in executed if function.problem is not None}
+
+
+@pytest.mark.usefixtures("change")
+def test_default_kernels_are_equal() -> None:
+    """Images, buffers, local memory, sums in fp16, aliases of a7xx: every element is written and right."""
+    executed = romou.simulate(residual_net(), target="opencl -device=adreno740", precision="float16")
+    assert problems(executed) == {}
+    assert len(executed) >= 5
+    for function in executed:
+        assert function.gpu == "a740"
+        assert function.comparison is not None
+        assert [kernel.groups for kernel in function.kernels] == [kernel.all_groups for kernel in function.kernels]
+        assert all(kernel.counts.instructions > 0 for kernel in function.kernels)
+
+
+def test_planted_faults_are_found(change: Callable[[Callable[[str], str]], None]) -> None:
+    """A wrong register, a dropped instruction and a changed constant in the first convolution of a model."""
+    executed = romou.simulate(short_net(), target=SHORT)
+    assert problems(executed) == {}
+    first = next(f.name for f in executed if "relu" in f.name)
+
+    def drop_last_store(code: str) -> str:
+        at = code.rindex("stib.")
+        return code[:at] + code[code.index("\n", at) + 1 :]
+
+    faults: dict[str, Callable[[str], str]] = {
+        "wrong register": lambda code: _once(code, r"(\bmad\.f32 r\d+)\.[xyzw]", r"\1.x", skip=".x,"),
+        "dropped instruction": drop_last_store,
+        "changed constant": lambda code: code.replace(", (0.0)", ", (1.0)"),
+    }
+    for name, fault in faults.items():
+        change(fault)
+        (function,) = romou.simulate(short_net(), target=SHORT, kernel=first)
+        assert function.problem is not None, name
+
+
+def _once(code: str, pattern: str, replacement: str, skip: str) -> str:
+    match = next(m for m in re.finditer(pattern, code) if not code[m.start() : m.end() + 1].endswith(skip))
+    return code[: match.start()] + re.sub(pattern, replacement, match[0]) + code[match.end() :]
+
+
+@pytest.mark.usefixtures("change")
+def test_some_work_groups_are_compared_if_not_all_run() -> None:
+    whole = romou.simulate(short_net(), target=SHORT)[-1]
+    part = romou.simulate(short_net(), target=SHORT, work_items=1, kernel=whole.name)[0]
+    assert part.problem is None
+    assert part.kernels[-1].groups == 1
+    assert part.compared <= whole.compared
+    assert math.isclose(part.kernels[-1].counts.lanes, whole.kernels[-1].counts.lanes, rel_tol=1)
+
+
+def test_an_unknown_instruction_is_the_reason(change: Callable[[Callable[[str], str]], None]) -> None:
+    change(lambda code: code.replace("add.u ", "clz.b "))
+    (function, *_) = romou.simulate(short_net(), target=SHORT)
+    assert "does not know clz.b" in str(function.problem)
+    assert function.comparison is None
+
+
+def test_only_adreno_is_executed() -> None:
+    with pytest.raises(UsageError, match="executes Adreno's machine code only, not that of Mali-G76"):
+        romou.simulate(short_net(), target=SHORT, gpu="g76")
+
+
+def test_the_command_prints_a_line_for_each_kernel(
+    change: Callable[[Callable[[str], str]], None], tmp_path: Path
+) -> None:
+    import onnx
+
+    onnx.save(short_net(), tmp_path / "net.onnx")
+    arguments = ["inspect", str(tmp_path / "net.onnx"), "--device", "adreno640", "--execute"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert any(line.startswith("a630 ") and ": equal" in line and " wave instructions on " in line for line in lines)
+    assert any(line.endswith("functions have equal outputs.") for line in lines)
+    assert "not the vendors'" in done.output
+    data = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    assert data["executed"][0]["kernels"][0]["counts"]["waves"] > 0
+    change(lambda code: code.replace("add.u ", "clz.b "))
+    assert "does not know clz.b" in CliRunner().invoke(main, arguments).output
+
+
+def test_kinds_of_parameters() -> None:
+    source = (
+        "__kernel void f(__write_only image2d_array_t a, __read_only image2d_t b, __global float4* restrict c, int n) {"
+    )
+    assert parameter_kinds(source) == ["image", "texture", "buffer", "scalar"]
