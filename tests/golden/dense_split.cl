@@ -17,7 +17,7 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
   int group_y = (convert_int(get_group_id(1)));
   float4 part_shared_local_ptr[1];
   float4 patch_local_ptr[1];
-  __local float part_shared_ptr[64];
+  __local float part_shared_ptr[64] __attribute__((aligned(64)));
   float acc_local_ptr[1];
   int local_y = (convert_int(get_local_id(1)));
   int local_z = (convert_int(get_local_id(2)));
@@ -40,7 +40,7 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), v__3, part_shared_local_ptr[0]);
     data_at += 1;
   }
-  vstore4(part_shared_local_ptr[0], 0, part_shared_ptr + ((local_y + (local_z * 4)) * 4));
+  ((__local float4*)part_shared_ptr)[(local_y + (local_z * 4))] = part_shared_local_ptr[0];
   acc_local_ptr[0] = 0.000000e+00f;
   barrier(CLK_LOCAL_MEM_FENCE);
   int at_4 = ((local_y * 4) + local_z);

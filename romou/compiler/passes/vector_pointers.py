@@ -2,8 +2,9 @@
 
 A pointer to `float4` shows the compiler that the access is aligned, and its index is a quarter of the address. A
 register tile written in whole texels and read lane by lane becomes vectors with named lanes (`patch[1].s2`). Read
-through a pointer, it would be in private memory. TVM's PointerValueTypeRewrite skips the parameters of a device
-function, and fails on scalar reads whose addresses are multiples of more than a vector.
+through a pointer, it would be in private memory. Local memory that holds vectors and scalars is accessed through
+pointers of both types: compilers split `vload4`, whose address may be any scalar's. TVM's PointerValueTypeRewrite skips
+the parameters of a device function, and fails on scalar reads whose addresses are multiples of more than a vector.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
     patch[4:8] = v                           patch[1] = v
     … patch[6]                               … patch[1].s2
 
+    staged: T.alloc_shared(8)        ->      staged: T.alloc_shared(8)          in OpenCL, with scalar accesses as well
+    … staged[4:8]                            texels: T.decl_buffer(2, "float32x4", data=staged.data)
+                                             … texels[1]
+
     In OpenCL, a register tile may also have vectors of 8 or 16.
     """
     vectors = _Vectors(func)
@@ -49,7 +54,7 @@ class _Vectors:
     loads, stores: buffer -> indices of its accesses.
     escaping: buffers whose pointer is an argument of a call, which may use it in any way.
     pointers: parameter -> its replacement, or itself.
-    buffers: scalar buffer -> array of vectors, and the lanes of each.
+    buffers: scalar buffer -> array of vectors, and the lanes of each. Scalar accesses of local memory keep the buffer.
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:
@@ -62,7 +67,7 @@ class _Vectors:
         dialect = dialect_of(func)
         # `gather_bytes` reads truth values one by one.
         self.scalar_types = {"bool"} if dialect.widens_truth_values else set()
-        self.widest = dialect.widest_vector
+        self.widest, self.has_pointers = dialect.widest_vector, dialect.has_pointers
         structural_walk(
             func.body,
             [
@@ -75,6 +80,8 @@ class _Vectors:
     def declare(self, stmt: tirx.DeclBuffer) -> tirx.Stmt:
         """Declare a parameter's buffer as vectors, if all accesses are whole vectors."""
         old = stmt.buffer
+        if self._is_shared(old):
+            return self._with_vectors(stmt)
         accesses = [*self.loads.get(old, []), *self.stores.get(old, [])]
         is_scalar = stmt.data not in self.pointers or old in self.escaping or str(old.dtype) in self.scalar_types
         if is_scalar or not accesses or not all(map(self._is_whole, accesses)):
@@ -86,6 +93,8 @@ class _Vectors:
     def allocate(self, stmt: tirx.AllocBuffer) -> tirx.Stmt:
         """Allocate a register tile as vectors, if it is filled in whole vectors and its lanes have constant indices."""
         old = stmt.buffer
+        if self._is_shared(old):
+            return self._with_vectors(stmt)
         stores = self.stores.get(old, [])
         is_register_tile = str(old.scope()) == "local" and stores and old not in self.escaping and len(old.shape) == 1
         is_scalar = tvm.DataType(str(old.dtype)).lanes == 1 and str(old.dtype) not in self.scalar_types
@@ -98,10 +107,24 @@ class _Vectors:
             return stmt
         return tirx.AllocBuffer(self._array(old, lanes, scope="local"))
 
+    def _is_shared(self, buffer: tirx.Var) -> bool:
+        """Return whether a buffer is local memory that a pointer to vectors can access, in some places."""
+        accesses = [*self.loads.get(buffer, []), *self.stores.get(buffer, [])]
+        is_scalar = tvm.DataType(str(buffer.dtype)).lanes == 1 and str(buffer.dtype) not in self.scalar_types
+        return (
+            self.has_pointers and is_scalar and str(buffer.scope()) == "shared" and any(map(self._is_whole, accesses))
+        )
+
+    def _with_vectors(self, stmt: tirx.DeclBuffer | tirx.AllocBuffer) -> tirx.Stmt:
+        """Return the declaration of local memory with one of the same memory as vectors."""
+        old = stmt.buffer
+        array = self._array(old, LANES, data=old.data, scope=str(old.scope()))
+        return tirx.SeqStmt([stmt, tirx.DeclBuffer(array, data=old.data)])
+
     def load(self, access: TensorLoad) -> tirx.Expr:
         """Load a vector, or a lane of one."""
         new = self.buffers.get(access.source)
-        if new is None:
+        if new is None or (str(access.source.scope()) == "shared" and not self._is_whole(access.indices)):
             return access
         array, lanes = new
         vector = tirx.BufferLoad(array, self._place(access.indices, lanes))
@@ -114,7 +137,7 @@ class _Vectors:
     def store(self, access: tirx.BufferStore) -> tirx.Stmt:
         """Store a vector."""
         new = self.buffers.get(access.buffer)
-        if new is None:
+        if new is None or not self._is_whole(access.indices, new[1]):
             return access
         array, lanes = new
         return tirx.BufferStore(array, access.value, self._place(access.indices, lanes))
