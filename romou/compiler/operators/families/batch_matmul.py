@@ -2,14 +2,15 @@
 
 lhs (*batch, m, k), rhs (*batch, k, n), output (*batch, m, n): plain buffers. Their axes may be permuted, if lhs ends in
 k, rhs in k or n, output in n. So transposed operands and the heads of attention are read and written in place. An
-operand with a batch of 1 is broadcast. An operand may be one part of a buffer, such as Q, K or V of one product that
-computes all three.
+operand may have fewer matrices than the output along an axis of the batch: each is then read for several neighbours,
+as heads of queries share keys, and a single one for all. An operand may be one part of a buffer, such as Q, K or V of
+one product that computes all three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class BatchMatmul(Product):
     """A product of two matrices computed at run time: (*batch, m, k) x (*batch, k, n).
 
     batch: of the output.
-    lhs_batch, rhs_batch: of the operands. 1 for a broadcast matrix.
+    lhs_batch, rhs_batch: of the operands. They divide `batch`: a matrix serves neighbours of the output's batch.
     lhs_axes, rhs_axes, out_axes: the buffer's axis for each axis of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
     lhs_part, rhs_part: an axis of the buffer, its extent, and the first index along it, if the operand is a part of
         the buffer. Empty if it is all of it.
@@ -125,12 +126,18 @@ class _Operand:
 
     axes: the axis of `source` for each axis of the operand.
     part: the other axis of `source`, its extent, and the only index along it that is read. Empty if there is none.
+    repeats: operand's axis -> neighbours along it that are one element of `source`.
     """
 
     source: relax.Expr
     axes: tuple[int, ...]
     scale: float
     part: tuple[int, ...] = ()
+    repeats: Mapping[int, int] = field(default_factory=dict)
+
+    def batch_of(self, batch: Sequence[int]) -> tuple[int, ...]:
+        """Return the batch of `source`, given the operand's."""
+        return tuple(extent // self.repeats.get(axis, 1) for axis, extent in enumerate(batch))
 
 
 class BatchMatmulFamily(ProductFamily[BatchMatmul]):
@@ -197,6 +204,8 @@ class BatchMatmulFamily(ProductFamily[BatchMatmul]):
             rhs = replace(rhs, source=view)
         work = replace(
             work,
+            lhs_batch=lhs.batch_of(work.lhs_batch),
+            rhs_batch=rhs.batch_of(work.rhs_batch),
             lhs_axes=lhs.axes,
             rhs_axes=rhs.axes,
             out_axes=out_axes or work.out_axes,
@@ -219,8 +228,8 @@ class BatchMatmulFamily(ProductFamily[BatchMatmul]):
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             *batch, m, n = (i[axis] for axis in w.out_axes)
-            left = _read(w.lhs_axes, w.lhs_part, data, *batch, m, k)
-            right = _read(w.rhs_axes, w.rhs_part, weight, *batch, k, n)
+            left = _read(w.lhs_axes, w.lhs_part, data, *_shared(batch, w.batch, w.lhs_batch), m, k)
+            right = _read(w.rhs_axes, w.rhs_part, weight, *_shared(batch, w.batch, w.rhs_batch), k, n)
             return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
 
         total = te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
@@ -235,11 +244,13 @@ class BatchMatmulFamily(ProductFamily[BatchMatmul]):
         rhs_vector = "reduction" if w.is_rhs_transposed else "lanes" if is_whole else "none"
 
         def left(h: Expr, m: Expr, k: Expr) -> tirx.Expr:
-            return _read(w.lhs_axes, w.lhs_part, data, *digits_of(h, w.batch), m, k)
+            batch = _shared(digits_of(h, w.batch), w.batch, w.lhs_batch)
+            return _read(w.lhs_axes, w.lhs_part, data, *batch, m, k)
 
         def right(k: Expr, o: Expr, lane: Expr, h: Expr) -> tirx.Expr:
             column = o * LANES + lane if is_whole else te.min(o * LANES + lane, w.n - 1)
-            return _read(w.rhs_axes, w.rhs_part, weight, *digits_of(h, w.batch), k, column)
+            batch = _shared(digits_of(h, w.batch), w.batch, w.rhs_batch)
+            return _read(w.rhs_axes, w.rhs_part, weight, *batch, k, column)
 
         return (
             left,
@@ -301,6 +312,11 @@ def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Va
             current = replace(current, source=scaled[0], scale=current.scale * scaled[1])
         elif isinstance(value, relax.Var):
             current = replace(current, source=value)
+        elif (repeated := _repeated(value, bound)) is not None and not (current.repeats or current.part):
+            source, axis, times = repeated
+            if (place := current.axes.index(axis)) >= rank - 2:
+                break
+            current = replace(current, source=source, repeats={place: times})
         elif not current.part and (sliced := _slice_of(value, bound)) is not None:
             source, part = sliced
             axes = tuple(axis + (axis >= part[0]) for axis in current.axes)
@@ -338,6 +354,29 @@ def _slice_of(value: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple
     return source, (axis, shape[axis], index)
 
 
+def _repeated(value: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple[relax.Expr, int, int] | None:
+    """Return the tensor that `value` repeats along an axis, each element beside itself, with the axis and the times.
+
+    (groups, n, d)  --expand_dims-->  (groups, 1, n, d)  --broadcast_to-->  (groups, times, n, d)  --reshape-->
+    (groups * times, n, d), as exporters write heads that share keys. None for any other expression.
+    """
+    repeated = bound.get(value.args[0]) if op_name(value) == "relax.reshape" else None
+    if repeated is None or op_name(repeated) != "relax.broadcast_to":
+        return None
+    split, whole, parts = bound.get(repeated.args[0]), shape_of(value), shape_of(repeated)
+    source = split.args[0] if split is not None and op_name(split) in ("relax.expand_dims", "relax.reshape") else None
+    own = None if source is None else shape_of(source)
+    if own is None or whole is None or parts is None or not len(own) == len(whole) == len(parts) - 1:
+        return None
+    for axis, groups in enumerate(own):
+        rest = own[axis + 1 :]
+        is_split = shape_of(repeated.args[0]) == (*own[: axis + 1], 1, *rest)
+        times = parts[axis + 1]
+        if is_split and parts == (*own[: axis + 1], times, *rest) and whole == (*own[:axis], groups * times, *rest):
+            return source, axis, times
+    return None
+
+
 def _order_of(call: relax.Call) -> list[int]:
     """Return the permutation of a `permute_dims`."""
     rank = len(static_shape(call.args[0]))
@@ -361,6 +400,7 @@ def _with_rank(operand: _Operand, rank: int, graph: Graph) -> _Operand:
     if missing := rank - len(axes):
         shape = (*[1] * missing, *shape)
         axes = (*range(missing), *(axis + missing for axis in axes))
+        operand = replace(operand, repeats={axis + missing: times for axis, times in operand.repeats.items()})
         part = (part[0] + missing, *part[1:]) if part else ()
     if shape != static_shape(operand.source):
         source = graph.bb.emit(relax.op.reshape(source, shape))
@@ -388,6 +428,14 @@ def _scalar(expr: relax.Expr, other: relax.Expr) -> float | None:
         return None
     value = float(expr.value.numpy().item())
     return value if value and np.isfinite(value) else None
+
+
+def _shared(at: Sequence[Expr], batch: Sequence[int], own: Sequence[int]) -> list[Expr]:
+    """Return the position in an operand's batch, given the position in the output's."""
+    return [
+        position if extent == count or is_one(count) else position // (extent // count)
+        for position, extent, count in zip(at, batch, own, strict=True)
+    ]
 
 
 def _read(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, *at: Expr) -> tirx.Expr:
