@@ -88,12 +88,19 @@ class LoweredModel:
 
     def joined_by_default(self) -> LoweredModel:
         """Return a copy in which every chain is joined that is taken to be faster as one kernel."""
-        limits = self.target.limits
-        faster = {
-            chain.task.key for chain in self.chains if chain.task.template.is_faster(limits, len(chain.group.joined))
-        }
+        faster = {chain.task.key for chain in self.chains if self._is_taken_to_be_faster(chain)}
         chosen = {key for chain in self.chains if faster.issuperset(chain.group.joined) for key in chain.group.joined}
         return self.joined_where(chosen.__contains__)
+
+    def _is_taken_to_be_faster(self, chain: Chain) -> bool:
+        """Return whether a chain's template, or the estimate of its calls, takes one kernel to be faster."""
+        is_faster = chain.task.template.is_faster(self.target.limits, len(chain.group.joined))
+        if is_faster is not None:
+            return is_faster
+        parts = {task.key: task for task in self.tasks}
+        apart = [parts[key].estimated_seconds(self.target) if key in parts else None for key in chain.keys]
+        together = chain.task.estimated_seconds(self.target)
+        return together is not None and None not in apart and together < sum(time or 0.0 for time in apart)
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
         """Return a copy with a joined kernel for every chain that is faster as one kernel than as several.

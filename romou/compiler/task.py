@@ -20,6 +20,7 @@ from romou.base.errors import InvalidConfigError
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.base.task import Task
+from romou.compiler.operators.costs.estimate import call_parts, estimable
 from romou.compiler.operators.costs.first_configs import first_configs
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.schedule_template import StoredWeight, Template
@@ -119,6 +120,15 @@ class TunableTask(Task):
     def _starts(self) -> dict[Target, list[Config]]:
         """A cache of first configs."""
         return {}
+
+    def estimated_seconds(self, target: Target) -> float | None:
+        """Return the estimated seconds of a call with the default config (`call_parts`). None without an estimate."""
+        if not self.template.has_formulas:
+            return None
+        config, form = self.default_config(target), self.template.form(self.limits(target))
+        usage = form.usage({name: np.asarray(value) for name, value in config.items()})
+        parts = call_parts(usage, estimable(target).spec, self.moved_bytes)
+        return None if parts is None else float(sum(np.asarray(part) for part in parts.values()))
 
     def direct_config(self, target: Target) -> Config:
         """Return the first config whose algorithm has neither workspaces nor larger weights."""

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.workload import Conv3d
 from romou.devices.mobile_compilers import compile_all, compiler_for
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from support.kernels.operators import conv, matmul, task_of
+from support.models.attention_parts import grouped_heads
 
 
 def volume(kernel: tuple[int, int, int], dtype: str = "float32", **given: tuple[int, ...]) -> Conv3d:
@@ -95,6 +97,21 @@ LAYERS = [
     # Each of the stores of an odd number of tiles was compared.
     ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
 ]
+
+
+@pytest.mark.parametrize("device", ["adreno640", "adreno740"])
+def test_one_kernel_of_attention_does_not_spill(device: str, compilers: Path) -> None:
+    """It did, with 90 to 279 accesses, when both products were unrolled and local memory was read by `vload4`."""
+    target, sources = Target(f"opencl -device={device}"), []
+    for model in (grouped_heads(rows=64, heads=8, depth=32), grouped_heads(rows=80, heads=4, depth=64)):
+        tasks = Compilation.of(import_model(model, None), target).lowered().joined_where(lambda key: True).tasks
+        (task,) = (task for task in tasks if task.family == "attention")
+        config = task.default_config(target)
+        (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
+        sources.append(kernel.source)
+    for answer in compile_all(sources, compiler_for(device), folder=compilers):
+        assert isinstance(answer, list), answer
+        assert [one.spills for one in answer] == [0]
 
 
 @pytest.mark.parametrize("device", sorted({device for device, *_ in LAYERS}))

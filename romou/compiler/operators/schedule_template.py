@@ -108,8 +108,10 @@ class Template(ABC):
         """Return whether the operator has the variant of `limits`, so that its space is a part of the whole one."""
         return False
 
-    def is_faster(self, limits: Limits, readers: int = 1) -> bool:
+    def is_faster(self, limits: Limits, readers: int = 1) -> bool | None:
         """Return whether a joined kernel is taken to be faster than its parts, as long as neither is measured.
+
+        None if the estimates of both decide.
 
         readers: joined kernels that replace the first part together.
         """

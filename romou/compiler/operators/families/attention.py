@@ -4,7 +4,7 @@
                 ->  sums of values, rescaled whenever the maximum grows  ->  output
 
 No operator of a graph is an attention. `romou/compiler/graph/join_chains.py` joins the product, softmax and product of
-a fused graph, and both forms are measured. The kernel reads and writes buffers.
+a fused graph, and both forms are measured. Q, K, V and the output may be in images, in whole texels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.analysis.form import Form, loads_of_one
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.kernels.attention.blocks import Attention, attention_of
+from romou.compiler.operators.kernels.attention.blocks import Attention, attention_of, texels_of
 from romou.compiler.operators.kernels.attention.kernel import OWN, SHARED, AttentionKernel, AttentionTiles
 from romou.compiler.operators.kernels.attention.tensor_core_kernel import TensorCoreAttentionKernel
 from romou.compiler.operators.kernels.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
@@ -35,7 +35,7 @@ from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, 
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.expressions import bounds_of, dtype_of
-from romou.compiler.tir.primitives import LANES, is_image
+from romou.compiler.tir.primitives import LANES, is_image, keep_loops
 
 # Tiles of 5 and 7 fit rows of 197, 77 and 49 with little padding.
 KNOBS = (
@@ -85,15 +85,18 @@ class AttentionTemplate(Template):
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> AttentionTemplate | None:
-        """Return the template of `func`, or None if it is no attention or reads an image."""
+        """Return the template of `func`, or None if it is no attention or accesses single lanes of an image."""
         # The cheap questions come first, because every function is asked.
-        if len(find_blocks(func)) < 5 or len(reductions_of(func)) != 4 or any(map(is_image, func.params)):
+        if len(find_blocks(func)) < 5 or len(reductions_of(func)) != 4:
             return None
         if not is_regular(func):
             return None
         simplified = inlined(func)
         attention = attention_of(find_blocks(simplified), {})
-        return None if attention is None else cls(func, simplified, attention)
+        images = {str(param.name) for param in func.params if is_image(param)}
+        if attention is None or (images and not images <= texels_of(attention)):
+            return None
+        return cls(func, simplified, attention)
 
     @property
     def name(self) -> str:
@@ -160,7 +163,7 @@ class AttentionTemplate(Template):
         sub_groups = limits.sub_groups
         has_shuffles = sub_groups is not None and sub_groups.has_shuffles
         sizes = [1, sub_groups.size] if sub_groups is not None and has_shuffles else [1]
-        can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES
+        can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES and not self.images
         tensor_cores = [NO_TENSOR_CORES, *([MMA] if can_use_mma else [])]
         space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores})
 
@@ -207,7 +210,9 @@ class AttentionTemplate(Template):
         on_tensor_cores = [config for config in configs if config.get("tensor_cores") == MMA]
         if on_tensor_cores:
             return min(on_tensor_cores, key=lambda config: self._keys_and_waits(config, limits))
-        return min(configs, key=lambda config: self._cycles(config, limits))
+        most = _MOST_REGISTERS if limits.registers is None else limits.registers - ADDRESSES
+        fitting = [config for config in configs if self.registers(config) <= most]
+        return min(fitting or configs, key=lambda config: self._cycles(config, limits))
 
     def _keys_and_waits(self, config: Config, limits: Limits) -> tuple[float, ...]:
         """Return the sort key of configs on tensor cores: keys of all tiles, including the wait of each tile."""
@@ -234,14 +239,16 @@ class AttentionTemplate(Template):
         waiting = rounds * (costs.barriers + waits * costs.memory_wait + products + loads)
         return tiles.key_tiles * (busy + waiting), tiles.local_memory_bytes
 
-    def is_faster(self, limits: Limits, readers: int = 1) -> bool:
-        """Return whether one kernel is taken to be faster than three before they are measured.
+    def is_faster(self, limits: Limits, readers: int = 1) -> bool | None:
+        """Return whether one kernel is taken to be faster than three before they are measured. None on phones.
 
         Both multiply as often, and one kernel moves no scores: four times their bytes are saved. Where tensor cores
-        multiply only the operands of products, in TF32, these are so much faster that this does not pay. Phones keep
-        Q, K and V in images. A few rows of many keys leave most cores idle, because a group reads all keys of its rows.
+        multiply only the operands of products, in TF32, these are so much faster that this does not pay. A few rows of
+        many keys leave most cores idle, because a group reads all keys of its rows.
         """
-        if limits.is_mobile or limits.warp_size == 1:
+        if limits.is_mobile:
+            return None
+        if limits.warp_size == 1:
             return False
         if limits.has_tensor_cores and self.element_bytes != _FP16_BYTES and limits.allows_tf32:
             return False
@@ -261,6 +268,9 @@ class AttentionTemplate(Template):
         is_mma = config.get("tensor_cores", NO_TENSOR_CORES) == MMA
         writer = TensorCoreAttentionKernel if is_mma else AttentionKernel
         kernel = writer(self._simplified, self.attention, config).function()
+        if limits.is_mobile:
+            # Their compilers would unroll both products, and spill.
+            kernel = keep_loops(kernel, {"step"})
         return tvm.IRModule({"main": with_functions(kernel, config)})
 
 

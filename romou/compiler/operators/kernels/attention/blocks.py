@@ -29,8 +29,10 @@ from romou.compiler.scheduling.blocks import (
     replace_loads,
     substitute,
 )
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import is_one, largest
+from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 
 
@@ -253,6 +255,29 @@ def _reads(expr: tirx.Expr, buffer: tirx.Buffer) -> bool:
 
 def _uses(expr: tirx.Expr, axis: tirx.Var) -> bool:
     return any(var.same_as(axis) for var in nodes_in(expr, tirx.Var))
+
+
+def texels_of(attention: Attention) -> set[str]:
+    """Return the parameters that the kernel accesses only in whole texels: factors of the products, and the output."""
+    a, texels = attention, set[str]()
+    depth, columns = a.extents[2:]
+    # A filled row adds up single lanes of the values.
+    others = (a.score, a.is_filled, a.fill, None if a.fill is None else a.value)
+    rest = [load.source for expr in others if expr is not None for load in loads_of(expr)]
+    rest = [source for source in rest if not source.same_as(a.product)]
+    for value, along, extent in (
+        (a.query, a.depth, depth),
+        (a.key_value, a.depth, depth),
+        (a.value, a.column, columns),
+    ):
+        vectors, names = Vectors(a.axes, along, LANES), {str(load.source.name) for load in loads_of(value)}
+        texels |= {name for name in names if extent % LANES == 0 and vectors.takes_texels(value, name)}
+    stored = Vectors(a.axes, a.column, LANES)
+    if columns % LANES == 0 and stored.form_of(a.output.value) is not None:
+        destination = tirx.BufferLoad(a.output.buffer, a.output.indices)
+        results = [destination, *(load for load in loads_of(a.output.value) if not load.source.same_as(a.result))]
+        texels |= {str(e.source.name) for e in results if stored.takes_texels(e, str(e.source.name))}
+    return texels - {str(source.name) for source in rest}
 
 
 def with_score(attention: Attention, product: tirx.Expr) -> tirx.Expr:

@@ -226,10 +226,14 @@ class AttentionKernel(KernelBuilder):
         rows, numbers = self.attention.axes[across], self.attention.axes[along]
         vectors_of_row = self.tiles.column_vectors if along.same_as(self.attention.column) else self.tiles.depth_vectors
         loads = [load for load in loads_of(value) if load.indices]
-        is_along = not loads or any(load.indices[-1].same_as(along) for load in loads)
+        vectors = Vectors(self.attention.axes, along, LANES)
+        is_whole = numbers % LANES == 0 and all(
+            vectors.width_of(value, str(load.source.name)) == LANES for load in loads
+        )
+        is_along = is_whole or not loads or any(load.indices[-1].same_as(along) for load in loads)
         width = LANES if is_along and numbers % LANES == 0 else 1
         length = int(vectors_of_row) * LANES // width
-        vectors = Vectors({**self.attention.axes}, along, width)
+        vectors = vectors if width == LANES else Vectors(self.attention.axes, along, width)
         is_short = count * length <= _MOST_UNROLLED * self.threads
         kind, own = "unrolled" if is_short else "serial", self.y * self.across + self.x
         with self.spread(count * length, own, self.threads, "step", kind) as number:
