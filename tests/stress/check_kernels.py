@@ -22,10 +22,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -111,7 +111,7 @@ def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None) 
         run = runner(seed, avoid, facts())
     else:
         watch()
-        run = functools.partial(_run_alone, runner(seed, avoid, _alone(facts)), folder)
+        run = functools.partial(_run_alone, runner(seed, avoid, alone(facts)), folder)
     failed = []
     for number in numbers:
         started = time.monotonic()
@@ -137,13 +137,13 @@ def _run_alone(run: Run, folder: str, number: int, only: str) -> tuple[str | Non
         return name, fault if name is None or Path(str(log.path)).exists() else "it left no log: Oclgrind did not run"
 
     try:
-        found: tuple[str | None, str | None] = _alone(watched_run)
+        found: tuple[str | None, str | None] = alone(watched_run)
         return found
     except EOFError:
         return str(number), "its process died"
 
 
-def _alone(function: Callable[[], Any]) -> Any:
+def alone(function: Callable[[], Any]) -> Any:
     """Return a function's result from a fork of this process, which has not opened a device yet. EOFError if the fork
     died.
     """
@@ -165,20 +165,41 @@ def facts() -> dict[str, Any]:
     return Target(PHONE).backend.facts(0)
 
 
-def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
-    """Return a function that runs configs on the device with those facts. Its first call opens the device."""
+class Drawn(NamedTuple):
+    """A config that a number stands for.
+
+    place: number of the task among those of a type.
+    without: optional passes left out.
+    """
+
+    task: Any
+    place: int
+    dtype: str
+    target: Any
+    config: Mapping[str, Any]
+    without: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name} {self.dtype} on {self.target}, {self.config}, without {self.without}"
+
+
+def drawer(seed: int, avoid: str, device_facts: Mapping[str, Any] | None, only: str = "") -> Callable[[int], Any]:
+    """Return a function from a number to its `Drawn`, or to None if the task's name does not hold `only`.
+
+    device_facts: facts of the device that limits the configs. None for no device.
+    """
     # A process that only starts others does not need TVM.
     import numpy as np
-    import tvm
 
     from romou.base.space import Config, Space
-    from romou.compiler.assembly.kernel import build_reference, build_task
     from romou.compiler.typical import typical_tasks
     from romou.devices.targets import Target
-    from romou.runtime.module.tensors import device_tensor
-    from romou.tuner.measure import verify
 
-    limited = {name: Target(name).limited_to(device_facts) for name in (PHONE, HOST)}
+    targets = {name: Target(name) for name in (PHONE, HOST)}
+    limited = {
+        name: target if device_facts is None else target.limited_to(device_facts) for name, target in targets.items()
+    }
     tasks = {dtype: [task.with_free_images() for task in typical_tasks(limited[PHONE], dtype)] for dtype in DTYPES}
 
     def draw(space: Space, rng: np.random.Generator) -> Config:
@@ -187,33 +208,52 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
             if avoid not in (f"{name}={value}" for name, value in config.items()):
                 return config
 
-    @functools.cache
-    def case(place: int, dtype: str) -> tuple[Any, list[np.ndarray], np.ndarray]:
-        task = tasks[dtype][place]
-        inputs, output = verify.make_inputs(task, seed), tvm.runtime.tensor(verify.poison(*verify.output_spec(task)))
-        build_reference(task)["main"](*map(tvm.runtime.tensor, inputs), output)
-        return task, inputs, output.numpy()
-
-    def run(number: int, only: str) -> tuple[str | None, str | None]:
+    def drawn(number: int) -> Drawn | None:
         turn, place = divmod(number, len(tasks[DTYPES[0]]))
         wanted, is_default, parity = ROUNDS[turn % len(ROUNDS)]
         dtype = DTYPES[(parity + place) % len(DTYPES)]
-        if only not in tasks[dtype][place].name:
-            return None, None
-        task, inputs, expected = case(place, dtype)
-        rng, target, is_default = (
-            np.random.default_rng([seed, number]),
-            limited[wanted],
-            is_default and turn < len(ROUNDS),
-        )
+        task, target = tasks[dtype][place], limited[wanted]
+        if only not in task.name:
+            return None
+        rng, is_default = np.random.default_rng([seed, number]), is_default and turn < len(ROUNDS)
         config = task.default_config(target) if is_default else draw(task.space(target), rng)
         without = [] if is_default else [name for name in OPTIONAL_PASSES if rng.random() < 0.25]
-        name = f"{task.name} {dtype} on {target}, {config}, without {without}"
+        return Drawn(task, place, dtype, target, config, without)
+
+    return drawn
+
+
+def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
+    """Return a function that runs configs on the device with those facts. Its first call opens the device."""
+    import numpy as np
+    import tvm
+
+    from romou.compiler.assembly.kernel import build_reference, build_task
+    from romou.runtime.module.tensors import device_tensor
+    from romou.tuner.measure import verify
+
+    draw_of = functools.cache(lambda only: drawer(seed, avoid, device_facts, only))
+    kept: dict[tuple[int, str], tuple[list[np.ndarray], np.ndarray]] = {}
+
+    def case(drawn: Drawn) -> tuple[list[np.ndarray], np.ndarray]:
+        if (key := (drawn.place, drawn.dtype)) in kept:
+            return kept[key]
+        task = drawn.task
+        inputs, output = verify.make_inputs(task, seed), tvm.runtime.tensor(verify.poison(*verify.output_spec(task)))
+        build_reference(task)["main"](*map(tvm.runtime.tensor, inputs), output)
+        return kept.setdefault(key, (inputs, output.numpy()))
+
+    def run(number: int, only: str) -> tuple[str | None, str | None]:
+        drawn = draw_of(only)(number)
+        if drawn is None:
+            return None, None
+        (inputs, expected), name = case(drawn), drawn.name
+        task, target, config = drawn.task, drawn.target, drawn.config
         scopes = task.image_scopes(config, target)
         arrays = [*task.arguments(inputs, config), verify.poison(*verify.output_spec(task))]
         device = target.backend.device()
         try:
-            with tvm.transform.PassContext(disabled_pass=without):
+            with tvm.transform.PassContext(disabled_pass=drawn.without):
                 module = build_task(task, config, target)
             names = [str(parameter.name) for parameter in task.func.params]
             tensors = [

@@ -61,7 +61,7 @@ def mesa_version(folder: Path | None = None, *, mesa: int = OLDEST) -> str:
 
 
 def _version_in(ready: Path) -> str:
-    return str(json.loads(ready.read_text(encoding="utf-8"))["mesa"])
+    return str(json.loads(ready.read_text(encoding="utf-8")).get("mesa", OLDEST))
 
 
 def compile_statistics(
@@ -86,8 +86,8 @@ def compile_statistics(
 
 
 # Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. A conversion that rounds towards zero,
-# which is exact for fp16 in memory, becomes part of the read, as no other conversion does. Drop this when Mesa reads
-# fp16.
+# which is exact for fp16 in memory, becomes part of the read, as no other conversion does. Mesa 26 reads fp16 itself,
+# and would not join the conversion. Drop this together with Mesa 25.
 _READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
 
 
@@ -113,13 +113,16 @@ def compile_all(
             for s in sources
         ]
     results: list[list[KernelStatistics] | BuildError] = []
+    reads_fp16 = _version_in(root / "ready.json") >= "26"
     has_sub_groups = [_SUB_GROUPS.search(source) is not None for source in sources]
     with HeldFolder("mesa") as scratch:
         files = []
         for index, source in enumerate(sources):
             if not has_sub_groups[index]:
                 files.append(Path(scratch) / f"{index}.cl")
-                files[-1].write_text(_READ_IMAGEH.sub(r"convert_half4_rtz(read_imagef\1)", source), encoding="utf-8")
+                if not reads_fp16:
+                    source = _READ_IMAGEH.sub(r"convert_half4_rtz(read_imagef\1)", source)
+                files[-1].write_text(source, encoding="utf-8")
         while len(results) < len(files):
             results += _run_batch(root, gpu, files[len(results) :], timeout_s)
     compiled = iter(results)

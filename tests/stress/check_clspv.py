@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Compiles kernels by clspv, which newer Exynos phones compile OpenCL with, and checks its SPIR-V by spirv-val.
+
+    python tests/stress/check_clspv.py                                   every default kernel of the bundled networks
+    python tests/stress/check_clspv.py squeezenet1_0 --run               and runs them by Vulkan against onnxruntime
+    python tests/stress/check_clspv.py --configs 500 --seed 7            random configs of every operator family instead
+
+Networks are compiled in fp32 and fp16, with images as for an Adreno 640 and with buffers as for a Mali-G76. --run
+launches the same kernels on the first Vulkan device (lavapipe: VK_DRIVER_FILES). There, reads with a sampler are
+fetches, and kernels of fp16 graphs that Vulkan splits otherwise are Romou's GLSL: their number is printed.
+
+Random configs find faults of clspv itself: it crashes, or writes invalid SPIR-V, for some kernels that other compilers
+accept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+
+import click
+
+import check_kernels
+import clspv_kernels as clspv
+import romou
+from romou import models
+from romou.compiler.frontend.precision import TOLERANCE
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.driver.options import PrecisionName
+from romou.runtime.module import random_inputs
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+
+DEVICES = ("adreno640", "mali_g76")
+# Relative L2 error of an output.
+LIMITS: dict[PrecisionName, float] = {"float32": 1e-4, "float16": TOLERANCE}
+
+
+def run_error(name: str, kernels: list[InspectedKernel], device: str, precision: PrecisionName) -> tuple[float, int]:
+    """Return a network's relative L2 error, and the number of its kernels that clspv did not compile."""
+    model = models.load(name)
+    with clspv.built_by_clspv(kernels) as (_, others):
+        tuned = romou.compile(model, target=f"vulkan -device={device}", device=0, precision=precision, verify=False)
+    inputs = random_inputs(tuned.inputs, seed=0)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None, f"onnxruntime does not run {name}"
+    return max(relative_l2_error(f, e) for f, e in zip(tuned.run(inputs), expected, strict=True)), len(others)
+
+
+def check_networks(names: tuple[str, ...], *, is_run: bool) -> int:
+    """Print a line for each network, device and precision. Return the number of faults."""
+    faults = 0
+    for name, device, (precision, limit) in itertools.product(names, DEVICES, LIMITS.items()):
+        started = time.monotonic()
+        kernels = romou.inspect(models.load(name), target=f"opencl -device={device}", precision=precision)
+        said = Counter(fault for kernel in kernels if (fault := clspv.fault_of(kernel.source)) is not None)
+        line = f"{name} {device} {precision}: {len(kernels) - said.total()} of {len(kernels)} kernels pass"
+        faults += said.total()
+        if is_run:
+            error, others = run_error(name, kernels, device, precision)
+            faults += error > limit
+            line += f"; relative L2 error {error:.1e} ({'right' if error <= limit else 'WRONG'}), {others} are GLSL"
+        print(f"{line} ({time.monotonic() - started:.0f} s)", *said, sep="\n  ", flush=True)
+    return faults
+
+
+def check_configs(configs: int, seed: int) -> int:
+    """Print the faults of random configs, and return their number."""
+    draw, faults = check_kernels.drawer(seed, "", None), 0
+    for number in range(configs):
+        drawn = draw(number)
+        scheduled = drawn.task.schedule(drawn.config, drawn.target)["main"]
+        kernels = inspect_function(scheduled, drawn.target, config=drawn.config, without=drawn.without)
+        for fault in filter(None, (clspv.fault_of(kernel.source) for kernel in kernels)):
+            print(f"{number} {drawn.name}: {fault}", flush=True)
+            faults += 1
+    print(f"{configs} configs of seed {seed}, {faults} faults")
+    return faults
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(models.names()))
+@click.option("--run", "is_run", is_flag=True, help="Also run the networks by Vulkan.")
+@click.option("--configs", type=click.IntRange(min=1), help="Random configs, the default ones first, not networks.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def main(names: tuple[str, ...], is_run: bool, configs: int | None, seed: int) -> None:
+    """Print what passes and every fault. The exit code is 1 if there is one."""
+    if not clspv.is_installed():
+        raise SystemExit(clspv.NOT_INSTALLED)
+    faults = check_networks(names or models.names(), is_run=is_run) if configs is None else check_configs(configs, seed)
+    raise SystemExit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
