@@ -336,8 +336,8 @@ def test_local_memory_belongs_to_a_work_group() -> None:
         add.u r2.y, r2.x, r0.x
         stl.u32 l[r1.x], r2.y, 1
         (sy)(ss)bar.g
-        sub.u r1.y, 12, r1.x
-        ldl.u32 r3.x, l[r1.y], 1
+        sub.u r1.y, 4, r1.x
+        ldl.u32 r3.x, l[r1.y+8], 1
         shl.b r2.z, r2.y, 2
         add.u r4.x, c4.x, r2.z
         mov.u32u32 r4.y, c4.y

@@ -351,8 +351,10 @@ class Steps:
 
         def addresses() -> Array:
             low, *high = [self.machine.of_lanes(read())[self.machine.active].astype(np.uint64) for read in reads]
-            whole = low | (high[0] << np.uint64(32)) if high else low
-            return whole + np.int64(offset).astype(np.uint64)
+            if high:
+                return (low | (high[0] << np.uint64(32))) + np.int64(offset).astype(np.uint64)
+            # Addresses of local and private memory have 32 bits, and overflow.
+            return (low + np.int64(offset).astype(np.uint64)) & np.uint64(0xFFFFFFFF)
 
         return addresses
 
