@@ -348,6 +348,21 @@ def test_local_memory_belongs_to_a_work_group() -> None:
     assert (counts.groups, counts.waves, counts.bank_conflicts) == (2, 2, 0)
 
 
+def test_local_memory_holds_halves() -> None:
+    """Mesa prints the halves that ldl and stl move without their h."""
+    code = """
+        mov.u32u32 r1.x, 8
+        stl.u16 l[r1.x], r8.x, 2
+        ldl.u16 r9.x, l[r1.x+2], 1
+        cov.u16s32 r2.x, hr9.x
+        ldl.u32 r2.y, l[r1.x], 1
+    """
+    registers = {"hr8.x": [3] * LANES, "hr8.y": [5] * LANES}
+    machine = after("", registers, launch_of(code, local_memory_bytes=16))
+    assert row(machine, "r2.x", False).tolist() == [5] * LANES
+    assert row(machine, "r2.y", False).tolist() == [3 + (5 << 16)] * LANES
+
+
 def test_only_chosen_groups_run() -> None:
     out = np.zeros(6, np.int32)
     code = """

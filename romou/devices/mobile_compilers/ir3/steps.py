@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -266,8 +267,8 @@ class Steps:
         return step
 
     def _load(self, instruction: Instruction) -> Step:
-        register = instruction.operand(0)
-        kind, count = self._kind(instruction, register), int(instruction.operand(2).value)
+        kind, register = self._kind(instruction, instruction.operand(0))
+        count = int(instruction.operand(2).value)
         accesses = self._accesses(instruction, str(instruction.operands[1]), kind, count)
         rows = self.machine.rows(register, count)
 
@@ -279,8 +280,8 @@ class Steps:
         return step
 
     def _store(self, instruction: Instruction) -> Step:
-        register = instruction.operand(1)
-        kind, count = self._kind(instruction, register), int(instruction.operand(2).value)
+        kind, register = self._kind(instruction, instruction.operand(1))
+        count = int(instruction.operand(2).value)
         accesses = self._accesses(instruction, str(instruction.operands[0]), kind, count)
         rows, size = self.machine.rows(register, count), _size(kind)
 
@@ -293,13 +294,17 @@ class Steps:
 
         return step
 
-    def _kind(self, instruction: Instruction, register: Operand) -> str:
-        """Return the type of a load's or store's elements, in registers of its size."""
+    def _kind(self, instruction: Instruction, register: Operand) -> tuple[str, Operand]:
+        """Return the type of a load's or store's elements, and its first register, which has the type's bits."""
         kind = instruction.operation.rpartition(".")[2]
-        is_known = kind in TYPES and register.file == ("hr" if np.dtype(TYPES[kind]).itemsize == 2 else "r")
+        is_half = kind in TYPES and np.dtype(TYPES[kind]).itemsize == 2
+        # Mesa prints registers of these without the h of halves.
+        if is_half and register.file == "r" and instruction.operation.startswith(("ldl.", "stl.", "stp.")):
+            register = replace(register, file="hr")
+        is_known = kind in TYPES and register.file == ("hr" if is_half else "r")
         if not is_known or not re.fullmatch(rf"(?:ld|st)[glp](?:\.a)?\.{_TYPE}", instruction.operation):
             raise instruction.unknown("this form of it")
-        return kind
+        return kind, register
 
     def _accesses(self, instruction: Instruction, text: str, kind: str, count: int) -> Accesses:
         """Return a function that finds the elements that active lanes access at an address."""
