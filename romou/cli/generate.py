@@ -126,6 +126,8 @@ def _decoder(model: str, is_text: bool, options: dict[str, Any]) -> Any:
     if others := sorted({*given} - {"device"}):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise UsageError(f"{names}: {model} is compiled already", hint="Give the ONNX file to compile it anew.")
+    if not is_quiet():
+        click.echo("Loading the decoder. At its first start the driver compiles its kernels ...", err=True)
     loaded = romou.Decoder.load(model, device=0 if options["device"] is None else options["device"])
     announce(loaded.models[0].target, loaded.models[0].device_index, None)
     return loaded

@@ -82,6 +82,20 @@ def test_a_saved_decoder_is_not_compiled_again(
         again.generate([256])
 
 
+def test_the_second_start_compiles_no_program(
+    small: romou.Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's programs are loaded as well."""
+    folder = small.save(tmp_path / "small.romou")
+    for name, value in {"QUIRKS_OFF": "pocl_headers", "CACHE_DIR": str(tmp_path), "PROGRAM_CACHE_MB": "64"}.items():
+        monkeypatch.setenv(f"ROMOU_{name}", value)
+    first, second = (romou.Decoder.load(folder).models[0].programs for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.cached == 0 < first.compiled
+    assert (second.cached, second.compiled, second.notes) == (first.compiled, 0, ())
+
+
 def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
     romou.compile(prime_net(), target="null").save(tmp_path / "net.romou")
     with pytest.raises(ModelError, match="a saved model, but no decoder"):
@@ -97,6 +111,7 @@ def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
         ({"chunk": 1}, "it has other models than a decoder"),
         ({"state": {"past": "present"}}, "its models have other inputs"),
         ({"inputs": 3}, "inputs"),
+        ({"length": 101}, "its models have other inputs"),
     ],
 )
 def test_a_description_that_others_changed_is_named(
@@ -142,7 +157,7 @@ def test_the_command(small: romou.Decoder, tmp_path: Path) -> None:
     shown = run(main, ["generate", folder, "--prompt", "1,2,3", "--tokens", "5", "-o", again])
     assert shown.stdout.splitlines()[0] == ",".join(map(str, expected))
     assert shown.stdout.splitlines()[1].endswith("on opencl -device=host")
-    assert [line.split()[0] for line in shown.stderr.splitlines()] == ["Loading", "Device:"]
+    assert [line.split()[0] for line in shown.stderr.splitlines()] == ["Loading", "Loading", "Device:"]
     drawn = run(main, ["generate", again, "--prompt", "1,2,3", "--tokens", "5", "--temperature", "9", "--seed", "3"])
     assert drawn.stdout.splitlines()[0] != shown.stdout.splitlines()[0]
     for arguments, message in (

@@ -44,7 +44,7 @@ TRIAL = {
 }
 
 
-# A dozen of each kind take four seconds of processor time, most of it the first of each.
+# A dozen of each kind take some seconds of processor time, most of it the first of each.
 @pytest.mark.parametrize("cases", [12, pytest.param(300, marks=exhaustive)])
 def test_damaged_files_of_every_kind_are_read_or_refused(cases: int) -> None:
     seed = 7

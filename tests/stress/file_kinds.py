@@ -27,6 +27,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.driver.search.contribution import contribute_schedules
+from romou.models.decoder import DecoderShape, decoder
 from romou.runtime.deploy.phone import Phone
 from romou.runtime.module import Argument, manifest
 from romou.tools.regression import Bench, OperatorBench
@@ -269,14 +270,25 @@ def _saved_model() -> Path:
     return romou.compile(folder / "model.onnx", target="opencl -device=host").save(folder / "model.romou")
 
 
-def _read_model(path: Path) -> None:
+@functools.cache
+def _saved_decoder() -> Path:
+    shape = DecoderShape(layers=1, width=32, heads=2, shared=1, size=16, inner=32, words=64, longest=16)
+    folder = Path(tempfile.mkdtemp(prefix="romou-fuzz-files-"))
+    return romou.Decoder(decoder(shape), chunk=4, target="null", verify=False).save(folder / "decoder.romou")
+
+
+def _read_decoder(path: Path) -> None:
+    _read_model(path, _saved_decoder(), lambda folder: romou.Decoder.load(folder).generate([1, 2, 3, 4, 5, 6], 2))
+
+
+def _read_model(path: Path, saved: Path | None = None, load: Callable[[Path], object] = romou.load) -> None:
     """Load a folder with this romou.json, and again with a hash that fits, as a forger writes it."""
-    folder = Path(shutil.copytree(_saved_model(), path.parent / "model"))
+    folder = Path(shutil.copytree(saved or _saved_model(), path.parent / "model"))
     content = path.read_bytes()
     for each in (content, _signed(content)):
         (folder / manifest.META).write_bytes(each)
         try:
-            romou.load(folder)
+            load(folder)
             _with_summary(folder)
         except ModelError:
             continue
@@ -409,6 +421,12 @@ KINDS: dict[str, Kind] = {
         name="romou.json",
         content=lambda: (_saved_model() / manifest.META).read_bytes(),
         read=_read_model,
+        error=ModelError,
+    ),
+    "saved decoder": Kind(
+        name="romou.json",
+        content=lambda: (_saved_decoder() / manifest.META).read_bytes(),
+        read=_read_decoder,
         error=ModelError,
     ),
     "phone": Kind(name="printed", content=lambda: "\x1e".join(PRINTED).encode(), read=_read_printed, error=DeviceError),

@@ -33,6 +33,13 @@ class DecoderForm:
     length: _Size
     chunk: _Size
 
+    def shapes(self, model: TunedModel, rows: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each input of a model for a number of tokens. Caches have the shapes of its outputs."""
+        of = {"input_ids": (1, rows), "position_ids": (1, rows), "attention_mask": (1, self.length)}
+        shapes: dict[str, tuple[int, ...]] = {name: of.get(name, ()) for name in self.inputs}
+        shapes |= {past: model.built.output_types.get(present, ((), ""))[0] for past, present in self.state.items()}
+        return shapes | ({self.row: (1,)} if rows > 1 else {})
+
 
 class DecoderModel(MultiShapeModel):
     """What `romou.Decoder` runs. `romou.load` returns it for a saved decoder.
@@ -61,8 +68,9 @@ class DecoderModel(MultiShapeModel):
     ) -> None:
         if len(models) != min(form.chunk, 2):
             raise ValueError("it has other models than a decoder")
-        if not {*form.inputs, *form.state} <= {*models[0].inputs}:
-            raise ValueError("its models have other inputs")
+        for model, rows in zip(models, (1, form.chunk), strict=False):
+            if {name: shape for name, (shape, _) in model.inputs.items()} != form.shapes(model, rows):
+                raise ValueError("its models have other inputs")
         super().__init__(models, memory=memory)
         self.form, self.tokenizer = form, tokenizer
 
