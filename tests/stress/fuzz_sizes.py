@@ -33,7 +33,7 @@ RIGHT, REFUSED = "right", "refused"
 # A model whose kernels the check of outputs finds wrong is refused, but its kernels are at fault.
 CAUGHT = "refused by the check of outputs"
 FAULTS = WRONG, UNCLEAR, CRASH, OVER_TIME = "wrong", "unclear", "crash", "over time"
-TARGETS = ("opencl -device=host", "opencl -device=host", "vulkan -device=host")
+TARGETS = ("opencl -device=host", "opencl -device=adreno640", "vulkan -device=host")
 SIZES = 10
 WALL_LIMIT_S = 400.0
 # Relative to each value, and to the largest one.

@@ -14,6 +14,7 @@ from romou.compiler.compilation import import_model
 from romou.compiler.frontend import ImportedModel, Shapes
 from romou.compiler.frontend.padding import Padding, padding_of
 from romou.compiler.operators.kernels.quantized.row_classes import last_sizes
+from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
 from romou.driver.sizes.link import linked
 from romou.driver.sizes.run_time_sizes import with_run_time_sizes
@@ -96,6 +97,15 @@ def _divided(
     return {name: divided}, imported
 
 
+def _in_buffers(options: _Options) -> _Options:
+    """Return options with all tensors in buffers: an image has a fixed width and height."""
+    if options.parsed_target().limits.max_image is None:
+        return options
+    target = options.target if isinstance(options.target, Target) else Target(options.target)
+    changed: Any = {"target": target.with_options(images="never")}
+    return replace(options, **changed)
+
+
 def _of_class(
     model: AnyModel,
     options: _Options,
@@ -115,6 +125,7 @@ def _of_class(
     options = replace(options, **changed)
     free = {name: sizes for name, sizes in classes.items() if len(sizes) > 1}
     if free:
+        options = _in_buffers(options)
         return with_run_time_sizes(model, options, make, free, suffix=suffix, largest=largest)
     return make(lambda: replace(largest or options.imported(model), suffix=suffix), options)
 

@@ -39,6 +39,7 @@ from tvm.ir import TensorLoad
 from tvm.relax import op
 from tvm_ffi.structural import structural_map
 
+from romou.base.errors import InvalidConfigError
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
@@ -228,12 +229,12 @@ class Elementwise(StreamingTemplate):
             return None
         axes, value = axes_of(self._block), self._block.body.value
         *others, last = [axis.var for axis in self._block.iter_vars]
-        if not all(isinstance(extent, int) for extent in self.shape):
+        if not isinstance(self.shape[-1], int):
             return None
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
             return None
         for axis in reversed(range(len(others))):
-            if self.shape[axis] < LANES:
+            if not isinstance(self.shape[axis], int) or self.shape[axis] < LANES:
                 continue
             vectors = Vectors(axes, others[axis], LANES, may_overlap=True)
             form = vectors.form_of(value)
@@ -417,7 +418,8 @@ class Elementwise(StreamingTemplate):
 
     def _square(self, indices: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """Return statements that load vectors along the data and store them along the output, and their registers."""
-        assert self._across is not None, "the knob has no other choice"
+        if self._across is None:
+            raise InvalidConfigError(f"across = {across}: the data is contiguous along no other axis of fixed length")
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
         along, row = (
