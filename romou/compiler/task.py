@@ -169,7 +169,7 @@ class TunableTask(Task):
         return self.template.stored_weight(config)
 
     def precision(self, config: Config) -> str | None:
-        """Return the type that the kernel of `config` rounds its factors to, "tf32", or None."""
+        """Return what the kernel of `config` rounds factors or sums to, "tf32" or "float16", or None."""
         return self.template.precision(config)
 
     def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from romou.compiler.compilation import Compilation
+from romou.devices.targets import Target
+from romou.driver.options import CheckOptions
 from romou.tuner.measure.verify import compare
+from support.models.small_networks import NetworkBuilder
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,23 @@ def test_zeros_are_compared_by_their_difference() -> None:
     zeros = np.zeros(100, "float32")
     assert compare(zeros, zeros).problem is None
     assert compare(zeros + np.float32(0.1), zeros).problem is not None
+
+
+def test_sums_in_fp16_are_held_to_their_precision_whatever_the_output_is() -> None:
+    """The last layer of a network in fp16 ends with a cast. Seen with Mesa's Adreno 630: an error of 1.2e-3."""
+    g = NetworkBuilder({"x": (1, 1280)})
+    model = g.model(g.add("Gemm", "x", g.weight(1280, 100), g.weight(100)))
+    target = Target("opencl -device=adreno640")
+    imported = CheckOptions(precision="float16").imported(model)
+    (task,) = (t for t in Compilation.of(imported, target).lowered().tasks if t.template.sums_products)
+    config = task.default_config(target)
+    assert str(task.func.params[-1].dtype) == "float32"
+    assert config["accumulate"] == "mixed"
+    expected = np.ones(1000, np.float32)
+    rounded = expected * np.float32(1 + 1.2e-3)
+    found = {sums: task.precision(config.replace(accumulate=sums)) for sums in ("float32", "float16", "mixed")}
+    assert {sums: compare(rounded, expected, name).problem is None for sums, name in found.items()} == {
+        "float32": False,
+        "float16": True,
+        "mixed": True,
+    }

@@ -138,7 +138,7 @@ class Template(ABC):
         return None
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
-        """Return the precision that the kernel of `config` rounds its factors to. None if it does not round."""
+        """Return the precision that the kernel of `config` rounds factors or sums to. None if it is the output's."""
         return None
 
     @abstractmethod

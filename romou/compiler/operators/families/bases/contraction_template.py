@@ -30,7 +30,7 @@ from romou.compiler.operators.algorithms.closed_form import ClosedForm
 from romou.compiler.operators.algorithms.operator import Operator
 from romou.compiler.operators.algorithms.split_sum import PIECES
 from romou.compiler.operators.contraction import Contraction, tensor_core
-from romou.compiler.operators.contraction.knobs import FP32, KNOBS
+from romou.compiler.operators.contraction.knobs import FP16, FP32, KNOBS, MIXED
 from romou.compiler.operators.contraction.occupancy import min_work_items, work_items
 from romou.compiler.operators.native_functions import with_functions
 from romou.compiler.operators.schedule_template import StoredWeight, Template
@@ -213,8 +213,13 @@ class ContractionTemplate(Template):
         return self._algorithm(config).stored_weight()
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
-        """Return the precision that the kernel of `config` rounds its factors to: TF32 or None."""
-        return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
+        """Return the precision that the kernel of `config` rounds to: TF32 of factors, fp16 of sums, or None.
+
+        The output of a sum in fp16 may be fp32: a network's last layer ends with the cast to its output.
+        """
+        if config["multiply_add"] == tensor_core.TF32:
+            return tensor_core.TF32
+        return FP16 if config.get("accumulate", FP32) in (FP16, MIXED) else None
 
     def space(self, limits: Limits) -> Space:
         usable, has_choice = self.usable(limits)
