@@ -246,7 +246,7 @@ def test_memory_that_is_used_again_as_another_type_is_aligned_for_it() -> None:
     model = model_of({"y": ("ArgMax", "x", {"axis": 0, "keepdims": 0})}, {"x": x})
     sources = romou.compile(model, target="opencl -device=adreno640", verify=False, strict=True).sources()
     (source,) = [text for name, text in sources.items() if "argmax" in name]
-    casts = set(re.findall(r"\(__local long\*\)(\w+)", source))
+    casts = set(re.findall(r"\(__local long4?\*\)(\w+)", source))
     assert casts
     for name in casts:
         assert re.search(rf"__local float {name}\[\d+\] __attribute__\(\(aligned\(64\)\)\);", source), source
