@@ -41,7 +41,7 @@ from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, me
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.pruning.tasks import PrunedTask, pruned_space, pruned_task, usage_of
+from romou.tuner.pruning.tasks import PrunedTask, pruned_space, pruned_task
 from tvm_patches.quiet import quiet_stderr
 
 # The kept space has to hold a config whose count is at most this factor times the whole space's best.
@@ -257,7 +257,7 @@ def row_of(
     ratio = counts[best_kept][measure] / counts[best][measure]
     excluded = [
         n
-        for n, v in judge(usage_of(task, json.loads(best), target), target.spec, choices=choices).items()
+        for n, v in judge(task.usage_of(json.loads(best), target), target.spec, choices=choices).items()
         if not np.all(v.keep)
     ]
     cells = [

@@ -33,7 +33,6 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning import KernelUsage, judge
-from romou.tuner.pruning.tasks import usage_of
 
 GPU = "a630"
 # Adreno 630's device file lacks the largest image size. The file of its sibling has it.
@@ -82,7 +81,7 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
             if len(kernels) > 1:
                 continue
             registers = kernels[0].registers
-            usage = replace(usage_of(task, config, TARGET), registers=registers.live, needed_registers=registers.needed)
+            usage = replace(task.usage_of(config, TARGET), registers=registers.live, needed_registers=registers.needed)
             yield task.name, kernels[0], usage
             wanted -= 1
 

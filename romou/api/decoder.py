@@ -89,9 +89,8 @@ class _Choice:
             return int(np.argmax(logits))
         likely = np.arange(len(logits))
         if self.top_k is not None and self.top_k < len(logits):
-            likely = np.argpartition(-logits, self.top_k - 1)[
-                : self.top_k
-            ]  # a sort of all words takes longer than a run
+            # A sort of all words takes longer than a run.
+            likely = np.argpartition(-logits, self.top_k - 1)[: self.top_k]
         weights = np.exp((logits[likely].astype(np.float64) - float(logits.max())) / self.temperature)
         return int(self.random.choice(likely, p=weights / weights.sum()))
 
@@ -106,8 +105,8 @@ class Decoder:
     ----------
     model
         An ONNX file, a loaded model, or "bundled:decoder". A tokenizer.json beside the file makes tokens of text. Its
-        inputs are `input_ids`, and `attention_mask` or
-        `position_ids` if it has them. Its caches are read and written by GroupQueryAttention.
+        inputs are `input_ids`, and `attention_mask` or `position_ids` if it has them. Its caches are read and written
+        by GroupQueryAttention.
     length
         Tokens that the caches have room for. None: as many as the model says, or 2048 if it leaves that open.
     chunk

@@ -31,6 +31,7 @@ from romou.compiler.tir.primitives import FREE_IMAGES, replace_parameter
 from romou.compiler.tir.slices import without_slices
 
 if TYPE_CHECKING:
+    from romou.compiler.operators.analysis.usage import KernelUsage
     from romou.devices.targets import Target
 
 
@@ -121,13 +122,17 @@ class TunableTask(Task):
         """A cache of first configs."""
         return {}
 
+    def usage_of(self, config: Mapping[str, Any], target: Target) -> KernelUsage:
+        """Return the usage of a config's kernel by formulas."""
+        return self.template.form(self.limits(target)).usage(
+            {name: np.asarray(value) for name, value in config.items()}
+        )
+
     def estimated_seconds(self, target: Target) -> float | None:
         """Return the estimated seconds of a call with the default config (`call_parts`). None without an estimate."""
         if not self.template.has_formulas:
             return None
-        config, form = self.default_config(target), self.template.form(self.limits(target))
-        usage = form.usage({name: np.asarray(value) for name, value in config.items()})
-        parts = call_parts(usage, estimable(target).spec, self.moved_bytes)
+        parts = call_parts(self.usage_of(self.default_config(target), target), estimable(target).spec, self.moved_bytes)
         return None if parts is None else float(sum(np.asarray(part) for part in parts.values()))
 
     def direct_config(self, target: Target) -> Config:

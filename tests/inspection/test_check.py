@@ -24,7 +24,6 @@ from romou.devices.hardware import load_device
 from romou.devices.hardware.quirks import known_quirks
 from romou.tools.inspection.check_report import CheckReport, quirk_lines
 from romou.tools.report.check_page import check_lines
-from romou.tuner.pruning.tasks import usage_of
 from support.models.small_networks import NetworkBuilder
 
 
@@ -58,7 +57,7 @@ def test_times_are_the_estimate_of_default_kernels(report: CheckReport) -> None:
     target = romou.Target("opencl -device=adreno740")
     tasks = Compilation.of(import_model(net(), None), target).lowered().tasks
     for task, layer in zip(tasks, report.layers, strict=True):
-        usage = usage_of(task, task.default_config(target), target)
+        usage = task.usage_of(task.default_config(target), target)
         parts = call_parts(usage, target.spec, task.moved_bytes)
         assert parts is not None
         assert parts["kernel"] == pytest.approx(1.1 * float(estimate_seconds(usage, target.spec)))
@@ -198,7 +197,7 @@ def test_a_call_has_launches_and_each_byte_that_it_reads_once() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
     launches, kernels = {}, {}
     for config in task.starts(target):
-        usage = usage_of(task, config, target)
+        usage = task.usage_of(config, target)
         parts, much = (call_parts(usage, target.spec, size) for size in (task.moved_bytes, 1 << 40))
         assert parts is not None
         assert much is not None
@@ -219,7 +218,7 @@ def test_data_that_no_other_group_shares_come_from_memory() -> None:
         target = romou.Target(f"opencl -device={name}")
         for groups in (64, 1):
             task = task_of(conv(64, (size, size), 64, (3, 3), padding=(1, 1, 1, 1), groups=groups))
-            usage = usage_of(task, task.direct_config(target), target)
+            usage = task.usage_of(task.direct_config(target), target)
             parts, shared = (
                 estimate_parts(each, target.spec) for each in (usage, dataclasses.replace(usage, is_data_shared=True))
             )

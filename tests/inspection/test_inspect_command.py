@@ -20,7 +20,7 @@ from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 from romou.devices.targets import Target
-from romou.tuner.pruning.tasks import pruned_space, usage_of
+from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import Record, RecordStore
 from support.models.small_networks import NetworkBuilder
 
@@ -208,7 +208,7 @@ def test_why_prints_the_terms_of_the_default_beside_those_of_others(model: Path)
     assert other["config"]["algorithm"] != default["config"]["algorithm"]
     for priced in (default, neighbour, other):
         cycles = priced["cycles"]
-        seconds = estimate_seconds(usage_of(task, priced["config"], target), target.spec)
+        seconds = estimate_seconds(task.usage_of(priced["config"], target), target.spec)
         assert priced["us"]["all"] == pytest.approx(1e6 * float(np.asarray(seconds)))
         parts = ("issuing", "waiting", "buffers", "images", "l2", "output")
         norm = sum(cycles[part] ** 2 for part in parts) ** 0.5
@@ -218,7 +218,7 @@ def test_why_prints_the_terms_of_the_default_beside_those_of_others(model: Path)
     for knob, choices in space.knobs.items():
         for config in (task.default_config(target).replace(**{knob: choice}) for choice in choices):
             if knob != "algorithm" and config != task.default_config(target) and space.is_valid(config):
-                seconds = estimate_seconds(usage_of(task, config, target), target.spec)
+                seconds = estimate_seconds(task.usage_of(config, target), target.spec)
                 assert 1e6 * float(np.asarray(seconds)) >= neighbour["us"]["all"] * (1 - 1e-9), config
 
 

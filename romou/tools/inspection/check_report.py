@@ -20,7 +20,6 @@ from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
 from romou.compiler.operators.costs.estimate import call_parts, estimable, estimate_parts, missing_facts
 from romou.devices.hardware.quirks import known_quirks, quirks_of
 from romou.tools.inspection.worth import PHONE_CPUS, OnCpu, verdict
-from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
     from romou.base.space import Config
@@ -229,7 +228,7 @@ def _checked(
     task: TunableTask, target: Target, spec: HardwareSpec, nodes_of: Mapping[str, tuple[str, ...]]
 ) -> CheckedLayer:
     config, moved = task.default_config(target), task.moved_bytes
-    parts = call_parts(usage_of(task, config, target), spec, moved)
+    parts = call_parts(task.usage_of(config, target), spec, moved)
     times = {name: task.calls * float(np.asarray(part)) for name, part in (parts or {}).items()}
     seconds = sum(times.values()) if times else None
     largest = max(times, key=times.__getitem__, default="")
@@ -264,17 +263,17 @@ def on_cpus(layers: Sequence[CheckedLayer], target: Target, element_bytes: int) 
     if not target.limits.is_mobile or missing_facts(target.spec):
         return ()
     known = [layer for layer in layers if layer.ms is not None]
-    found = []
+    gpu_ms, found = sum(layer.ms or 0.0 for layer in known), []
     for cpu in PHONE_CPUS if known else ():
         times = [cpu.ms(layer.calls * layer.flops, layer.calls * layer.bytes * 4 / element_bytes) for layer in known]
         own = {layer.name: verdict(layer.ms or 0.0, ms) for layer, ms in zip(known, times, strict=True)}
-        found.append(OnCpu(cpu.name, sum(times), verdict(sum(layer.ms or 0.0 for layer in known), sum(times)), own))
+        found.append(OnCpu(cpu.name, sum(times), verdict(gpu_ms, sum(times)), own))
     return tuple(found)
 
 
 def limit_of(task: TunableTask, config: Config, target: Target, spec: HardwareSpec | None) -> str:
     """Return what takes most of the estimate of a kernel, in words. "" if facts of the device are missing."""
-    parts = None if spec is None else estimate_parts(usage_of(task, config, target), spec)
+    parts = None if spec is None else estimate_parts(task.usage_of(config, target), spec)
     return _LIMITS[max(parts, key=lambda name: float(np.asarray(parts[name])))] if parts else ""
 
 

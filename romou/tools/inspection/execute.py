@@ -23,7 +23,7 @@ from romou.compiler.tir.slices import AXIS, slices_of
 from romou.devices.backends.launch import thread_extents
 from romou.devices.mobile_compilers.gpus import mobile_gpu
 from romou.devices.mobile_compilers.ir3 import Buffer, Counts, Image, Launch, execute, read_program
-from romou.tuner.measure.verify import Comparison, compare, poison, random_inputs
+from romou.tuner.measure.verify import Comparison, compare, poison, random_inputs, shape_of
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from romou.compiler.assembly.assemble import ScheduledFunction
     from romou.devices.mobile_compilers import KernelStatistics
     from romou.tools.inspection.kernels import InspectedKernel
-
-# Work-items of a kernel that are executed, unless all are wanted. Whole grids of SqueezeNet have fewer.
-MOST_ITEMS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +99,7 @@ def execute_function(
     compiled: Mapping[str, list[KernelStatistics] | BuildError],
     gpu: str,
     *,
-    most_items: int | None = MOST_ITEMS,
+    most_items: int | None,
     seed: int = 0,
 ) -> ExecutedFunction:
     """Run a scheduled function's kernels in the simulator of Adreno's machine code, and compare its output.
@@ -161,14 +158,14 @@ def _arrays(function: ScheduledFunction, seed: int) -> tuple[_Arrays, np.ndarray
         raise BuildError(f"{function.name}: sizes at run time are not executed")
     flops = task.flops if task is not None else 0.0
     inputs = random_inputs(plain, flops, [seed, int(task.key, 16) & 0xFFFFFFFF] if task is not None else [seed])
-    expected = tvm.runtime.tensor(poison(_shape(plain.params[-1]), str(plain.params[-1].dtype)))
+    expected = tvm.runtime.tensor(poison(shape_of(plain.params[-1]), str(plain.params[-1].dtype)))
     build_unscheduled(plain)["main"](*map(tvm.runtime.tensor, inputs), expected)
     given = task.arguments(inputs, Config(function.config)) if task is not None else list(inputs)
     output = expected.numpy()
     slices = {slice_.position: slice_ for slice_ in slices_of(function.func)}
     arrays = _Arrays()
     for position, parameter in enumerate(function.func.params):
-        shape = _shape(parameter)
+        shape = shape_of(parameter)
         array = poison(shape, str(parameter.dtype))
         place = tuple(map(slice, shape))
         if position in slices:
@@ -180,10 +177,6 @@ def _arrays(function: ScheduledFunction, seed: int) -> tuple[_Arrays, np.ndarray
             arrays.output, arrays.place, arrays.shape = str(parameter.name), place, shape
         arrays.memory[str(parameter.name)] = _memory(parameter, array)
     return arrays, output
-
-
-def _shape(parameter: tirx.Buffer) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in parameter.shape)
 
 
 def _memory(parameter: tirx.Buffer, array: np.ndarray) -> Buffer | Image:

@@ -12,7 +12,7 @@ from romou.base.errors import UsageError
 from romou.base.space import Config
 from romou.compiler.operators.algorithms.algorithm import ALGORITHM, DIRECT
 from romou.compiler.operators.costs.estimate import estimable, estimate_cycles, missing_facts
-from romou.tuner.pruning.tasks import pruned_space, usage_of
+from romou.tuner.pruning.tasks import pruned_space
 
 if TYPE_CHECKING:
     from romou.base.knob import Choice
@@ -102,7 +102,7 @@ def reasons_for_default(task: TunableTask, target: Target, nodes: tuple[str, ...
 
 
 def _priced(task: TunableTask, target: Target, spec: HardwareSpec, config: Config, default: Config) -> PricedConfig:
-    terms = estimate_cycles(usage_of(task, config, target), spec)
+    terms = estimate_cycles(task.usage_of(config, target), spec)
     assert terms is not None, "the caller knows that the device has an estimate"
     assert spec.clock_mhz is not None, "an estimate needs the clock"
     cycles = {term: float(np.asarray(value)) for term, value in terms.items()}

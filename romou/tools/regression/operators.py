@@ -13,7 +13,6 @@ from romou.compiler.task import TunableTask, plain_form, structure_of
 from romou.runtime.module import Argument
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.regression.bench_data import OperatorBench
-from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -120,7 +119,7 @@ def stable_measures(
         "multiply_adds_per_iteration": sum(k.traffic.multiply_adds for k in kernels),
     }
     if task is not None:
-        usage = usage_of(task, config, target)
+        usage = task.usage_of(config, target)
         measures["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
         measures["local_memory_bytes"] = int(usage.local_memory_bytes)
     return measures

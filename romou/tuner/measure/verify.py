@@ -56,14 +56,14 @@ def random_inputs(
     """Return the values of `make_inputs` for an unscheduled function. flops: of its sum of products, or 0."""
     rng = np.random.default_rng(seed)
     *inputs, output = func.params
-    depth = max(1.0, flops / (2.0 * math.prod(_shape(output)) or 1.0))
-    return [_random(rng, _shape(p), str(p.dtype), scale=depth**-0.25, is_positive=is_positive) for p in inputs]
+    depth = max(1.0, flops / (2.0 * math.prod(shape_of(output)) or 1.0))
+    return [_random(rng, shape_of(p), str(p.dtype), scale=depth**-0.25, is_positive=is_positive) for p in inputs]
 
 
 def output_spec(task: TunableTask) -> tuple[tuple[int, ...], str]:
     """Return (shape, dtype) of the output, the last parameter."""
     output = task.func.params[-1]
-    return _shape(output), str(output.dtype)
+    return shape_of(output), str(output.dtype)
 
 
 def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -195,5 +195,6 @@ def _first(output: np.ndarray, reference: np.ndarray, mask: np.ndarray) -> str:
     return f"the first at {list(index)}: {output[index]} instead of {reference[index]}"
 
 
-def _shape(parameter: Any) -> tuple[int, ...]:
+def shape_of(parameter: Any) -> tuple[int, ...]:
+    """Return the extents of a tensor of fixed shape."""
     return tuple(int(extent) for extent in parameter.shape)

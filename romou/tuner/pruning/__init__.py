@@ -6,7 +6,7 @@ It compares the resources that a kernel uses with the limits of a device, and re
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.criteria import BOUNDED, CRITERIA, Choices, Rules, Verdict, judge
 from romou.tuner.pruning.prune import PrunedSpace, PruningReport, prune, prune_each
-from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task, usage_of
+from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task
 
 __all__ = [
     "BOUNDED",
@@ -24,5 +24,4 @@ __all__ = [
     "prune_each",
     "pruned_space",
     "pruned_task",
-    "usage_of",
 ]

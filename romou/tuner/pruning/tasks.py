@@ -6,15 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from tvm import tirx
 
 from romou.base.errors import InvalidConfigError
 from romou.base.space import Config
 from romou.compiler.operators.analysis.registers import estimate_registers
-from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.costs.criteria import BOUNDED, L1_RULES, Rules, judge
 from romou.compiler.task import TunableTask
 from romou.devices.backends.launch import launch_size, thread_extents
@@ -63,11 +61,6 @@ def pruned_space(
         is_later=is_later,
         default=task.default_config(target),
     )
-
-
-def usage_of(task: TunableTask, config: Mapping[str, Any], target: Target) -> KernelUsage:
-    """Return the usage of a config's kernel by formulas."""
-    return task.template.form(task.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
 
 
 def load_task(text: str) -> TunableTask:
@@ -129,9 +122,7 @@ class PrunedTask(TunableTask):
             "needed_registers": registers.needed,
             "registers_as_written": registers.as_written,
         }
-        usage = replace(
-            usage_of(self, config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1]
-        )
+        usage = replace(self.usage_of(config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1])
         verdicts = judge(usage, target.spec, rules=self.rules)
         factors = dict.fromkeys(BOUNDED, _UNCERTAINTY)
         if preset_for(target.spec).registers is not None:

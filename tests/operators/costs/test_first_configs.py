@@ -19,7 +19,7 @@ from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from romou.tuner.pruning.tasks import pruned_space, usage_of
+from romou.tuner.pruning.tasks import pruned_space
 from support.kernels.operators import conv, task_of
 
 SAME = (1, 1, 1, 1)
@@ -36,7 +36,7 @@ GROUP = ("wg_o", "wg_h", "wg_w")
 
 
 def seconds_of(task: TunableTask, config: Config, target: Target) -> float:
-    return float(np.max(estimate_seconds(usage_of(task, config, target), estimable(target).spec)))  # type: ignore[arg-type]
+    return float(np.max(estimate_seconds(task.usage_of(config, target), estimable(target).spec)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", ["adreno640", "adreno690", "adreno740"])

@@ -17,7 +17,7 @@ from romou.compiler.operators.costs.estimate import estimate_seconds
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
-from romou.tuner.pruning.tasks import pruned_space, usage_of
+from romou.tuner.pruning.tasks import pruned_space
 from support.devices.platforms import INTEL, RUSTICL, Platform
 from support.kernels.operators import assert_agrees, random_arrays, reference, relax_tasks
 from support.kernels.streams import OPERATORS, WITH_SCALARS
@@ -186,7 +186,7 @@ def test_listing_4_in_a_model_is_in_images_where_its_neighbours_are_and_copies_n
     task = task.with_free_images()
     seconds = {
         (data, output): estimate_seconds(
-            usage_of(task, task.default_config(PHONE).replace(data=data, output=output), PHONE), PHONE.spec
+            task.usage_of(task.default_config(PHONE).replace(data=data, output=output), PHONE), PHONE.spec
         )
         for data, output in itertools.product(("buffer", "image"), repeat=2)
     }

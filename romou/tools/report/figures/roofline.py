@@ -13,7 +13,6 @@ from romou.base.space import Config
 from romou.compiler.operators.costs.estimate import texture_bytes
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import OF_LAYER, Figure, mark, quantity
-from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
@@ -75,7 +74,7 @@ def _points(evidence: Evidence, task: TunableTask) -> Iterator[Row]:
     row = {"layer": evidence.labels[task.key], "gflops": task.flops / time_s / 1e9, "ms": time_s * 1e3}
     yield {**row, "bytes": "memory", "intensity": task.flops / task.moved_bytes}
     if config and evidence.target is not None and task.space(evidence.target).knows(config):
-        read = float(texture_bytes(usage_of(task, Config(config), evidence.target)))
+        read = float(texture_bytes(task.usage_of(Config(config), evidence.target)))
         if read:
             yield {**row, "bytes": _L1, "intensity": task.flops / read}
 
