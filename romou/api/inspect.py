@@ -112,7 +112,7 @@ def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> l
             f"the simulator executes Adreno's machine code only, not that of {GPUS[gpu]}",
             hint="Name an Adreno that Mesa compiles for, e.g. a630 or a740.",
         )
-    find_compilers()
+    find_compilers(mesa=mobile_gpu(gpu).mesa)
     functions = _inspected(model, options)
     sources = list(dict.fromkeys(kernel.source for _, kernels in functions for kernel in kernels))
     compiled = dict(zip(sources, compile_all(sources, gpu), strict=True))

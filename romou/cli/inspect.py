@@ -182,7 +182,7 @@ def _print_kernels(
     *,
     has_source: bool,
 ) -> None:
-    from romou.tools.report.inspected import NOT_THE_VENDORS, print_kernel
+    from romou.tools.report.inspected import print_kernel
 
     out = console(is_json=False)
     if not kernels:
@@ -190,16 +190,21 @@ def _print_kernels(
     for kernel, by_gpu in zip(kernels, statistics, strict=True):
         print_kernel(kernel, by_gpu, out, has_source=has_source)
     if gpus:
-        from romou.devices.mobile_compilers import mesa_version, mobile_gpu
+        out.print(_versions(gpus), markup=False)
 
-        versions = sorted({mesa_version(mesa=mobile_gpu(gpu).mesa) for gpu in gpus})
-        out.print(f"Mesa {' and '.join(versions)}. {NOT_THE_VENDORS}", markup=False)
+
+def _versions(gpus: tuple[str, ...]) -> str:
+    """Return the line that names the versions of Mesa whose compilers were asked."""
+    from romou.devices.mobile_compilers import mesa_version, mobile_gpu
+    from romou.tools.report.inspected import NOT_THE_VENDORS
+
+    versions = sorted({mesa_version(mesa=mobile_gpu(gpu).mesa) for gpu in gpus})
+    return f"Mesa {' and '.join(versions)}. {NOT_THE_VENDORS}"
 
 
 def _execute(source: Any, target: Target, options: dict[str, Any], gpus: tuple[str, ...], *, is_json: bool) -> None:
     import romou
-    from romou.devices.mobile_compilers import mesa_version
-    from romou.tools.report.inspected import NOT_THE_VENDORS, executed_lines
+    from romou.tools.report.inspected import executed_lines
 
     executed = [each for gpu in gpus for each in romou.simulate(source, target=target, gpu=gpu, **options)]
     if is_json:
@@ -211,7 +216,7 @@ def _execute(source: Any, target: Target, options: dict[str, Any], gpus: tuple[s
             out.print(f"{function.gpu} {line}", markup=False, soft_wrap=True)
     right = sum(function.problem is None for function in executed)
     out.print(f"{right} of {len(executed)} functions have equal outputs.", markup=False)
-    out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+    out.print(_versions(gpus), markup=False)
 
 
 def _write_stages(

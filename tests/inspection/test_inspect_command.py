@@ -14,10 +14,11 @@ from click.testing import CliRunner, Result
 import romou
 from romou.api.spaces import knob_spaces
 from romou.base.errors import UsageError
-from romou.cli import main
+from romou.cli import inspect, main
 from romou.cli.common import LOADING
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.costs.estimate import estimate_seconds
+from romou.devices import mobile_compilers
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 from romou.devices.targets import Target
 from romou.tuner.pruning.tasks import pruned_space
@@ -233,3 +234,10 @@ def test_why_prints_the_terms_of_the_default_beside_those_of_others(model: Path)
 def test_why_in_words(model: Path, target: str, layer: str, says: str) -> None:
     result = invoke(str(model), "--target", target, "--why", layer)
     assert re.search(says, result.output), result.output
+
+
+def test_each_version_of_mesa_that_was_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adreno 830 needs a later version than 630."""
+    monkeypatch.setattr(mobile_compilers, "mesa_version", lambda *, mesa: f"{mesa}.9")
+    assert inspect._versions(("a830", "a630", "a740")).startswith("Mesa 25.9 and 26.9. ")
+    assert inspect._versions(("a830",)).startswith("Mesa 26.9. ")
