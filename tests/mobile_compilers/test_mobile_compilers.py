@@ -76,6 +76,16 @@ def test_adreno() -> None:
     assert shuffle.inner.instructions_per_multiply_add is None
 
 
+def test_code_that_the_simulator_refuses_has_statistics() -> None:
+    """A flag, an alias and a label that its parser does not know."""
+    text = (DATA / "a630.txt").read_text(encoding="utf-8").replace("#l34", "#l99")
+    text = text.replace("(sy)(rpt3)mad.f32", "(odd)(rpt3)mad.f32").replace(
+        "cov.u16s32 r5.y, hr10.x", "alias.tex.b32.0 r5.y, c1.x"
+    )
+    changed, kept_one = read_statistics(text, "a630")[0], kept("a630")[0]
+    assert (changed.instructions, changed.code) == (kept_one.instructions, kept_one.code)
+
+
 def test_mali() -> None:
     dot4, shuffle = kept("g76")
     assert (dot4.name, dot4.instructions, dot4.registers, dot4.waves, dot4.occupancy) == ("dot4", 75, 11, None, 1.0)

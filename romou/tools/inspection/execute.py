@@ -128,7 +128,9 @@ def execute_function(
             problem = f"{missing} of {is_written.size} elements were not written"
         elif strayed:
             problem = f"{strayed} elements outside of the output were written"
-        comparison = compare(output[is_written], expected[is_written], _precision(function))
+        task = function.task
+        precision = task.precision(Config(function.config)) if task is not None else None
+        comparison = compare(output[is_written], expected[is_written], precision)
         return ExecutedFunction(
             name=function.name,
             gpu=gpu,
@@ -139,13 +141,6 @@ def execute_function(
         )
     except BuildError as error:
         return ExecutedFunction(name=function.name, gpu=gpu, kernels=done, problem=str(error))
-
-
-def _precision(function: ScheduledFunction) -> str | None:
-    """Return the precision that an output is held to: that of the sums if data are fp16, whatever the output's type."""
-    if any(str(parameter.dtype) == "float16" for parameter in tensors_of(function.func)):
-        return "float16"
-    return function.task.precision(Config(function.config)) if function.task is not None else None
 
 
 def _arrays(function: ScheduledFunction, seed: int) -> tuple[_Arrays, np.ndarray]:

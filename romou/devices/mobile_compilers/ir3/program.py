@@ -66,18 +66,22 @@ class Instruction:
     """An instruction.
 
     repeat: n of (rptn): it is executed n + 1 times, on the next registers each time.
+    waits: n of (nopn): issue slots without work before it.
     operands: the destination first. Addresses in memory, images (t#1) and samplers stay text.
     target: index of the instruction that it jumps to.
     aliases: file and index of a register -> operand that a texture instruction reads instead.
+    reason: why the simulator cannot execute it, "" if that is not known before.
     """
 
     text: str
     operation: str
     operands: tuple[Operand | str, ...] = ()
     repeat: int = 0
+    waits: int = 0
     is_saturated: bool = False
     target: int | None = None
     aliases: Mapping[tuple[str, int], Operand] = field(default_factory=dict)
+    reason: str = ""
 
     def unknown(self, what: str = "") -> UnknownInstructionError:
         """Return the error that refuses this instruction."""
@@ -116,21 +120,17 @@ class Program:
 
 
 def read_program(listing: str, name: str) -> Program:
-    """Parse a kernel's part of the compiler's output, from its intermediate form's header to its summary.
-
-    UnknownInstructionError names a line of another form.
-    """
-    code = listing[listing.rindex("\nNative code for") :].splitlines()[2:]
+    """Parse a kernel's part of the compiler's output, from its intermediate form's header to its summary."""
     dword = r"c(\d+)\.([xyzw])"
     ranges = re.findall(rf"^;     offset: +{dword}\n;     size: +\d+ vec4 \((\d+)b -> (\d+)b\)", listing, re.MULTILINE)
     blocks = re.findall(r"^;     block: +(\d+)", listing, re.MULTILINE)
     if set(blocks) - {"0"}:
         raise BuildError(f"{name}: the simulator knows constants of the arguments only, not of block {max(blocks)}")
     params = re.search(rf"^;   driver_params +{dword}", listing, re.MULTILINE)
-    values = re.findall(r"\b(r\d+\.[xyzw]) \(SYSTEM_VALUE_(\w+)", next((x for x in code if "CL: inputs:" in x), ""))
+    values = re.findall(r"\b(r\d+\.[xyzw]) \(SYSTEM_VALUE_(\w+)", next(iter(re.findall("CL: inputs:.*", listing)), ""))
     return Program(
         name=name,
-        code=_instructions(code),
+        code=read_instructions(listing),
         constants={
             _index(number, component) + place: int(word, 16)
             for number, component, words in re.findall(rf"^@const\({dword}\)\s*(.*)$", listing, re.MULTILINE)
@@ -152,11 +152,15 @@ def _index(number: str, component: str) -> int:
     return 4 * int(number) + "xyzw".index(component)
 
 
-def _instructions(lines: list[str]) -> tuple[Instruction, ...]:
+def read_instructions(listing: str) -> tuple[Instruction, ...]:
+    """Parse the instructions of a kernel, the preamble first, padding last. See `read_program`.
+
+    An instruction of another form has a reason, which is an error when it is executed.
+    """
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     aliases: dict[tuple[str, int], Operand] = {}
-    for line in lines:
+    for line in listing[listing.rindex("\nNative code for") :].splitlines()[2:]:
         text = line.strip()
         if not text or text[0] in ";@":
             continue
@@ -171,7 +175,7 @@ def _instructions(lines: list[str]) -> tuple[Instruction, ...]:
         elif aliases and instruction.operation.startswith(("isam", "sam")):
             instruction, aliases = replace(instruction, aliases=aliases), {}
         elif aliases:
-            raise instruction.unknown("aliases of registers before it")
+            instruction, aliases = replace(instruction, reason="aliases of registers before it"), {}
         code.append(instruction)
     return tuple(_linked(instruction, labels) for instruction in code)
 
@@ -179,7 +183,7 @@ def _instructions(lines: list[str]) -> tuple[Instruction, ...]:
 def _linked(instruction: Instruction, labels: Mapping[str, int]) -> Instruction:
     last = instruction.operands[-1] if instruction.operands else None
     if isinstance(last, str) and last.startswith("#l"):
-        return replace(instruction, target=labels[last[1:]], operands=instruction.operands[:-1])
+        return replace(instruction, target=labels.get(last[1:]), operands=instruction.operands[:-1])
     return instruction
 
 
@@ -190,11 +194,15 @@ def _instruction(text: str) -> Instruction:
         rest = rest[match.end() :]
     operation, _, operands = rest.partition(" ")
     unknown = flags.keys() - {"sy", "ss", "jp", "ul", "rpt", "nop", "sat", "eq", "eolm", "eogm"}
-    instruction = Instruction(text=text, operation=operation, repeat=flags.get("rpt", 0), is_saturated="sat" in flags)
-    if unknown:
-        raise instruction.unknown(f"the flag {min(unknown)}")
-    parts = operands.split(", ") if operands else []
-    return replace(instruction, operands=tuple(_operand(part.strip()) for part in parts))
+    return Instruction(
+        text=text,
+        operation=operation,
+        operands=tuple(_operand(part.strip()) for part in operands.split(", ")) if operands else (),
+        repeat=flags.get("rpt", 0),
+        waits=flags.get("nop", 0),
+        is_saturated="sat" in flags,
+        reason=f"the flag {min(unknown)}" if unknown else "",
+    )
 
 
 def _operand(text: str) -> Operand | str:

@@ -79,6 +79,8 @@ class Steps:
 
     def _step(self, instruction: Instruction, index: int) -> Step:
         name = instruction.operation
+        if instruction.reason:
+            raise instruction.unknown(instruction.reason)
         # Mesa reads the size of an image that is not needed, into no register, so that it is in the cache.
         if NO_OPERATION.fullmatch(name) or (name.startswith("resinfo.") and instruction.operand(0).index == 4 * 63):
             return lambda: None
