@@ -215,7 +215,12 @@ def _execute(source: Any, target: Target, options: dict[str, Any], gpus: tuple[s
         for line in executed_lines(function):
             out.print(f"{function.gpu} {line}", markup=False, soft_wrap=True)
     right = sum(function.problem is None for function in executed)
-    out.print(f"{right} of {len(executed)} functions have equal outputs.", markup=False)
+    kernels = [kernel for function in executed for kernel in function.kernels]
+    seconds = sum(kernel.seconds for kernel in kernels)
+    out.print(
+        f"{right} of {len(executed)} functions have equal outputs: {len(kernels)} kernels in {seconds:.0f} s.",
+        markup=False,
+    )
     out.print(_versions(gpus), markup=False)
 
 

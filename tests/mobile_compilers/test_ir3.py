@@ -212,6 +212,12 @@ INSTRUCTIONS: dict[str, tuple[str, dict[str, list[Any]], str, list[Any]]] = {
         "r5.y",
         [0, 20, 0, 20],
     ),
+    "relative_constant": (
+        "mova1.u a1.x, 40\nldc.1.k.imm c[a1.x], 0, 0\nmova a0.x, hr2.x\nmov.u32u32 r1.x, c<a0.x + 36>",
+        {"hr2.x": [0, 1, 2, 4]},
+        "r1.x",
+        [7, 0x3FC00000, -1, 0],
+    ),
     # Lanes of a wave share r48 to r55: the first active lane's value counts, also for lanes that are not active.
     "shared": (
         "cmps.s.ge p0.x, r2.x, 2\npredt\nmov.u32u32 r49.x, r2.x\nprede\nmov.u32u32 r1.x, r49.x",
@@ -415,6 +421,9 @@ def test_an_alias_replaces_a_register_of_one_read() -> None:
         alias.tex.b32.0 r40.x, (0x0)
         isaml (f32)(xyzw)r4.x, r2.x, r40.x, s#0, t#0
         isaml (f32)(xyzw)r5.x, r2.x, r7.x, s#0, t#0
+        alias.tex.b32.0 r2.y, r6.x
+        isam.1d (f32)(xyzw)r6.x, r2.x, s#0, t#0
+        isam.a.1d (f32)(xyzw)r7.x, r2.x, s#0, t#0
         """,
         [Image(texels(1, 4, 4))],
         ["texture"],
@@ -422,6 +431,9 @@ def test_an_alias_replaces_a_register_of_one_read() -> None:
     machine = after("", {"r2.x": [0, 1, 2, 3], "r2.y": [0] * 4, "r6.x": [1] * 4}, launch)
     assert row(machine, "r4.x", True).tolist() == [16.0, 20.0, 24.0, 28.0]
     assert row(machine, "r5.x", True).tolist() == [0.0, 4.0, 8.0, 12.0]
+    # As Mesa 26 spells reads without a level, of an image and of a layer
+    assert row(machine, "r6.x", True).tolist() == [16.0, 20.0, 24.0, 28.0]
+    assert row(machine, "r7.x", True).tolist() == [0.0, 4.0, 8.0, 12.0]
 
 
 def test_images_are_written() -> None:

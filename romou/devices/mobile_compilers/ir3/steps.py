@@ -176,8 +176,9 @@ class Steps:
         return step
 
     def _move_address(self, instruction: Instruction) -> Step:
-        row = self.machine.addresses[int(instruction.operation == "mova1")]
-        read = self.machine.read(instruction, instruction.operand(1), np.int16)
+        name, _, kind = instruction.operation.partition(".")
+        row = self.machine.addresses[int(name == "mova1")]
+        read = self.machine.read(instruction, instruction.operand(1), TYPES["u16" if kind else "s16"])
         return lambda: np.copyto(row, read()[0], where=self.machine.active)
 
     # Category 5: images that are read
@@ -186,7 +187,8 @@ class Steps:
         name, *suffixes = instruction.operation.split(".")
         destination, coordinate = instruction.operand(0), instruction.operand(1)
         *level, sampler, texture = map(str, instruction.operands[2:])
-        if set(suffixes) - {"a"} or not re.fullmatch(r"s#\d+ t#\d+", f"{sampler} {texture}") or len(level) > 1:
+        # For Adreno 8xx, Mesa prints .1d where an image of two or three coordinates is read without a level.
+        if set(suffixes) - {"a", "1d"} or not re.fullmatch(r"s#\d+ t#\d+", f"{sampler} {texture}") or len(level) > 1:
             raise instruction.unknown("this form of it")
         image, is_sampled = self.textures[int(texture[2:])], name.startswith("s")
         # Outside of an image, OpenCL defines no value without a sampler.
@@ -197,7 +199,7 @@ class Steps:
             if mode is None or mode[0] not in borders or mode[1:] != (False, "nearest"):
                 raise instruction.unknown(f"the sampler {mode}")
             border = borders[mode[0]]
-        coordinates = self._coordinates(instruction, coordinate, 3 if suffixes else 2, is_sampled=is_sampled)
+        coordinates = self._coordinates(instruction, coordinate, 3 if "a" in suffixes else 2, is_sampled=is_sampled)
         no_level = self._coordinates(instruction, instruction.operand(2), 1, is_sampled=False) if level else None
         (kind,) = destination.marks & TYPES.keys()
         (mask,) = (mark for mark in destination.marks if set(mark) <= set("xyzw"))
