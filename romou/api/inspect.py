@@ -92,7 +92,8 @@ def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> l
     """Execute a model's kernels as machine code of an Adreno, and compare their outputs. No device is needed.
 
     The machine code is that of Mesa's compiler, not of Qualcomm's. Each function runs on random inputs, and its output
-    is compared with that of the unscheduled function. The result also says what the waves did.
+    is compared with that of the unscheduled function. The result also says what the waves did, and which level of the
+    target's caches their loads come from.
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> l
     BuildError
         Mesa's compilers have not been set up.
     """
-    gpu = options.gpu or compiler_for(options.parsed_target().device_name)
+    target = options.parsed_target()
+    gpu = options.gpu or compiler_for(target.device_name)
     if mobile_gpu(gpu).vec4_registers is None:
         raise UsageError(
             f"the simulator executes Adreno's machine code only, not that of {GPUS[gpu]}",
@@ -117,7 +119,9 @@ def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> l
     sources = list(dict.fromkeys(kernel.source for _, kernels in functions for kernel in kernels))
     compiled = dict(zip(sources, compile_all(sources, gpu), strict=True))
     return [
-        execute_function(function, kernels, compiled, gpu, most_items=options.work_items or None)
+        execute_function(
+            function, kernels, compiled, gpu, spec=target.similar_spec, most_items=options.work_items or None
+        )
         for function, kernels in functions
     ]
 

@@ -141,7 +141,9 @@ def test_the_command_prints_a_line_for_each_kernel(
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert any(line.startswith("a630 ") and ": equal" in line and " wave instructions on " in line for line in lines)
+    kernels = [line for line in lines if line.startswith("a630 ") and ": equal" in line]
+    assert any(" wave instructions on " in line and " KiB from l1, " in line for line in kernels)
+    assert all(" KiB from memory, " in line for line in kernels)
     assert any(re.search(r"^(\d+) of \1 functions have equal outputs: \d+ kernels in \d+ s\.$", line) for line in lines)
     assert "not the vendors'" in done.output
     data = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)

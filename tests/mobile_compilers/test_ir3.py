@@ -13,13 +13,16 @@ import pytest
 from romou.devices.mobile_compilers.ir3 import (
     BadAccessError,
     Buffer,
+    Caches,
     Counts,
     Image,
     Launch,
+    Level,
     UnknownInstructionError,
     execute,
     read_program,
 )
+from romou.devices.mobile_compilers.ir3.caches import Cache
 from romou.devices.mobile_compilers.ir3.machine import Machine
 from romou.devices.mobile_compilers.ir3.steps import Steps
 from romou.devices.mobile_compilers.statistics import read_statistics
@@ -78,7 +81,7 @@ def after(code: str, registers: Mapping[str, Sequence[float]], launch: Launch | 
     for name, values in registers.items():
         row(machine, name, np.array(values).dtype.kind == "f")[...] = values
     with np.errstate(all="ignore"):
-        Steps(machine, launch, is_counting=True).run(0, len(launch.program.code))
+        Steps(machine, launch, Caches()).run(0, len(launch.program.code))
     return machine
 
 
@@ -510,6 +513,58 @@ def test_lines_conflicts_and_divergence_are_counted() -> None:
         {"image": 64},
         counts.lanes,
     )
+
+
+def hits_of_an_array(lines: Sequence[int], count: int) -> int:
+    """Return the hits of the least recently used policy, by the number of other lines since the last access."""
+    return sum(
+        line in lines[:at] and len(set(lines[at - lines[:at][::-1].index(line) : at])) < count
+        for at, line in enumerate(lines)
+    )
+
+
+def test_a_cache_evicts_the_least_recently_used_line() -> None:
+    lines = np.random.default_rng(3).zipf(1.3, 400).clip(max=60).tolist()
+    for count in (1, 4, 16, 64):
+        missing = Cache(Level(bytes=32 * count, line_bytes=32)).missing(lines)
+        assert len(lines) - len(missing) == hits_of_an_array(lines, count)
+    # Lines of one set evict each other in a cache with ways, and nothing else.
+    direct = Cache(Level(bytes=256, line_bytes=32, ways=1))
+    assert direct.missing([0, 8, 0, 1, 1, 8]) == [0, 8, 0, 1, 8]
+
+
+def test_loads_come_from_levels() -> None:
+    """One wave of 64 texels of 16 bytes, twice: 1 KiB of an image. Each core has a first level, all have one second."""
+    code = """
+        mov.u32u32 r1.x, r0.x
+        mov.u32u32 r1.y, 0
+        mov.u32u32 r2.x, 0
+        isaml (f32)(xyzw)r4.x, r1.x, r2.x, s#0, t#0
+        isaml (f32)(xyzw)r4.x, r1.x, r2.x, s#0, t#0
+    """
+    launch = launch_of(code, [Image(texels(1, 1, 64))], ["texture"], groups=(2, 1, 1), work_group=(64, 1, 1))
+
+    def served(first: int, second: int, waves: int) -> list[int]:
+        caches = Caches(
+            first=Level(bytes=first, line_bytes=32), second=Level(bytes=second, line_bytes=128), resident_waves=waves
+        )
+        return list(execute(launch, caches=caches).bytes_from.values())
+
+    assert served(1024, 4096, 1) == [4096, 2048, 1024]
+    assert served(1024, 4096, 2) == [4096, 1024, 1024]
+    # The lines of a cycle that is longer than the cache are evicted before they are used again.
+    assert served(1024 - 32, 4096, 2) == [4096, 4096, 1024]
+    # Each line of the second level serves four of the first, then it is evicted.
+    assert served(32, 128, 1) == [4096, 4096, 4096]
+    assert execute(launch, caches=Caches(second=Level(bytes=4096, line_bytes=64))).bytes_from == {}
+
+
+def test_buffers_are_read_through_the_second_level() -> None:
+    launch = launch_of(f"{ADDRESS}\nldg.u32 r2.x, g[r1.x], 1", [Buffer(np.zeros(LANES, np.float32))], ["buffer"])
+    levels = {"first": Level(bytes=1024, line_bytes=32), "second": Level(bytes=4096, line_bytes=64)}
+    assert execute(launch, caches=Caches(**levels)).bytes_from == {"l2": 32, "memory": 64}
+    through = Caches(**levels, buffers_in_first=True)
+    assert execute(launch, caches=through).bytes_from == {"l1": 32, "l2": 32, "memory": 64}
 
 
 # Kernels of data/kernels.cl, as Mesa's compiler for a630 printed them.

@@ -101,6 +101,11 @@ class Target:
             self._spec = self._guessed(spec) if self._options.get("facts") == "nearest" else spec
         return self._spec
 
+    @property
+    def similar_spec(self) -> HardwareSpec:
+        """Return the facts of the device. What is not known is the most similar measured device's, if there is one."""
+        return self._guessed(self.spec) if self.spec.nearest else self.spec
+
     @staticmethod
     def _guessed(spec: HardwareSpec) -> HardwareSpec:
         if spec.nearest is None:
@@ -123,7 +128,7 @@ class Target:
         numbers, spec = {**self.backend.default_limits, **self._known_limits}, self.spec
         group, is_cpu = numbers["max_num_threads"], spec.is_cpu
         # Facts about caches may be the nearest device's, and so may the family.
-        similar = self._guessed(spec) if spec.nearest else spec
+        similar = self.similar_spec
         has_images = self._may_have_images and "texture_spatial_limit" in self._known_limits
         max_image = (numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None
         # A work group per core fills a CPU. If the number of cores is unknown, defaults do not try to fill them.

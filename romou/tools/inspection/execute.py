@@ -22,13 +22,23 @@ from romou.compiler.tir.primitives import image_extents, is_image, tensors_of
 from romou.compiler.tir.slices import AXIS, slices_of
 from romou.devices.backends.launch import thread_extents
 from romou.devices.mobile_compilers.gpus import mobile_gpu
-from romou.devices.mobile_compilers.ir3 import Buffer, Counts, Image, Launch, execute, read_program
+from romou.devices.mobile_compilers.ir3 import (
+    Buffer,
+    Caches,
+    Counts,
+    Image,
+    Launch,
+    Level,
+    execute,
+    read_program,
+)
 from romou.tuner.measure.verify import Comparison, compare, poison, random_inputs, shape_of
 
 if TYPE_CHECKING:
     from tvm import tirx
 
     from romou.compiler.assembly.assemble import ScheduledFunction
+    from romou.devices.hardware import HardwareSpec
     from romou.devices.mobile_compilers import KernelStatistics
     from romou.tools.inspection.kernels import InspectedKernel
 
@@ -99,6 +109,7 @@ def execute_function(
     compiled: Mapping[str, list[KernelStatistics] | BuildError],
     gpu: str,
     *,
+    spec: HardwareSpec,
     most_items: int | None,
     seed: int = 0,
 ) -> ExecutedFunction:
@@ -108,6 +119,7 @@ def execute_function(
 
     kernels: all kernels of the function.
     compiled: source of a kernel -> the answer of Mesa's compiler for `gpu`.
+    spec: the device, whose caches loads go through.
     most_items: about how many work-items of a kernel run: work groups are left out evenly. None for all.
     """
     done: list[ExecutedKernel] = []
@@ -120,7 +132,7 @@ def execute_function(
             answer = compiled[kernel.source]
             if isinstance(answer, BuildError):
                 raise answer
-            done.append(_execute(kernel, answer[0], arrays.memory, gpu, limit))
+            done.append(_execute(kernel, answer[0], arrays.memory, spec, limit))
         output, is_written, strayed = arrays.written()
         missing = int(is_written.size - is_written.sum())
         problem = None
@@ -185,7 +197,7 @@ def _execute(
     kernel: InspectedKernel,
     statistics: KernelStatistics,
     memory: Mapping[str, Buffer | Image],
-    gpu: str,
+    spec: HardwareSpec,
     most_items: int | None,
 ) -> ExecutedKernel:
     started = time.perf_counter()
@@ -203,19 +215,36 @@ def _execute(
         work_group=kernel.work_group,
         local_memory_bytes=statistics.local_memory_bytes,
         private_memory_bytes=statistics.private_memory_bytes,
-        wave=mobile_gpu(gpu).wave,
+        wave=mobile_gpu(statistics.gpu).wave,
     )
     total, chosen = math.prod(groups), None
     if most_items is not None and total * math.prod(kernel.work_group) > most_items:
         count = max(1, most_items // math.prod(kernel.work_group))
         chosen = np.unique(np.linspace(0, total - 1, count).astype(int)).tolist()
-    counts = execute(launch, chosen)
+    counts = execute(launch, chosen, caches=caches_of(spec, statistics.waves))
     return ExecutedKernel(
         name=kernel.name,
         counts=counts,
         groups=counts.groups,
         all_groups=total,
         seconds=time.perf_counter() - started,
+    )
+
+
+def caches_of(spec: HardwareSpec, waves: int | None) -> Caches:
+    """Return the empty caches of a device, as far as its file has their sizes.
+
+    No file has the ways of a cache: a line may be kept anywhere. waves: those that fit into the registers of a core.
+    """
+
+    def level(size: int | None, line: int | None) -> Level | None:
+        return Level(bytes=size, line_bytes=line) if size and line else None
+
+    return Caches(
+        first=level(spec.l1_texture_cache_bytes, spec.l1_texture_line_bytes),
+        second=level(spec.l2_cache_bytes, spec.l2_line_bytes),
+        buffers_in_first=bool(spec.l1_buffer_cache_bytes),
+        resident_waves=waves or 1,
     )
 
 

@@ -61,6 +61,7 @@ def executed_lines(function: ExecutedFunction) -> list[str]:
     for place, kernel in enumerate(function.kernels, start=1):
         counts, is_last = kernel.counts, place == len(function.kernels) and function.comparison is not None
         touched = [f"{number} {what} lines" for what, number in sorted(counts.lines.items())]
+        touched += [f"{number / 1024:.0f} KiB from {level}" for level, number in counts.bytes_from.items()]
         lines.append(
             f"{kernel.name}: {verdict if is_last else 'executed'}; {kernel.groups} of {kernel.all_groups} work groups,"
             f" {counts.instructions} wave instructions on {counts.lanes:.0f} lanes,"

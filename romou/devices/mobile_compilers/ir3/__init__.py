@@ -1,5 +1,6 @@
 """A simulator of Adreno's machine code (ir3), as Mesa's compiler prints it: values, and counts of what is executed."""
 
+from romou.devices.mobile_compilers.ir3.caches import Caches, Level
 from romou.devices.mobile_compilers.ir3.counts import Counts
 from romou.devices.mobile_compilers.ir3.execution import execute
 from romou.devices.mobile_compilers.ir3.launch import Launch
@@ -9,9 +10,11 @@ from romou.devices.mobile_compilers.ir3.program import Program, UnknownInstructi
 __all__ = [
     "BadAccessError",
     "Buffer",
+    "Caches",
     "Counts",
     "Image",
     "Launch",
+    "Level",
     "Program",
     "UnknownInstructionError",
     "execute",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from romou.devices.mobile_compilers.ir3.caches import Caches
 from romou.devices.mobile_compilers.ir3.counts import Counts
 from romou.devices.mobile_compilers.ir3.launch import Launch
 from romou.devices.mobile_compilers.ir3.machine import Machine
@@ -14,7 +15,7 @@ from romou.devices.mobile_compilers.ir3.steps import Steps
 
 
 def execute(
-    launch: Launch, chosen: Sequence[int] | None = None, *, lanes: int = 2048, is_counting: bool = True
+    launch: Launch, chosen: Sequence[int] | None = None, *, lanes: int = 2048, caches: Caches | None = None
 ) -> Counts:
     """Run work groups of a launch, and return what they did. Stores change the arguments.
 
@@ -23,8 +24,9 @@ def execute(
 
     chosen: numbers of work groups, x first. None for all.
     lanes: about how many work-items run at once.
-    is_counting: whether lines and bank conflicts are counted.
+    caches: what loads go through. None if no level is known.
     """
+    caches = caches or Caches()
     total, code, constants = Counts(), launch.program.code, launch.constants()
     numbers = np.arange(math.prod(launch.groups)) if chosen is None else np.asarray(chosen)
     at_once = max(1, lanes // math.prod(launch.work_group))
@@ -33,11 +35,12 @@ def execute(
         if code and code[0].operation == "shps":
             # A preamble writes constants once for many waves, in one lane.
             end = next(index for index, instruction in enumerate(code) if instruction.operation == "shpe")
-            Steps(Machine(launch, constants, np.zeros(1, int), items=1), launch, is_counting=False).run(1, end)
+            Steps(Machine(launch, constants, np.zeros(1, int), items=1), launch, None).run(1, end)
             start = int(code[0].target or 0)
         for first in range(0, len(numbers), at_once):
             machine = Machine(launch, constants, numbers[first : first + at_once])
-            steps = Steps(machine, launch, is_counting=is_counting)
+            steps = Steps(machine, launch, caches)
             steps.run(start, len(code))
             total.add(steps.counts())
+    total.bytes_from = dict(caches.served)
     return total

@@ -69,10 +69,12 @@ class Image:
 
     def place(self, x: Array, y: Array, layer: Array | int = 0) -> tuple[Array, Array]:
         """Return (the texels' places, whether they are inside). Places outside are those of the nearest texel."""
-        limits = (self.width - 1, self.height - 1, self.layers - 1)
-        near = [np.clip(axis, 0, limit) for axis, limit in zip((x, y, layer), limits, strict=True)]
-        is_inside = (near[0] == x) & (near[1] == y) & (near[2] == layer)
-        return (near[2] * self.height + near[1]) * self.width + near[0], is_inside
+        axes, sides = [x, y, np.asarray(layer)], (self.width, self.height, self.layers)
+        insides = [(axis >= 0) & (axis < side) for axis, side in zip(axes, sides, strict=True)]
+        is_inside = np.logical_and.reduce(np.broadcast_arrays(*insides))
+        if not is_inside.all():
+            axes = [np.minimum(np.maximum(axis, 0), side - 1) for axis, side in zip(axes, sides, strict=True)]
+        return (axes[2] * self.height + axes[1]) * self.width + axes[0], is_inside
 
 
 # What is passed to a kernel: an image or a buffer, or an integer of 32 bits.

@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from romou.devices.mobile_compilers.ir3.counts import LINE_BYTES, NO_OPERATION, Counts, LineCounter
+from romou.devices.mobile_compilers.ir3.caches import Caches
+from romou.devices.mobile_compilers.ir3.counts import NO_OPERATION, Counts, LineCounter
 from romou.devices.mobile_compilers.ir3.instructions import OPERATIONS, TYPES, Array, Operation, convert
 from romou.devices.mobile_compilers.ir3.launch import Launch
 from romou.devices.mobile_compilers.ir3.machine import Machine, Read
-from romou.devices.mobile_compilers.ir3.memory import OFFSET_BITS, BadAccessError, Buffer, Image
+from romou.devices.mobile_compilers.ir3.memory import OFFSET_BITS, BadAccessError, Buffer
 from romou.devices.mobile_compilers.ir3.program import Instruction, Operand
 
 # Executes an instruction. The result is the index of the next one, None for the one after it.
@@ -32,13 +33,15 @@ _TYPE = r"[fsu](?:8_32|8|16|32)"
 class Steps:
     """The steps of a program on a machine, made when they are first executed.
 
-    is_counting: whether lines and bank conflicts are counted.
+    caches: what loads go through. None if neither they nor lines and bank conflicts are counted.
     """
 
-    def __init__(self, machine: Machine, launch: Launch, *, is_counting: bool) -> None:
+    def __init__(self, machine: Machine, launch: Launch, caches: Caches | None) -> None:
         self.machine, self.launch, self.code = machine, launch, launch.program.code
         self.textures, self.images = launch.images("texture"), launch.images("image")
-        self.counter = LineCounter(wave_of=machine.wave_of, group_of=machine.group_of) if is_counting else None
+        self.counter = (
+            LineCounter(wave_of=machine.wave_of, group_of=machine.group_of, caches=caches) if caches else None
+        )
         self._steps: list[Step | None] = [None] * len(self.code)
         self._issues, self._issued_lanes = [0] * len(self.code), [0] * len(self.code)
         # Local memory of each group, private memory of each lane
@@ -201,6 +204,10 @@ class Steps:
             border = borders[mode[0]]
         coordinates = self._coordinates(instruction, coordinate, 3 if "a" in suffixes else 2, is_sampled=is_sampled)
         no_level = self._coordinates(instruction, instruction.operand(2), 1, is_sampled=False) if level else None
+        machine, counter, texel_bytes = self.machine, self.counter, 4 * image.array.itemsize
+        start = next(place for place, other in enumerate(self.launch.arguments) if other is image) + 1 << int(
+            OFFSET_BITS
+        )
         (kind,) = destination.marks & TYPES.keys()
         (mask,) = (mark for mark in destination.marks if set(mark) <= set("xyzw"))
         writes = {
@@ -219,8 +226,9 @@ class Steps:
             texels = image.texels[places]
             if border != "edge" and not is_inside.all():
                 texels[~is_inside] = 0 if border == "zero" else _poison(texels.dtype)
-            if self.counter is not None:
-                self._count_texels(image, places)
+            if counter is not None:
+                active = np.flatnonzero(machine.active)
+                counter.load("image", active, start + places[active] * texel_bytes)
             texels = texels.astype(TYPES[kind], copy=False)
             for place, write in writes.items():
                 write(texels[None, :, place])
@@ -242,12 +250,6 @@ class Steps:
             return [(np.floor(value) if is_sampled else value).astype(np.int64) for value in values]
 
         return read
-
-    def _count_texels(self, image: Image, places: Array) -> None:
-        assert self.counter is not None
-        owner = next(index for index, other in enumerate(self.textures) if other is image)
-        lines = places[self.machine.active] * (4 * image.array.itemsize) // LINE_BYTES + (owner << 34)
-        self.counter.load("image", np.flatnonzero(self.machine.active), lines)
 
     # Category 6: memory
 
@@ -337,7 +339,7 @@ class Steps:
                 accesses.append((buffer, lanes[own], buffer.elements(offsets, size, count)))
             if counter is not None and is_load:
                 ends = np.stack([found, found + np.uint64(size * count - 1)])
-                counter.load("buffer", lanes, (ends // np.uint64(LINE_BYTES)).astype(np.int64))
+                counter.load("buffer", lanes, ends.astype(np.int64))
             return accesses
 
         return in_buffers if text[0] == "g" else in_own
