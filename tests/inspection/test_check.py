@@ -22,6 +22,7 @@ from romou.compiler.operators.costs.estimate import call_parts, estimate_parts, 
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.hardware import load_device
 from romou.devices.hardware.quirks import known_quirks
+from romou.runtime.module.profile import nodes_text
 from romou.tools.inspection.check_report import CheckReport, quirk_lines
 from romou.tools.report.check_page import check_lines
 from support.models.small_networks import NetworkBuilder
@@ -163,7 +164,8 @@ def test_the_command_prints_json_and_a_page_and_has_exit_codes(tmp_path: Path) -
     assert data["ms"] == pytest.approx(sum(layer["ms"] for layer in data["layers"]))
     text = page.read_text()
     assert "<h2>Memory</h2>" in text
-    assert all(f'<th scope="row">{layer["name"]}</th>' in text for layer in data["layers"])
+    assert all(f"<td>{layer['name']}</td></tr>" in text for layer in data["layers"])
+    assert f'<th scope="row">{nodes_text(data["layers"][0]["nodes"])}</th>' in text
     assert invoke(net(), tmp_path, "--device", "adreno740", "--max-ms", "0.0001").exit_code == 1
     g = NetworkBuilder({"image": (1, 4, 4)})
     off_device = g.model(g.add("Relu", "image"))

@@ -16,7 +16,8 @@ from romou.compiler.frontend.reference import time_onnxruntime
 from romou.runtime.module import LayerRow, Summary
 from romou.tools.regression import Bench
 from romou.tools.report.evidence import Evidence
-from romou.tools.report.overview import models_table, next_steps, slowest_table, tables
+from romou.tools.report.figures import layers
+from romou.tools.report.overview import TEXTS, models_table, next_steps, slowest_table, tables
 from romou.tools.report.page import write_page
 from romou.tuner.records import Origin, Record
 from support.data.benches import bench
@@ -50,12 +51,59 @@ def test_the_slowest_layers_come_first() -> None:
     of_model = summary(layer("small", 1.0), layer("often", 2.0, calls=4), layer("large", 3.0), tuned_ms=12.0)
     evidence = Evidence(title="net", summary=of_model, limits={"key of often": "L2 cache"})
     columns, rows = slowest_table(evidence, of_model)
-    assert columns[:2] == ("layer", "ONNX nodes")
+    assert columns == ("layer", "ms of all calls", "share", "faster", "bound by", "calls", "kernel")
     assert rows == [
-        ("often", "/often +1", "4", "8.000", "67%", "2.00x", "L2 cache"),
-        ("large", "/large +1", "1", "3.000", "25%", "2.00x", "-"),
-        ("small", "/small +1", "1", "1.000", "8%", "2.00x", "-"),
+        ("/often +1", "8.000", "67%", "2.00x", "L2 cache", "4", "often"),
+        ("/large +1", "3.000", "25%", "2.00x", "-", "1", "large"),
+        ("/small +1", "1.000", "8%", "2.00x", "-", "1", "small"),
     ]
+    # Columns without a value are left out of the page.
+    caption, (shown, _), _ = list(tables(dataclasses.replace(evidence, limits={})))[1]
+    assert (caption, shown) == ("Slowest layers", tuple(name for name in columns if name != "bound by"))
+
+
+def test_layers_of_one_node_stay_distinct() -> None:
+    pack, conv = (dataclasses.replace(layer(name, 1.0), nodes=("Conv (/a)",)) for name in ("pack", "conv"))
+    again = dataclasses.replace(conv, key="f" * 16)
+    evidence = Evidence(title="net", summary=summary(pack, conv, again, layer("b", 1.0), tuned_ms=4.0))
+    assert list(evidence.labels.values()) == [
+        "Conv (/a) (pack)",
+        "Conv (/a) (conv) (key )",
+        "Conv (/a) (conv) (ffff)",
+        "/b +1",
+    ]
+
+
+def test_layers_of_two_models_are_matched_by_node() -> None:
+    """One model packs by a kernel, fuses the residual and calls one kernel twice, where the other has two."""
+
+    def of(name: str, ms: float | None, *nodes: str, calls: int = 1) -> LayerRow:
+        return dataclasses.replace(layer(name, 1.0, calls=calls), tuned_ms=ms, nodes=nodes, key=f"{name} {ms}", flops=9)
+
+    pack = dataclasses.replace(of("pack", 0.5, "Conv (/stem)"), flops=0)
+    one = summary(pack, of("conv", 1.5, "Conv (/stem)", "Relu"), of("dw", 2.0, "/x", "/y", calls=2), tuned_ms=6.0)
+    two = summary(
+        of("conv", 1.0, "Conv (/stem)", "Relu"),
+        of("u", 3.0, "/y"),
+        of("v", 2.0, "/x"),
+        of("w", None, "/z"),
+        tuned_ms=6.0,
+    )
+    evidence = Evidence(title="both", compared=[("fp32", one), ("fp16", two)])
+    assert evidence.matched == [
+        ("/x +1", [4.0, 5.0]),
+        ("Conv (/stem) +1", [2.0, 1.0]),
+        ("/z", [None, None]),
+    ]
+    _, (columns, rows), _ = list(tables(evidence))[1]
+    assert columns == ("layer", "fp32, ms", "fp16, ms", "fp16 over fp32")
+    assert rows[:2] == [("/x +1", "4.000", "5.000", "1.25x"), ("Conv (/stem) +1", "2.000", "1.000", "0.50x")]
+    drawn, remark = layers.rows(evidence)
+    assert [tuple(row.values()) for row in drawn][:2] == [("/x +1", "fp32", 4.0), ("/x +1", "fp16", 5.0)]
+    assert remark == "Not timed: /z."
+    # Partly timed layers have no time.
+    partly = Evidence(title="", compared=[("a", summary(of("p", 1.0, "n"), of("q", None, "n"), tuned_ms=1.0))])
+    assert partly.matched == [("n", [None])]
 
 
 def test_onnxruntime_has_a_row_and_a_sentence() -> None:
@@ -71,7 +119,7 @@ def test_what_next() -> None:
     of_model = summary(layer("tried", 2.0), layer("untried", 2.0, trials=0), tuned_ms=8.0)
     evidence = Evidence(title="net", summary=of_model, limits={"key of tried": "L2 cache, 3% of peak"})
     assert next_steps(evidence) == [
-        "No config was tried of untried, each more than 10% of the time: raise --trials.",
+        "No config was tried of /untried +1, each more than 10% of the time: raise --trials.",
         "50% of the model's time is outside its layers, each timed with warm caches: launches (one by one), cold"
         " caches, nodes on the host.",
         "The slowest layers wait for data: --precision float16 halves their bytes. The error is checked.",
@@ -107,7 +155,7 @@ def test_a_search_that_still_gains_is_told_from_one_that_does_not() -> None:
 def test_names_are_only_text() -> None:
     evidence = Evidence(title="<b>", summary=summary(layer("<i>", 1.0), tuned_ms=1.0))
     parts = {"title": "<b>", "about": "", "steps": [], "library": "", "data": {}, "version": ""}
-    page = render("report.html", package="romou.tools.report", tables=list(tables(evidence)), **parts)
+    page = render("report.html", package="romou.tools.report", tables=list(tables(evidence)), texts=TEXTS, **parts)
     assert "&lt;i&gt;" in page
     assert "<i>" not in page
     assert list(tables(Evidence(title="nothing"))) == []

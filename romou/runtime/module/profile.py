@@ -126,18 +126,9 @@ def named_calls(
         )
 
 
-def nodes_text(nodes: Sequence[str], most: int | None = None) -> str:
-    """Return names of nodes in short: the first, and the number of the others. "" for none.
-
-    most: a name that is longer loses the beginning of what follows its operator.
-    """
-    if not nodes:
-        return ""
-    name = nodes[0]
-    if most is not None and len(name) > most:
-        operator = "".join(name.partition(" (")[:2]) if " (" in name[: most // 2] else ""
-        name = f"{operator}…{name[1 + len(operator) - most :]}"
-    return name + (f" +{len(nodes) - 1}" if len(nodes) > 1 else "")
+def nodes_text(nodes: Sequence[str]) -> str:
+    """Return names of nodes in short: the first, and the number of the others. "" for none."""
+    return nodes[0] + (f" +{len(nodes) - 1}" if len(nodes) > 1 else "") if nodes else ""
 
 
 def _name_event(kind: str, row: int, name: str) -> dict[str, Any]:

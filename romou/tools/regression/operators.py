@@ -58,7 +58,8 @@ def operators_of(
             arguments=arguments,
             source_sha256=sha256,
             source_bytes=size,
-            measures=stable_measures(kernels, function.task, function.config, target),
+            # Loops of the target "null" are no kernels.
+            measures=stable_measures(kernels, function.task, function.config, target) if kernels else {},
             nodes=nodes.get(function.hint, ()),
             structure=structure,
         )

@@ -16,9 +16,8 @@ from romou.tools.report.table import float_lines, memory_text, mib, number, tabl
 if TYPE_CHECKING:
     from romou.tools.inspection.check_report import CheckedLayer, CheckReport
 
-_COLUMNS = ("calls", "ms", "share")
-_TEXTS = ("limit", "ONNX nodes")
-_NODE_CHARACTERS = 22
+_COLUMNS = ("ms", "share", "calls")
+_TEXTS = ("limit", "kernel")
 
 
 def check_table(report: CheckReport) -> Table:
@@ -34,8 +33,8 @@ def _rows(report: CheckReport) -> Iterator[tuple[str, ...]]:
     ordered: list[CheckedLayer] = sorted(report.layers, key=lambda layer: -(layer.ms or 0.0))
     for layer in ordered:
         share = f"{layer.ms / total:.0%}" if layer.ms is not None and total else "-"
-        nodes = nodes_text(layer.nodes, _NODE_CHARACTERS)
-        yield layer.name, str(layer.calls), number(layer.ms), share, layer.words, nodes
+        nodes = nodes_text(layer.nodes)
+        yield nodes or layer.name, number(layer.ms), share, str(layer.calls), layer.words, layer.name if nodes else ""
 
 
 def check_lines(report: CheckReport) -> Iterator[tuple[str, list[str]]]:

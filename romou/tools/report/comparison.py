@@ -14,17 +14,14 @@ from rich.table import Table
 
 from romou.devices.targets import Target
 from romou.runtime.module.profile import nodes_text
-from romou.tools.report.table import number
+from romou.tools.report.table import filled, number
 
 if TYPE_CHECKING:
     from romou.tools.regression import Bench, Comparison, Row
+    from romou.tools.regression.bench_data import OperatorBench
 
-_COLUMNS = (
-    *("operator", "calls", "before ms", "after ms", "ratio", "99% bounds", "p", "times"),
-    *("measures and notes", "ONNX nodes"),
-)
-_WRAPPED = _COLUMNS[-2:]
-_NODE_CHARACTERS = 22
+_NAME, _TIMES, *_WRAPPED = "layer", "times", "measures and notes", "kernel"
+_COLUMNS = (_NAME, "calls", "before ms", "after ms", "ratio", "99% bounds", _TIMES, *_WRAPPED)
 # Characters that XML 1.0 does not allow, even escaped.
 _NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
 
@@ -33,8 +30,7 @@ def comparison_table(comparison: Comparison) -> Table:
     """Return a table with one line per operator that marks regressions."""
     table = Table(title=escape(headline(comparison)))
     for title in _COLUMNS:
-        is_text = title in (_COLUMNS[0], "times", *_WRAPPED)
-        table.add_column(title, justify="left" if is_text else "right", no_wrap=title not in _WRAPPED)
+        table.add_column(title, justify="left" if _is_text(title) else "right", no_wrap=title not in _WRAPPED)
     for row in comparison.rows:
         table.add_row(*map(escape, _cells(row)), style="bold red" if row.is_regression else None)
     return table
@@ -43,17 +39,17 @@ def comparison_table(comparison: Comparison) -> Table:
 def bench_table(bench: Bench) -> Table:
     """Return a table with one line per operator: its time and its kernels' measures."""
     table = Table(title=escape(f"{bench.model}, {Target.from_json(bench.target)}"))
-    table.add_column("operator", no_wrap=True)
+    table.add_column("layer", no_wrap=True)
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
         table.add_column(title, justify="right")
-    table.add_column("ONNX nodes")
+    table.add_column("kernel")
     for operator in bench.operators:
         measures = (
             str(operator.measures.get(name, "-"))
             for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration")
         )
-        nodes = escape(nodes_text(operator.nodes, _NODE_CHARACTERS))
-        table.add_row(escape(operator.name), str(operator.calls), number(operator.time_ms, 4), *measures, nodes)
+        name, kernel = map(escape, _names(operator))
+        table.add_row(name, str(operator.calls), number(operator.time_ms, 4), *measures, kernel)
     return table
 
 
@@ -94,9 +90,11 @@ def remarks(comparison: Comparison) -> Iterator[str]:
 def markdown(comparison: Comparison) -> str:
     """Return a table for a pull request's page."""
     lines = [f"### {_md(headline(comparison))}", "", *(_md(text) + "  " for text in remarks(comparison)), ""]
-    lines += ["| " + " | ".join(_COLUMNS) + " |", "|---|" + "---:|" * (len(_COLUMNS) - 4) + "---|---|---|"]
-    for row in comparison.rows:
-        cells = [_md(cell) for cell in _cells(row)]
+    columns, rows = filled(_COLUMNS, [_cells(row) for row in comparison.rows])
+    lines += ["| " + " | ".join(columns) + " |"]
+    lines += ["|" + "".join("---|" if _is_text(column) else "---:|" for column in columns)]
+    for row, texts in zip(comparison.rows, rows, strict=True):
+        cells = [_md(cell) for cell in texts]
         if row.is_regression:
             cells[0] = f"**{cells[0]}**"
         lines.append("| " + " | ".join(cells) + " |")
@@ -104,7 +102,10 @@ def markdown(comparison: Comparison) -> str:
 
 
 def junit_xml(comparison: Comparison) -> str:
-    """Return a test suite with one case per operator. A failure is a regression. A skipped case was not compared."""
+    """Return a test suite with one case per operator.
+
+    A failure is a regression. A skipped case was not compared, or its times scatter too widely to tell.
+    """
     rows = comparison.rows
     skipped = [row for row in rows if _is_skipped(row)]
     counts = {
@@ -117,8 +118,11 @@ def junit_xml(comparison: Comparison) -> str:
     suite = ET.SubElement(suites, "testsuite", {"name": _xml(f"romou compare {comparison.model}"), **counts})
     for row in rows:
         seconds = f"{row.times.after_ms / 1e3:.9f}" if row.times is not None else "0"
+        name, kernel = _names(row)
+        # Two kernels of one node need distinct names.
+        name = f"{name}: {kernel}" if kernel else name
         case = ET.SubElement(
-            suite, "testcase", {"classname": _xml(comparison.model), "name": _xml(row.name), "time": seconds}
+            suite, "testcase", {"classname": _xml(comparison.model), "name": _xml(name), "time": seconds}
         )
         text = _xml(_sentence(row))
         if row.is_regression:
@@ -135,7 +139,7 @@ def junit_xml(comparison: Comparison) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     times = row.times
     if times is None:
-        numbers = ("-",) * 6
+        numbers = ("-",) * 5
     else:
         shift = times.shift
         numbers = (
@@ -143,16 +147,20 @@ def _cells(row: Row) -> tuple[str, ...]:
             number(times.after_ms, 4),
             number(shift.ratio),
             f"{shift.low:.3f}-{shift.high:.3f}",
-            f"{times.p:.2g}",
             times.verdict,
         )
-    return (
-        row.name,
-        str(row.calls),
-        *numbers,
-        "; ".join((*_rises(row), *row.notes)),
-        nodes_text(row.nodes, _NODE_CHARACTERS),
-    )
+    name, kernel = _names(row)
+    return name, str(row.calls), *numbers, "; ".join((*_rises(row), *row.notes)), kernel
+
+
+def _names(row: Row | OperatorBench) -> tuple[str, str]:
+    """Return (name of the layer, name of its kernel). If its ONNX nodes are unknown, the kernel names the layer."""
+    nodes = nodes_text(row.nodes)
+    return (nodes, row.name) if nodes else (row.name, "")
+
+
+def _is_text(column: str) -> bool:
+    return column in (_NAME, _TIMES, *_WRAPPED)
 
 
 def _rises(row: Row) -> list[str]:
@@ -169,7 +177,7 @@ def _sentence(row: Row) -> str:
 
 
 def _is_skipped(row: Row) -> bool:
-    return row.notes[:1] in (("new",), ("gone",))
+    return row.notes[:1] in (("new",), ("gone",)) or (row.times is not None and row.times.verdict == "undecided")
 
 
 def _md(text: str) -> str:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
-    from romou.runtime.module import MemoryPlan, Summary
+    from romou.runtime.module import LayerRow, MemoryPlan, Summary
     from romou.tools.regression import Bench
+    from romou.tools.regression.bench_data import OperatorBench
     from romou.tuner.pruning import PrunedSpace
     from romou.tuner.records import Record
 
@@ -76,21 +77,58 @@ class Evidence:
         return str(device.get("name", "this machine's CPU")) if is_other else ""
 
     @cached_property
-    def nodes(self) -> dict[str, str]:
-        """Label of a layer -> its ONNX nodes in short, as far as they are known."""
-        rows = [row for _, summary in self.models for row in summary.rows]
-        return {self.labels.get(row.key, row.name): nodes_text(row.nodes) for row in rows if row.nodes}
+    def kernels(self) -> dict[str, str]:
+        """Task key -> name of the task."""
+        names = {record.task_key: record.task_name for record in self.records}
+        return names | {layer.key: layer.name for layer in self._layers if layer.key}
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Task key -> its name. If two kernels share a name, the key's first digits are appended."""
-        names = {task.key: task.name for task, _ in self.spaces} | {
-            record.task_key: record.task_name for record in self.records
-        }
-        names |= {row.key: row.name for _, summary in self.models for row in summary.rows if row.key}
-        names |= {operator.key: operator.name for operator in (self.bench.operators if self.bench else ())}
-        times = Counter(names.values())
-        return {key: name if times[name] == 1 else f"{name} ({key[:4]})" for key, name in names.items()}
+        """Task key -> unique name of the layer: its ONNX nodes in short, or the task's name if none are known.
+
+        If layers share their nodes, the task's name is appended, then the first digits of the key.
+        """
+        nodes = {layer.key: nodes_text(layer.nodes) for layer in self._layers if layer.nodes}
+        labels = {key: nodes.get(key, name) for key, name in self.kernels.items()}
+        for suffixes in ({key: self.kernels[key] for key in nodes if key}, {key: key[:4] for key in labels}):
+            count = Counter(labels.values())
+            labels |= {key: f"{labels[key]} ({of})" for key, of in suffixes.items() if count[labels[key]] > 1}
+        return labels
+
+    def label_of(self, row: LayerRow) -> str:
+        """Return the name of a model's layer. Models saved by older versions have no keys."""
+        return self.labels.get(row.key) or nodes_text(row.nodes) or row.name
+
+    @property
+    def _layers(self) -> list[TunableTask | LayerRow | OperatorBench]:
+        operators = self.bench.operators if self.bench else ()
+        rows = (row for _, summary in self.models for row in summary.rows)
+        return [*(task for task, _ in self.spaces), *rows, *operators]
+
+    @cached_property
+    def matched(self) -> list[tuple[str, list[float | None]]]:
+        """Layers of the compared models, matched by ONNX node, the slowest first: name and ms of all calls in each.
+
+        Models fuse nodes differently, so layers that share a node are one row. None: a layer was not timed.
+        """
+        groups: list[tuple[set[str], list[list[LayerRow]]]] = []
+        for model, (_, summary) in enumerate(self.compared):
+            for row in summary.rows:
+                nodes = set(row.nodes or [row.name])
+                rows: list[list[LayerRow]] = [[] for _ in self.compared]
+                rows[model].append(row)
+                shared = [group for group in groups if group[0] & nodes]
+                groups = [group for group in groups if group not in shared]
+                for own, of_models in shared:
+                    nodes |= own
+                    rows = [[*before, *here] for before, here in zip(of_models, rows, strict=True)]
+                groups.append((nodes, rows))
+        found = []
+        for _, by_model in groups:
+            named = max((row for of_model in by_model for row in of_model), key=lambda row: row.flops * row.calls)
+            ms = [sum(times) if (times := _all_calls_ms(of_model)) else None for of_model in by_model]
+            found.append((nodes_text(named.nodes) or named.name, ms))
+        return sorted(found, key=lambda pair: -max(ms or 0.0 for ms in pair[1]))
 
     @property
     def l1(self) -> str:
@@ -118,3 +156,9 @@ class Evidence:
         return {task.key: task.calls for task, _ in self.spaces} | {
             row.key: row.calls for row in (self.summary.rows if self.summary else ()) if row.key
         }
+
+
+def _all_calls_ms(rows: Sequence[LayerRow]) -> list[float]:
+    """Return the ms of all calls of each layer. Empty if one was not timed, because a partial sum is no time."""
+    times = [row.tuned_ms * row.calls for row in rows if row.tuned_ms is not None]
+    return times if len(times) == len(rows) else []

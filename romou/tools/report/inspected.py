@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from romou.runtime.module.profile import nodes_text
-from romou.tools.report.table import NODE_CHARACTERS, mib, print_table, table_of_numbers
+from romou.tools.report.table import mib, print_table, table_of_numbers
 
 if TYPE_CHECKING:
     from romou.base.knob import Choice
@@ -154,7 +154,7 @@ def tensor_table(plan: MemoryPlan) -> Table:
     for tensor in largest:
         shape = "x".join(map(str, tensor.shape)) + f" {tensor.dtype}" + ("" if tensor.scope == "global" else ", image")
         name = tensor.function + (" (workspace)" if tensor.is_workspace else "")
-        nodes = escape(nodes_text(plan.nodes[tensor.first], NODE_CHARACTERS)) if tensor.first < len(plan.nodes) else ""
+        nodes = escape(nodes_text(plan.nodes[tensor.first])) if tensor.first < len(plan.nodes) else ""
         table.add_row(escape(name), mib(tensor.bytes), str(tensor.first + 1), str(tensor.last + 1), shape, nodes)
     return table
 

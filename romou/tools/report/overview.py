@@ -5,12 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from romou.runtime.module.profile import nodes_text
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.timed import ratio
 from romou.tools.regression.bench_data import Bench, OpenedModel
 from romou.tools.report.evidence import Evidence
-from romou.tools.report.table import memory_text, mib, number
+from romou.tools.report.table import filled, memory_text, mib, number
 
 # Steps of opening an exported model (tvm_patches/app_runtime/model.cc).
 _STEPS = {
@@ -20,7 +19,6 @@ _STEPS = {
 }
 # Layers in the table of the slowest.
 _SHOWN = 8
-_NODE_CHARACTERS = 40
 # A layer, or a gap between kernels, that takes a larger share of the model is worth a sentence.
 _WORTH = 0.1
 # A search ends well if its last fifth gained less than this.
@@ -29,41 +27,56 @@ _LAST_FIFTH = 0.8
 _FEW_RECORDS = 20
 _NO_LIMITS = "What bounds a layer takes facts of the device: a report of `archprobe run` beside the other files."
 
+_UNTIMED = "No model was timed: `romou tune` times one."
+
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+# The other columns are numbers, set to the right.
+TEXTS = ("model", "device", "layer", "kernel", "bound by", "step")
 
 
 def models_table(evidence: Evidence) -> Table:
     """Return (columns, rows), a row for each model and one for onnxruntime on this machine's CPU, if it was timed."""
-    columns = ("model", "device", "default, ms", "tuned, ms", "faster", "noise", "error", "memory, MiB", "trials")
+    columns = ("model", "by default, ms", "ms", "faster", "noise", "error", "memory, MiB", "trials", "device")
     rows: list[tuple[str, ...]] = []
     for name, summary in evidence.models:
         error = "-" if summary.relative_l2_error is None else f"{summary.relative_l2_error:.1e}"
         memory = "-" if summary.memory is None else mib(summary.memory.total)
         times = (summary.default_text, summary.tuned_text, summary.speedup_text, summary.noise_text)
         trials = str(sum(row.trials for row in summary.rows))
-        rows.append((name, summary.device or summary.target, *times, error, memory, trials))
+        rows.append((name, *times, error, memory, trials, summary.device or summary.target))
     if evidence.cpu_ms is not None:
-        rows.append(("onnxruntime, as given", "this machine's CPU", "", number(evidence.cpu_ms), "", "", "", "", ""))
+        rows.append(("onnxruntime, as given", "", number(evidence.cpu_ms), "", "", "", "", "", "this machine's CPU"))
     return columns, rows
 
 
 def slowest_table(evidence: Evidence, summary: Summary) -> Table:
     """Return (columns, rows) of the layers that take most of a model's time."""
-    columns = ("layer", "ONNX nodes", "calls", "ms of all calls", "share", "faster", "bound by")
+    columns = ("layer", "ms of all calls", "share", "faster", "bound by", "calls", "kernel")
     timed = [(row, row.tuned_ms * row.calls) for row in summary.rows if row.tuned_ms is not None]
     total = sum(ms for _, ms in timed)
     rows: list[tuple[str, ...]] = [
         (
-            evidence.labels.get(row.key, row.name),
-            nodes_text(row.nodes, _NODE_CHARACTERS) or "-",
-            str(row.calls),
+            evidence.label_of(row),
             number(ms),
             f"{ms / total:.0%}" if total else "-",
             row.speedup_text,
             evidence.limits.get(row.key, "-"),
+            str(row.calls),
+            row.name if row.nodes else "-",
         )
         for row, ms in sorted(timed, key=lambda pair: -pair[1])[:_SHOWN]
     ]
+    return columns, rows
+
+
+def matched_table(evidence: Evidence) -> Table:
+    """Return (columns, rows) of the slowest layers of the compared models, matched by ONNX node."""
+    names = [name for name, _ in evidence.compared]
+    columns = ("layer", *(f"{name}, ms" for name in names), *([f"{names[1]} over {names[0]}"] * (len(names) == 2)))
+    rows = []
+    for layer, ms in evidence.matched[:_SHOWN]:
+        over = ratio(ms[1] / ms[0] if ms[0] and ms[1] is not None else None)
+        rows.append((layer, *map(number, ms), *([over] * (len(names) == 2))))
     return columns, rows
 
 
@@ -83,7 +96,7 @@ def _steps(evidence: Evidence, summary: Summary) -> Iterator[str]:
     total = sum(ms for _, ms in timed)
     untried = [row for row, ms in timed if not row.trials and ms > _WORTH * total]
     if untried:
-        names = ", ".join(evidence.labels.get(row.key, row.name) for row in untried)
+        names = ", ".join(map(evidence.label_of, untried))
         yield f"No config was tried of {names}, each more than {_WORTH:.0%} of the time: raise --trials."
     if (gained := _late_gain(evidence)) is not None:
         if gained > _LITTLE:
@@ -170,9 +183,14 @@ def tables(evidence: Evidence) -> Iterator[tuple[str, Table, list[str]]]:
         yield f"{bench.model} on {(bench.device or {}).get('name', 'a device')}", app_table(bench, opened), notes
     if not evidence.models:
         return
-    yield "Models", models_table(evidence), []
-    for name, summary in evidence.models:
-        notes = [_NO_LIMITS] if evidence.spaces and not evidence.limits else []
-        notes += [] if summary.memory is None else [memory_text(summary.memory)]
-        of_model = f" of {name}" if len(evidence.models) > 1 else ""
-        yield f"Slowest layers{of_model}", slowest_table(evidence, summary), notes
+    memory = [(name, memory_text(summary.memory)) for name, summary in evidence.models if summary.memory is not None]
+    if evidence.summary is None:
+        notes = [f"{name}: {text}" for name, text in memory]
+        is_timed = any(ms is not None for _, times_ms in evidence.matched for ms in times_ms)
+        yield "Models", filled(*models_table(evidence)), notes + [_UNTIMED] * (not is_timed)
+        if is_timed:
+            yield "Slowest layers, matched by ONNX node", filled(*matched_table(evidence)), []
+        return
+    yield "Models", filled(*models_table(evidence)), []
+    notes = [_NO_LIMITS] if evidence.spaces and not evidence.limits else []
+    yield "Slowest layers", filled(*slowest_table(evidence, evidence.summary)), notes + [text for _, text in memory]

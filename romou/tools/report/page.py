@@ -15,7 +15,7 @@ from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import FIGURES
 from romou.tools.report.figures.figure import ALL
 from romou.tools.report.html_page import write_html
-from romou.tools.report.overview import next_steps, tables
+from romou.tools.report.overview import TEXTS, next_steps, tables
 from romou.tools.report.table import device_lines, shapes_lines
 
 _HINT = "pip install 'romou[report]'"
@@ -27,8 +27,8 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     Raise UsageError if the file cannot be written, or vl-convert-python is missing.
     """
     figures = [_drawn(figure, evidence) for figure in FIGURES]
-    if evidence.bench is not None and evidence.bench.about is not None:
-        # Its times stand in a table. Headings of figures without data would hide it.
+    if evidence.compared or (evidence.bench is not None and evidence.bench.about is not None):
+        # Their times are in a table. Headings of figures without data would hide it.
         figures = [figure for figure in figures if not figure["unknown"]]
     layers = [
         ALL,
@@ -42,6 +42,7 @@ def write_page(evidence: Evidence, path: Path) -> Path:
         title=evidence.title,
         about=_about(evidence),
         tables=list(tables(evidence)),
+        texts=TEXTS,
         steps=next_steps(evidence) if len(evidence.models) == 1 else [],
         library=_library(),
         data={"figures": figures, "layers": layers},
@@ -71,7 +72,7 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
     return {
         **labels,
         "spec": spec,
-        "rows": [_finite(_with_nodes(row, evidence)) for row in rows],
+        "rows": [_finite(_with_kernel(row, evidence)) for row in rows],
         "menus": figure.menus(rows),
         "values": figure.values(rows),
         "remark": remark,
@@ -79,10 +80,11 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _with_nodes(row: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
-    """Return a row of a layer with its ONNX nodes after the layer's name."""
-    nodes = evidence.nodes.get(row.get("layer", ""))
-    return row if nodes is None else {"layer": row["layer"], "ONNX nodes": nodes, **row}
+def _with_kernel(row: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    """Return a row of a layer with the name of its kernel at the end, unless that is the layer's name."""
+    kernels = {label: evidence.kernels[key] for key, label in evidence.labels.items()}
+    kernel = kernels.get(row.get("layer", ""), row.get("layer"))
+    return row if kernel == row.get("layer") else {**row, "kernel": kernel}
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from romou.base.knob import Choice, nearest
 from romou.base.space import Space
 from romou.runtime.module.profile import nodes_text
-from romou.tools.report.table import NODE_CHARACTERS, table_of_numbers
+from romou.tools.report.table import table_of_numbers
 
 if TYPE_CHECKING:
     from romou.base.task import Task
@@ -40,7 +40,7 @@ def space_table(rows: Sequence[tuple[Task, PruningReport]], *, title: str) -> Ta
             str(report.kept),
             percent(report.pruned_share),
             ", ".join(report.relaxed),
-            escape(nodes_text(task.nodes, NODE_CHARACTERS)),
+            escape(nodes_text(task.nodes)),
         )
     return table
 
@@ -102,7 +102,7 @@ def compared_spaces_table(rows: Sequence[tuple[Task, PrunedSpace, PrunedSpace]],
     table = table_of_numbers("task", columns, "ONNX nodes", title=f"Pruned spaces by the facts of {one} and {other}")
     for task, *spaces in rows:
         shares, kept = shared_shares(*spaces), (str(space.report.kept) for space in spaces)
-        nodes = escape(nodes_text(task.nodes, NODE_CHARACTERS))
+        nodes = escape(nodes_text(task.nodes))
         table.add_row(escape(task.name), *kept, *map(percent, shares), nodes)
     return table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,16 @@ def memory_text(use: MemoryUse) -> str:
     )
 
 
+def filled(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return (columns, rows) without the columns that have no value in any row. The first column stays."""
+    kept = [i for i in range(len(columns)) if i == 0 or not _is_empty(row[i] for row in rows)]
+    return tuple(columns[i] for i in kept), [tuple(row[i] for i in kept) for row in rows]
+
+
+def _is_empty(cells: Iterable[object]) -> bool:
+    return all(str(cell) in ("", "-") for cell in cells)
+
+
 def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
     """Return an empty table: a column of names, columns of numbers, and columns of text."""
     columns = [
@@ -50,47 +61,50 @@ def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str 
     return Table(*columns, title=escape(title) or None)
 
 
-# Longest name of an ONNX node beside other columns.
-NODE_CHARACTERS, _PROFILED_CHARACTERS = 28, 56
-
 # Least width of a column of text. A narrower column would have about one word per line.
 _LEAST_TEXT = 24
 
 
 def print_table(table: Table, out: Console) -> None:
-    """Print a table so that it can be read on a narrow terminal, too.
+    """Print a table without empty columns so that it can be read on a narrow terminal, too.
 
     If it does not fit, these changes are made in order until it does:
 
     - The frame is removed.
-    - The columns with the longest text become lines below the table, each with its row's first cell in front.
-    - Names wrap.
+    - The last columns of text become lines below the table, each with its row's first cell in front.
+    - Names wrap after a slash or a space. Parts that are longer than the room wrap after an underscore or a dot.
     """
+    if table.row_count:
+        table.columns = [column for column in table.columns if column._index == 0 or not _is_empty(column.cells)]
     columns, below = list(table.columns), list[Column]()
+    names = list(columns[0].cells)
     if _natural_width(table, out) > out.width:
         table = _of_columns(table, columns)
     while _natural_width(table, out) > out.width and (
         texts := [column for column in columns[1:] if not column.no_wrap]
     ):
-        longest = max(texts, key=_width)
-        columns.remove(longest)
+        last = texts[-1]
+        columns.remove(last)
         table = _of_columns(table, columns)
-        if out.width - _natural_width(table, out) > _LEAST_TEXT:
+        # A column has a space on each side.
+        if (room := out.width - _natural_width(table, out) - 2) >= _LEAST_TEXT:
             # The column is wide enough to wrap: it moves to the end, and the others do not wrap.
             for column in columns:
                 column.min_width = _width(column)
-            longest.overflow = "fold"
-            table = _of_columns(table, [*columns, longest])
+            last.overflow = "fold"
+            last._cells = [c if " " in str(c) else _folded(str(c), room) for c in last.cells]
+            table = _of_columns(table, [*columns, last])
             break
-        below.append(longest)
+        below.append(last)
     else:
         if _natural_width(table, out) > out.width:
             for column in columns[1:]:
                 column.min_width = _width(column)
+            room = out.width - _natural_width(table, out) + _width(columns[0])
             columns[0].no_wrap, columns[0].overflow = False, "fold"
+            columns[0]._cells = [_folded(str(name), room) for name in names]
             table = _of_columns(table, columns)
     out.print(table)
-    names = list(table.columns[0].cells)
     for column in reversed(below):
         out.print(f"{column.header}:", markup=False)
         for name, cell in zip(names, column.cells, strict=True):
@@ -98,6 +112,17 @@ def print_table(table: Table, out: Console) -> None:
                 out.print(
                     Padding(Text.assemble(Text.from_markup(str(name)), ": ", Text.from_markup(str(cell))), (0, 0, 0, 2))
                 )
+
+
+def _folded(name: str, room: int) -> str:
+    """Return a name, which may have markup, in lines of at most `room` characters if its parts allow it."""
+    lines = [""]
+    for word in re.findall(r"[^/ ]+[/ ]?|[/ ]", Text.from_markup(name).plain):
+        for part in [word] if len(word) <= room else re.findall(r"[^_.]+[_.]?|[_.]", word):
+            if lines[-1] and len(lines[-1] + part.rstrip()) > room:
+                lines.append("")
+            lines[-1] += part
+    return escape("\n".join(line.rstrip() for line in lines))
 
 
 def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
@@ -127,16 +152,16 @@ def _width(column: Column) -> int:
     return max((Text.from_markup(str(cell)).cell_len for cell in (column.header, *column.cells)), default=0)
 
 
-def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
+def layer_table(rows: Sequence[LayerRow], *, has_kernels: bool = False) -> Table:
     """Return a table with one line per task, the most expensive first, and the sums over all calls.
 
-    has_nodes: the last column names the ONNX nodes.
+    A layer is named by its ONNX nodes, if they are known. has_kernels: the last column has the task's name.
     """
     total = _total(rows)
     table = table_of_numbers(
         "layer",
         ("calls", "before", "after", "noise", "faster", "GFLOPS", "trials"),
-        *(["ONNX nodes"] if has_nodes else []),
+        *(["kernel"] if has_kernels else []),
         title="Time per layer (ms of one call)",
     )
     table.show_footer = bool(rows)
@@ -150,13 +175,13 @@ def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
         total.speedup_text,
         "",
         trials,
-        *([""] if has_nodes else []),
+        *([""] if has_kernels else []),
     )
     for column, footer in zip(table.columns, footers, strict=True):
         column.footer = footer
     for row in sorted(rows, key=lambda r: -(r.default_ms or 0.0) * r.calls):
         table.add_row(
-            escape(row.name),
+            escape(nodes_text(row.nodes) or row.name),
             str(row.calls),
             row.default_text,
             row.tuned_text,
@@ -164,20 +189,20 @@ def layer_table(rows: Sequence[LayerRow], *, has_nodes: bool = False) -> Table:
             row.speedup_text,
             number(row.gflops, 2),
             str(row.trials),
-            *([escape(nodes_text(row.nodes, NODE_CHARACTERS))] if has_nodes else []),
+            *([escape(row.name)] if has_kernels else []),
         )
     return table
 
 
 def profile_table(profile: Profile) -> Table:
     """Return a table with one line per call of a run, in order, and the sum."""
-    table = table_of_numbers("ONNX nodes", ("ms", "share"), "layer", title=f"Time per call on {profile.device}")
+    table = table_of_numbers("layer", ("ms", "share"), "kernel", title=f"Time per call on {profile.device}")
     table.show_footer = True
     for column, footer in zip(table.columns, ("all calls", number(profile.whole_ms), "100%", ""), strict=True):
         column.footer = footer
     for call in profile.calls:
         share = f"{call.ms / profile.whole_ms:.1%}" if profile.whole_ms else "-"
-        name = nodes_text(call.nodes, _PROFILED_CHARACTERS) or call.function
+        name = nodes_text(call.nodes) or call.function
         table.add_row(escape(name), number(call.ms), share, escape(call.layer))
     return table
 
@@ -297,7 +322,7 @@ def print_summary(summary: Summary, out: Console) -> None:
     Of several shapes, layers are those of the largest.
     """
     rows, is_divided = _in_a_run(summary)
-    table = layer_table(rows, has_nodes=any(row.nodes for row in rows))
+    table = layer_table(rows, has_kernels=any(row.nodes for row in rows))
     if _natural_width(_of_columns(table, table.columns), out) > out.width:
         table = layer_table(rows)
     print_table(table, out)

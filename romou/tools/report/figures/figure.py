@@ -34,8 +34,19 @@ def aggregated(operation: str, field: str, by: list[str]) -> dict[str, Any]:
     return {"aggregate": [{"op": operation, "field": field, "as": field}], "groupby": by}
 
 
-# The page shortens names so that they stay distinct.
-LAYER_AXIS = category("layer", "layer", axis={"labelExpr": "short[datum.value] || datum.value", "labelLimit": 0})
+# The page shortens names so that they stay distinct. The title is above the names: beside them it would cover them.
+LAYER_AXIS = category(
+    "layer",
+    "layer",
+    axis={
+        "labelExpr": "short[datum.value] || datum.value",
+        "labelLimit": 0,
+        "titleAngle": 0,
+        "titleAlign": "right",
+        "titleX": -6,
+        "titleY": -4,
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)

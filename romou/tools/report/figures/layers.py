@@ -9,19 +9,20 @@ from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure, cate
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each layer and version, the most expensive layer first.
 
-    Columns: layer, version, ms of all calls, ms_of_call, calls.
+    Columns: layer, version, ms of all calls, and ms_of_call and calls of one model.
     """
     versions: list[Row] = []
     if evidence.compared:
-        for name, summary in evidence.compared:
-            for row in summary.rows:
-                versions.append(_row(evidence.labels.get(row.key, row.name), name, row.calls, row.tuned_ms))
+        # Layers of two models have several kernels each, so calls of one kernel are no column.
+        for layer, times_ms in evidence.matched:
+            pairs = zip(evidence.compared, times_ms, strict=True)
+            versions += [{"layer": layer, "version": name, "ms": ms} for (name, _), ms in pairs]
     elif evidence.summary is not None:
         for row in evidence.summary.rows:
             # A difference within the noise is not drawn.
             default = [("default schedule", row.default_ms)] if row.speedup is not None else []
             for version, ms in (*default, ("tuned", row.tuned_ms)):
-                versions.append(_row(evidence.labels.get(row.key, row.name), version, row.calls, ms))
+                versions.append(_row(evidence.label_of(row), version, row.calls, ms))
     elif evidence.best_s:
         for key, best_s in evidence.best_s.items():
             # The first record of a task is its default schedule.
