@@ -55,6 +55,13 @@ def test_no_other_group_is_faster(work: Any, device: str) -> None:
             assert not (is_whole and space.is_valid(other)) or seconds_of(task, other, target) >= least, other
 
 
+def test_a_device_that_prefers_images_has_the_same_first_configs_with_the_option() -> None:
+    task = task_of(WORKS[1]).with_free_images()
+    starts = task.starts(Target("opencl -device=adreno740"))
+    assert "image" in [starts[0][name] for name in ("data", "weight", "output")]
+    assert task.starts(Target("opencl -device=adreno740 -images=prefer")) == starts
+
+
 def test_algorithms_are_in_the_order_of_their_seconds_and_exact_ones_first() -> None:
     target = Target("opencl -device=adreno740")
     task = task_of(conv(64, (56, 56), 64, (3, 3), padding=SAME)).with_free_images()

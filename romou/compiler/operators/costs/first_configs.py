@@ -95,7 +95,8 @@ def estimated_starts(template: Template, target: Target) -> list[Config]:
     decides = limits.preset.estimate.most_first_sums > 0 and limits.variant is None
     if not decides or not _is_single(template) or not _has_pixels(template):
         return []
-    if target.backend.has_images and (with_images := target.with_options(images=None)) != target:
+    is_in_buffers = target.backend.has_images and not limits.prefers_images
+    if is_in_buffers and (with_images := target.with_options(images=None)) != target:
         return _in_buffers(template, estimated_starts(template, with_images), limits)
     usable, has_choice = template.usable(limits)
     if any(name in PIECES for name in usable):
