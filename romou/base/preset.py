@@ -337,6 +337,19 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Products:
+    """Sums of products: choices of their tiles, and where their default config has a weight.
+
+    has_fine_tiles: whether a work-item may compute five or six pixels of a row.
+    pixel_weight: memory of the fp16 weight of a single pixel: "preferred", where the device's images are if it reads
+        them faster than buffers, or "buffer".
+    """
+
+    has_fine_tiles: bool
+    pixel_weight: Literal["preferred", "buffer"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """Fitted numbers for a kind of device.
 
@@ -351,6 +364,7 @@ class Preset:
     occupancy: Occupancy
     estimate: Estimate
     mixed_sums: MixedSums
+    products: Products
     staged_products: StagedProducts
     tensor_cores: TensorCores
     split_products: SplitProducts

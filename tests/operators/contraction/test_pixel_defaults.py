@@ -50,3 +50,15 @@ def test_groups_of_few_channels_have_a_default_config_of_their_space(groups: int
     config = task.default_config(target)
     assert task.space(target).knows(config)
     assert task.space(target).is_valid(config)
+
+
+@pytest.mark.parametrize("device", ["mali_g57", "mali_g77", "mali_g710", "mali_g715", "mali_g76", "adreno740"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_arms_gpus_from_valhall_on_read_fp16_weights_of_a_pixel_from_buffers(device: str, dtype: str) -> None:
+    target = Target(f"opencl -device={device} -images=prefer")
+    memory = {
+        pixels: task_of(Dense(m=pixels, k=640, n=1000, dtype=dtype)).default_config(target)["weight"]
+        for pixels in (1, 8)
+    }
+    is_buffer = dtype == "float16" and target.limits.preset.name == "mali_valhall"
+    assert memory == {1: "buffer" if is_buffer else "image", 8: "image"}

@@ -66,7 +66,6 @@ RUNS: dict[str, tuple[str, str]] = {
         "--operators small --trials 1 --jobs 1",
         r"small +│ +[\d.e+]+\*? │(.|\n)*small +│ +0\.0 │ +3\.\d │ +\d+\.\d │",
     ),
-    "clblast_tiles": ("OUT/clblast.json", r"(?s)Adreno\(TM\) 740 +│ +3 │ +2 │ +1 │ +1 │ adreno740.*four neighbouring"),
     "kernel_bench": (
         "sgemm --only 128x128 --trials 1 --rounds 1 --peer tvm --work-dir OUT",
         r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
@@ -103,6 +102,10 @@ RUNS: dict[str, tuple[str, str]] = {
     "published_networks": (
         'mobilenet_v2 --gpu "Adreno 630"',
         r"nn-Meter, Adreno 630 │ +1 │ +0\.\d\d │(.|\n)*mobilenet_v2, Adreno 630 │ +10\.2 │ +9\.9 │ +0\.97 │",
+    ),
+    "published_tiles": (
+        "OUT/clblast.json",
+        r"(?s)Adreno\(TM\) 740 +│ +3 │ +2 │ +1 │ +1 │ adreno740.*four neighbouring",
     ),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
 }

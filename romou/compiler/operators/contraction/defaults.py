@@ -52,7 +52,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     )
     pixels = "rows" if has_rows else "flat"
     contraction = rows if pixels == "rows" else flat
-    config = space.default(data=memory, weight=memory, output=memory, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)
+    weight = memory_of_weight(flat, limits)
+    config = space.default(data=memory, weight=weight, output=memory, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)
     config = _shrink_until_valid(space, config)
     if limits.is_cpu and (tiles := limits.preset.vector_tiles) is not None:
         return vector_tile(space, contraction, fit_group(space, contraction, config, 1), tiles)
@@ -74,6 +75,13 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         config = coalesced_windows(space, contraction, config, limits)
     config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)
+
+
+def memory_of_weight(flat: Contraction, limits: Limits) -> str:
+    """Return the memory of the weight of a first config, a choice of the knob `weight`."""
+    is_fp16_pixel = flat.extents[1:] == (1, 1) and str(flat.inputs[1].dtype) == FP16
+    is_buffer = not limits.prefers_images or (is_fp16_pixel and limits.preset.products.pixel_weight == "buffer")
+    return str((MemoryKind.BUFFER if is_buffer else MemoryKind.IMAGE).value)
 
 
 def _is_large(limits: Limits) -> bool:

@@ -58,6 +58,8 @@ AUTOBROADCAST = Knob(
 )
 
 
+# Pixels of a tile that a preset may leave out, because every choice multiplies the configs.
+_FINE_TILES = (5, 6)
 # Warps of this many work-items leave lanes idle if a group has the pixels of a single row.
 _WIDE_WARP = 32
 # The order of the knobs numbers the configs. Several rows exclude most choices of others, so they come first: blocks of
@@ -102,9 +104,10 @@ KNOBS = (
     ),
     Knob(
         name="tile_w",
-        choices=(1, 2, 3, 4, 7, 8),
+        choices=(1, 2, 3, 4, 5, 6, 7, 8),
         default=4,
         help="pixels of a row that a work-item computes",
+        devices="5, 6: Mali from Valhall on",
         scales_outputs=True,
     ),
     Knob(
@@ -212,7 +215,7 @@ def space_of(
     matrix_product = instruction if has_mma else None
     steps = () if instruction is None else tensor_core.STEPS if has_mma else (1,)
     choices: dict[str, Sequence[Choice]] = {
-        **_tile_choices(flat, rows, has_mma),
+        **_tile_choices(flat, rows, has_mma, limits),
         **_reduction_choices(flat, has_mma),
         **_spelling_choices(flat, limits, matrix_product),
         "steps": steps,
@@ -231,7 +234,7 @@ def space_of(
     return space
 
 
-def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool) -> dict[str, Sequence[Choice]]:
+def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool, limits: Limits) -> dict[str, Sequence[Choice]]:
     """Choices for register tiles and work groups.
 
     Tiles that tensor cores do not support are left out if there are tensor cores, because every choice multiplies the
@@ -240,11 +243,12 @@ def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool) -> dict[s
     o, is_shared = flat.extents[0], flat.lhs_varies == "never"
     h, w = (max(c.extents[axis] for c in (flat, rows)) for axis in (1, 2))
     has_rows = not has_mma and not flat.is_batched
+    columns = [t for t in _numbers("tile_w") if t not in _FINE_TILES or limits.preset.products.has_fine_tiles]
     return {
         "wg_h": [t for t in _numbers("wg_h") if t < 2 * h] if has_rows else [1],
         "tile_o": [t for t in _numbers("tile_o") if t <= o] if is_shared else [1],
         "tile_h": [t for t in _numbers("tile_h") if t <= h] if has_rows else [1],
-        "tile_w": [t for t in _numbers("tile_w") if t <= w and (t & (t - 1) == 0 or not has_mma)],
+        "tile_w": [t for t in columns if t <= w and (t & (t - 1) == 0 or not has_mma)],
         "wg_o": [t for t in _numbers("wg_o") if t < 2 * o or (has_mma and t == tensor_core.WARP_O)],
         "wg_w": [t for t in _numbers("wg_w") if t < 2 * w or (has_mma and t == tensor_core.WARP_W)],
         "arrangement": ["blocked"] if has_mma else ["blocked", "striped"],
