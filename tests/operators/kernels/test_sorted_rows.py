@@ -27,7 +27,8 @@ from support.suite.exhaustive import in_turn
 
 SEED = 11
 # Type, shape, axis, k, and whether the largest come first. Runs of one group, of several rows of a group, of several
-# groups (more than 4,096 elements, or 2,048 of 64 bits), and of two levels of merges (more than 16 runs).
+# groups (more than 4,096 elements, or 2,048 of 64 bits), and of two levels of merges (more than 16 runs). Up to 64
+# elements of a row, a work-item of a CPU keeps in order while it reads the row.
 SORTS: dict[str, tuple[str, tuple[int, ...], int, int, bool]] = {
     "experts": ("float32", (37, 8), 1, 2, True),
     "one of a few": ("float32", (5, 3, 2), 1, 1, False),
@@ -36,7 +37,8 @@ SORTS: dict[str, tuple[str, tuple[int, ...], int, int, bool]] = {
     "all of several runs": ("int32", (4500,), 0, 4500, False),
     "bytes": ("uint8", (4, 100, 3), 1, 50, True),
     "several runs": ("float32", (2, 5001), 1, 300, True),
-    "two levels": ("int64", (1, 70001), 1, 40, True),
+    "two levels": ("int64", (1, 70001), 1, 80, True),
+    "few of a long row": ("float32", (3, 7001), 1, 64, False),
     "doubles": ("float64", (6, 65), 1, 9, False),
     "the most of 64 bits": ("uint64", (3, 130), 1, 130, True),
 }

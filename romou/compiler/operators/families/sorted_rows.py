@@ -17,8 +17,8 @@ from romou.compiler.operators.kernels.row_functions.template import RowFunctionT
 from romou.compiler.tir.expressions import bytes_of
 from tvm_patches.onnx_converters.sorted_rows import SORTED, key_type, sorted_positions
 
-# Elements that a work group sorts at most.
-_MOST = 4096
+# Elements that a work group sorts at most, and elements of a row that a work-item of a CPU keeps in order at most.
+_MOST, _MOST_INSERTED = 4096, 64
 
 
 class SortedRows(RowFunctionTemplate):
@@ -50,14 +50,18 @@ class SortedRows(RowFunctionTemplate):
     def work(self, limits: Limits) -> RowSort:
         """Return the sort, with runs that fit the device's local memory."""
         run = min(self._most_elements(self.dtype, limits), max(2, power_above(self.rows.n)))
-        return RowSort(rows=self.rows, k=self.k, dtype=self.dtype, is_largest=self.text == "largest", run=run)
+        inserts = limits.is_cpu and self.k <= _MOST_INSERTED
+        return RowSort(
+            rows=self.rows, k=self.k, dtype=self.dtype, is_largest=self.text == "largest", run=run, inserts=inserts
+        )
 
     def most_work_items(self, limits: Limits) -> tuple[int, int]:
         work = self.work(limits)
         return work.run // 2, 1 if work.runs > 1 else self._most_elements(self.dtype, limits) // work.run
 
     def default_threads(self, limits: Limits) -> int:
-        return self.work(limits).run // 2
+        # On a CPU, a work group's steps are loops over its work-items, and barriers end them.
+        return 1 if limits.is_cpu else self.work(limits).run // 2
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         work = self.work(limits)

@@ -2,6 +2,7 @@
 
     row of up to `run` elements     a partial bitonic sort in local memory, by one work group
     longer row                      runs of it, sorted likewise  ->  a merge of up to 16 runs  ->  ...
+    few of a row, on a CPU          one work-item inserts what it reads into a short ordered list of its own
 
 A pair (key, position) is unique, so the order is total: ties come by their position, and no step needs to be stable.
 
@@ -47,6 +48,9 @@ class RowSort:
     k: positions that are wanted of each row.
     dtype: of the elements.
     run: elements that a work group sorts in local memory, a power of two.
+    inserts: whether a work-item that has a row for itself keeps an ordered list of `k` pairs. Of n random elements,
+        about k * ln(n / k) are inserted, and the others are compared with the last pair only. GPUs would keep the list
+        outside registers.
     """
 
     rows: Rows
@@ -54,6 +58,7 @@ class RowSort:
     dtype: str
     is_largest: bool
     run: int
+    inserts: bool = False
 
     @property
     def runs(self) -> int:
@@ -78,8 +83,11 @@ class RowSort:
         """Write the kernels of a function. `y` gets positions.
 
         threads: work-items of a row.
-        group_rows: rows of a work group. 1, if a row has several runs.
+        group_rows: rows of a work group. 1, if a row has several runs that are sorted.
         """
+        if self.inserts and threads == 1:
+            self._insert(x, self._result(y), group_rows)
+            return
         pairs = [
             _Pairs.allocated(f"level{at}", (self.rows.count, *level), self.key_type, "global")
             for at, level in enumerate(self.levels[:-1])
@@ -91,6 +99,36 @@ class RowSort:
         for at, (runs, length) in enumerate(self.levels[1:]):
             store = self._result(y) if runs == 1 else pairs[at + 1].store
             _merge(self, pairs[at], self.levels[at], length, store)
+
+    def _insert(self, x: Any, store: _Store, group_rows: int) -> None:
+        """Write the kernel of work-items that have a row each."""
+        rows, last = self.rows, self.k - 1
+        with launched("sorted", count_of(rows.count, group_rows), group_rows) as (group, item):
+            row = group * group_rows + item
+            with when(None if is_multiple(rows.count, group_rows) else row < rows.count):
+                first, new = (
+                    _Pairs.allocated(name, (n,), self.key_type) for name, n in (("first", self.k), ("new", 1))
+                )
+                value = array("value", (1,), self.dtype)
+                with loop("place", self.k) as place:
+                    first.keys[place] = largest_key(self.key_type)
+                    first.positions[place] = rows.n
+                with loop("position", rows.n) as position:
+                    value[0] = x[rows.index(row, position)]
+                    new.keys[0] = sort_key(value[0], is_largest=self.is_largest)
+                    new.positions[0] = position.astype(self.key_type)
+                    with when(new.comes_before(0, first, last)):
+                        with loop("step", last) as step:
+                            place = last - step
+                            with T.If(new.comes_before(0, first, place - 1)):
+                                with T.Then():
+                                    first.move(place, first, place - 1)
+                                with T.Else(), when(new.comes_before(0, first, place)):
+                                    first.move(place, new, 0)
+                        with when(new.comes_before(0, first, 0)):
+                            first.move(0, new, 0)
+                with loop("place", self.k) as place:
+                    store(row, 0, place, first.keys[place], first.positions[place])
 
     @property
     def key_type(self) -> str:
