@@ -61,6 +61,7 @@ from romou.compiler.graph.fuse import (
     shorten_names,
 )
 from romou.compiler.graph.integer_products import rewrite_integer_products
+from romou.compiler.graph.join_chains import join_terms
 from romou.compiler.graph.memory.entries import mark_entries
 from romou.compiler.graph.memory.images import copy_images, place_weights, store_weights
 from romou.compiler.graph.memory.in_place import update_in_place
@@ -168,6 +169,7 @@ GRAPH = listed(
     stage(relax.transform.FuseTIR(), "a group becomes one TIR function"),
     stage(name_parameters_apart, "images are chosen by name, and both parameters of x * x have one"),
     stage(relax.transform.DeadCodeElimination(), "operators that are now in a group are unused"),
+    stage(join_terms, "a norm squares its elements itself", "rungs"),
     stage(merge_views, "reshapes of reshapes are one view, which needs no kernel"),
     stage(shorten_names, "compilers put a kernel's name into file names"),
     stage(mark_rungs, "no family takes a function whose kernel failed", "rungs"),

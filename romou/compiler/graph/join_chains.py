@@ -6,6 +6,10 @@
 
 Measurement decides whether a joined kernel is faster. Until the model is assembled, both forms are kept: the fused
 functions as they are, and the joined functions as additional tasks.
+
+    mean(x * x) * x                                 ->      one row reduction
+
+Terms of a reduction are joined without a question: they save a tensor, and no other kernel reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, tirx
+from tvm_ffi.structural import structural_map
 
+from romou.base.rung import Rung
+from romou.compiler.graph.origins import Rungs, nodes_from
 from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
@@ -25,10 +32,20 @@ from romou.compiler.operators.families.quantized_product import QuantizedTemplat
 from romou.compiler.operators.families.row_reduction import RowReduction
 from romou.compiler.operators.kernels.quantized.row_classes import MOST_FEW
 from romou.compiler.operators.workload import Conv2d
-from romou.compiler.scheduling.blocks import is_view
-from romou.compiler.scheduling.rewrites import join
+from romou.compiler.scheduling.blocks import (
+    find_blocks,
+    is_elementwise_of,
+    is_regular,
+    is_view,
+    read_buffers,
+    reductions_of,
+)
+from romou.compiler.scheduling.rewrites import inlined, join
 from romou.compiler.task import TunableTask, key_of, plain_form
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import extents_of
+from romou.compiler.tir.origin import origins_of
+from romou.compiler.tir.traversal import nodes_in
 
 # Functions of an attention: both products, softmax, and a mask and reshapes between them.
 _MOST_FUNCTIONS = 6
@@ -68,8 +85,7 @@ class Chain:
     @property
     def name(self) -> str:
         """Name of the joined function."""
-        first, *others = self.functions
-        return "_".join([first, *(name.removeprefix("fused_") for name in others)])
+        return _name_of(self.functions)
 
 
 @dataclass(frozen=True)
@@ -84,12 +100,21 @@ class _Calls:
         return tuple(str(call.args[0].name_hint) for call in self.calls), self.positions
 
     @property
+    def name(self) -> str:
+        """Name of the joined function."""
+        return _name_of(self.key[0])
+
+    @property
     def fields(self) -> list[relax.Expr]:
         """Arguments of the joined function."""
         first, *others = (list(call.args[1].fields) for call in self.calls)
         for fields, position in zip(others, self.positions, strict=True):
             first += [field for index, field in enumerate(fields) if index != position]
         return first
+
+
+def _name_of(functions: Sequence[str]) -> str:
+    return "_".join([functions[0], *(name.removeprefix("fused_") for name in functions[1:])])
 
 
 def find_chains(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Chain]:
@@ -164,6 +189,57 @@ def join_chains(mod: tvm.IRModule, chains: Sequence[Chain]) -> tvm.IRModule:
     return rebuild_main(mod, Joiner())
 
 
+def join_terms(mod: tvm.IRModule, rungs: Rungs) -> tvm.IRModule:
+    """Return `mod` with sums, differences and products in the row reductions that alone read them.
+
+    y = multiply(x, x), z = mean_divide(y, x)      ->      z = multiply_mean_divide(x)
+
+    TVM fuses nothing into a reduction that has an epilogue.
+    """
+    graph, failed, origins = _Graph(mod), nodes_from(rungs, Rung.APART), origins_of(mod["main"])
+
+    class Joiner(MainRewriter):
+        def visit(self, binding: relax.VarBinding) -> None:
+            joined = None if origins[binding.var] & failed else graph.with_terms(binding.value)
+            if joined is None:
+                super().visit(binding)
+                return
+            calls, func, fields = joined
+            self.bb.origin |= origins[graph.results[calls.calls[0]]]
+            # Calls of the same functions may share other arguments.
+            key = calls.key, tuple(map(calls.fields.index, calls.fields))
+            function = self.variant(calls.name, key, lambda: func)
+            self.plain[binding.var] = self.bb.emit(
+                relax.call_tir(function, list(map(self.plain_expr, fields)), out_ty=outputs_of(binding.var.ty))
+            )
+
+    return rebuild_main(mod, Joiner())
+
+
+def _is_term(func: tirx.PrimFunc, shape: Sequence[int]) -> bool:
+    """Return whether a function adds, subtracts and multiplies the elements of tensors that have the shape."""
+    if not is_regular(func) or reductions_of(func):
+        return False
+    func = inlined(func)
+    block, *others = find_blocks(func)
+    return (
+        not others
+        and all(extents_of(buffer.shape) == shape and is_elementwise_of(block, buffer) for buffer in func.params[:-1])
+        and not nodes_in(block.body, tvm.ir.Call, tirx.Div)
+    )
+
+
+def _with_shared_parameters(
+    func: tirx.PrimFunc, fields: Sequence[relax.Expr]
+) -> tuple[tirx.PrimFunc, list[relax.Expr]]:
+    """Return a function in which all parameters that get one tensor are one parameter, and its arguments."""
+    *inputs, output = func.params
+    first: dict[relax.Expr, tirx.Buffer] = {}
+    same = {parameter: first.setdefault(field, parameter) for parameter, field in zip(inputs, fields, strict=True)}
+    body = structural_map(func.body, (tirx.Var, lambda var: same.get(var, var)))
+    return tirx.PrimFunc([*first.values(), output], body, func.ret_type, func.attrs), list(first)
+
+
 def _joined(mod: tvm.IRModule, functions: Sequence[str], positions: Sequence[int]) -> tirx.PrimFunc:
     func = mod[functions[0]]
     for name, position in zip(functions[1:], positions, strict=True):
@@ -174,7 +250,7 @@ def _joined(mod: tvm.IRModule, functions: Sequence[str], positions: Sequence[int
 class _Graph:
     """The calls of a fused module.
 
-    made: variable -> the expression that it is bound to.
+    made: variable -> the expression that it is bound to. `results` is its reverse.
     uses: number of reads of each variable.
     readers: variable -> the calls that read it.
     """
@@ -184,7 +260,7 @@ class _Graph:
         main = mod["main"]
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
         self.made: Mapping[relax.Var, relax.Expr] = {binding.var: binding.value for binding in bindings}
-        self._results = {value: var for var, value in self.made.items()}
+        self.results = {value: var for var, value in self.made.items()}
         self.uses: Counter[relax.Var] = Counter()
         self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
         for value in (*self.made.values(), main.body.body):
@@ -234,9 +310,26 @@ class _Graph:
                 is_data = str(func.params[places[0]].name) == template.names["data"]
                 yield longer if is_data and template.workload.m <= MOST_FEW else None
             elif is_view(func):
-                yield from self._to_products(self._results[reader], longer)
+                yield from self._to_products(self.results[reader], longer)
             else:
                 yield None
+
+    def with_terms(self, call: relax.Expr) -> tuple[_Calls, tirx.PrimFunc, list[relax.Expr]] | None:
+        """Return a row reduction with a term that only one of its passes reads, or None."""
+        func = self._function(call) if op_name(call) == "relax.call_tir" else None
+        if not isinstance(func, tirx.PrimFunc) or not isinstance(template_of(func), RowReduction):
+            return None
+        for position, parameter in enumerate(func.params[:-1]):
+            source = self._source(call, position)
+            if source is None or not _is_term(self._function(source), extents_of(parameter.shape)):
+                continue
+            if sum(any(parameter.same_as(read) for read in read_buffers(block)) for block in find_blocks(func)) > 1:
+                continue
+            calls = _Calls((source, call), (position,))
+            joined, fields = _with_shared_parameters(_joined(self._mod, *calls.key), calls.fields)
+            if isinstance(template_of(joined), RowReduction):
+                return calls, joined, fields
+        return None
 
     def _pairs(self, call: relax.Call, work: Conv2d, position: int) -> Iterator[_Calls]:
         source = self._source(call, position)

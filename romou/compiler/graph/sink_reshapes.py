@@ -4,7 +4,8 @@
     dense(x) -> reshape -> add(_, skip)                    ->      dense(x) -> add(_, reshape(skip)) -> reshape
 
 A reshape between a contraction and its activation would end the kernel. A reshape between kernels is free, because it
-is a view.
+is a view. An operator stays with a reduction that reads its result, as the squares of a norm do, if the contraction's
+own output is stored anyway: a reshape between them would make a kernel of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.operators.families.bases.contraction import OUT_ELEMWISE_FUSABLE
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.origin import bindings_of
 
+_REDUCTIONS = {"relax.max", "relax.mean", "relax.min", "relax.sum"}
 ELEMENTWISE = UNARY | BINARY | COMPARISON | FULL_TEXELS | {WHERE, "relax.astype"}
 
 
@@ -39,6 +42,11 @@ class _Sinker(MainRewriter):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__()
         self._mod = mod
+        # The calls that read each variable.
+        self._readers: dict[relax.Var, list[relax.Call]] = {}
+        for binding in bindings_of(mod["main"]):
+            for arg in set(binding.value.args) if isinstance(binding.value, relax.Call) else ():
+                self._readers.setdefault(arg, []).append(binding.value)
         self._unshaped: dict[relax.Var, relax.Expr] = {}
         # Results of contractions and of their epilogues.
         self._open: set[relax.Expr] = set()
@@ -62,7 +70,8 @@ class _Sinker(MainRewriter):
                 else:
                     self._unshaped[var] = whole
                 return
-        if name in ELEMENTWISE and any(a in self._unshaped for a in value.args):
+        is_moved = name in ELEMENTWISE and any(a in self._unshaped for a in value.args)
+        if is_moved and not self._belongs_to_reductions(binding):
             moved = self._moved(value, shape_of(var))
             if moved is not None:
                 self._unshaped[var] = moved
@@ -73,6 +82,14 @@ class _Sinker(MainRewriter):
             name in ELEMENTWISE and any(a in self._open for a in self.plain_expr(value).args)
         ):
             self._open.add(self.plain[var])
+
+    def _belongs_to_reductions(self, binding: relax.VarBinding) -> bool:
+        """Return whether only reductions read the result, and the operands in memory have other readers, too."""
+        readers = self._readers.get(binding.var, [])
+        return bool(readers) and all(
+            [op_name(reader) in _REDUCTIONS for reader in readers]
+            + [len(self._readers[arg]) > 1 for arg in binding.value.args if arg in self._unshaped]
+        )
 
     def _is_contraction(self, call: relax.Call) -> bool:
         attributes = self._mod[call.args[0]].attrs
