@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 
-import numpy as np
 import onnx
 import pytest
 
 import check_kernels
 import clspv_kernels as clspv
-import romou
+from romou.base.errors import BrokenFunctionsError
 from romou.compiler.frontend.precision import TOLERANCE
-from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.runtime.module import random_inputs
+from romou.driver.options import PrecisionName
 from romou.tools.inspection.kernels import inspect_function
 from support.models.small_networks import attention_net, residual_net
 
@@ -48,32 +47,53 @@ def test_reflection_says_where_arguments_lie() -> None:
 DRAW = functools.cache(check_kernels.drawer)
 
 
-@pytest.mark.parametrize("number", range(0, 480, 67))
-def test_drawn_configs_pass(number: int) -> None:
-    """Of many operator families: default and random configs, fp32 and fp16, buffers and images.
-
-    clspv crashes on other draws (7 and 34), or writes invalid SPIR-V (30, 32, 103). check_clspv.py prints them all.
-    """
+def faults_of(number: int) -> list[str | None]:
+    """Return the fault of each kernel of a drawn config."""
     drawn = DRAW(0, "", None)(number)
     scheduled = drawn.task.schedule(drawn.config, drawn.target)["main"]
     kernels = inspect_function(scheduled, drawn.target, config=drawn.config, without=drawn.without)
     assert kernels
-    assert [clspv.fault_of(kernel.source) for kernel in kernels] == [None] * len(kernels), drawn.name
+    return [clspv.fault_of(kernel.source) for kernel in kernels]
+
+
+@pytest.mark.parametrize("number", [*range(0, 480, 67), 30, 32])
+def test_drawn_configs_pass(number: int) -> None:
+    """Of many operator families: default and random configs, fp32 and fp16, buffers and images.
+
+    30 and 32 load vectors through a pointer that a loop moves, see `romou/devices/backends/opencl/functions.py`.
+    """
+    assert set(faults_of(number)) == {None}
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        # LLVM joins two branches that load from one buffer, and one of them leaves the pointer undefined ("phi ptr
+        # addrspace(1) [..., poison]"). clspv has no type for that.
+        (34, "clspv crashed"),
+        # clspv gives a loop inside a loop with barriers a merge block outside of it.
+        (103, "Header block .* is contained in the loop construct .* but its merge block .* is not"),
+    ],
+)
+def test_clspvs_own_faults(number: int, fault: str) -> None:
+    """Valid OpenCL C that clspv crashes on or makes invalid SPIR-V of. A newer clspv may delete these."""
+    (said,) = faults_of(number)
+    assert re.search(fault, str(said))
 
 
 @pytest.mark.parametrize("device", ["adreno640", "mali_g76"])
 @pytest.mark.parametrize(("model", "precision"), [(residual_net(), "float32"), (attention_net(), "float16")])
 def test_a_network_of_clspvs_kernels_is_right(
-    model: onnx.ModelProto, precision: str, device: str, vulkan_device: object
+    model: onnx.ModelProto, precision: PrecisionName, device: str, vulkan_device: object
 ) -> None:
-    kernels = romou.inspect(model, target=f"opencl -device={device}", precision=precision)
-    with clspv.built_by_clspv(kernels) as (done, others):
-        tuned = romou.compile(model, target=f"vulkan -device={device}", device=0, precision=precision, verify=False)
-    assert len(done) > len(others)
-    assert precision == "float16" or not others
-    inputs = random_inputs(tuned.inputs, seed=0)
-    expected = run_onnxruntime(model, inputs)
-    assert expected is not None
-    for got, wanted in zip(tuned.run(inputs), expected, strict=True):
-        assert relative_l2_error(got, wanted) <= (1e-5 if precision == "float32" else TOLERANCE)
-        assert np.isfinite(got).all()
+    compilation, kernels = clspv.opencl_kernels(model, device, precision)
+    error = clspv.run_error(model, clspv.vulkan_model(compilation, kernels))
+    assert error <= (1e-5 if precision == "float32" else TOLERANCE)
+
+
+def test_a_kernel_for_another_launch_is_refused(vulkan_device: object) -> None:
+    """Launched with fewer groups it would leave a part of its output unwritten: 0.56 of ResNet-18's once."""
+    compilation, _ = clspv.opencl_kernels(residual_net(), "mali_g76", "float32")
+    _, larger = clspv.opencl_kernels(residual_net(size=27), "mali_g76", "float32")
+    with pytest.raises(BrokenFunctionsError, match="another launch"):
+        clspv.vulkan_model(compilation, larger)

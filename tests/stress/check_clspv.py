@@ -7,7 +7,7 @@
 
 Networks are compiled in fp32 and fp16, with images as for an Adreno 640 and with buffers as for a Mali-G76. --run
 launches the same kernels on the first Vulkan device (lavapipe: VK_DRIVER_FILES). There, reads with a sampler are
-fetches, and kernels of fp16 graphs that Vulkan splits otherwise are Romou's GLSL: their number is printed.
+fetches.
 
 Random configs find faults of clspv itself: it crashes, or writes invalid SPIR-V, for some kernels that other compilers
 accept.
@@ -23,43 +23,29 @@ import click
 
 import check_kernels
 import clspv_kernels as clspv
-import romou
 from romou import models
 from romou.compiler.frontend.precision import TOLERANCE
-from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.driver.options import PrecisionName
-from romou.runtime.module import random_inputs
-from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.inspection.kernels import inspect_function
 
 DEVICES = ("adreno640", "mali_g76")
 # Relative L2 error of an output.
 LIMITS: dict[PrecisionName, float] = {"float32": 1e-4, "float16": TOLERANCE}
 
 
-def run_error(name: str, kernels: list[InspectedKernel], device: str, precision: PrecisionName) -> tuple[float, int]:
-    """Return a network's relative L2 error, and the number of its kernels that clspv did not compile."""
-    model = models.load(name)
-    with clspv.built_by_clspv(kernels) as (_, others):
-        tuned = romou.compile(model, target=f"vulkan -device={device}", device=0, precision=precision, verify=False)
-    inputs = random_inputs(tuned.inputs, seed=0)
-    expected = run_onnxruntime(model, inputs)
-    assert expected is not None, f"onnxruntime does not run {name}"
-    return max(relative_l2_error(f, e) for f, e in zip(tuned.run(inputs), expected, strict=True)), len(others)
-
-
 def check_networks(names: tuple[str, ...], *, is_run: bool) -> int:
     """Print a line for each network, device and precision. Return the number of faults."""
     faults = 0
     for name, device, (precision, limit) in itertools.product(names, DEVICES, LIMITS.items()):
-        started = time.monotonic()
-        kernels = romou.inspect(models.load(name), target=f"opencl -device={device}", precision=precision)
+        started, model = time.monotonic(), models.load(name)
+        compilation, kernels = clspv.opencl_kernels(model, device, precision)
         said = Counter(fault for kernel in kernels if (fault := clspv.fault_of(kernel.source)) is not None)
         line = f"{name} {device} {precision}: {len(kernels) - said.total()} of {len(kernels)} kernels pass"
         faults += said.total()
         if is_run:
-            error, others = run_error(name, kernels, device, precision)
-            faults += error > limit
-            line += f"; relative L2 error {error:.1e} ({'right' if error <= limit else 'WRONG'}), {others} are GLSL"
+            error = clspv.run_error(model, clspv.vulkan_model(compilation, kernels))
+            faults += not error <= limit
+            line += f"; relative L2 error {error:.1e} ({'right' if error <= limit else 'WRONG'})"
         print(f"{line} ({time.monotonic() - started:.0f} s)", *said, sep="\n  ", flush=True)
     return faults
 

@@ -14,16 +14,34 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import unittest.mock
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import tvm_ffi
+
 import check_kernels
+from romou.compiler.assembly.build import Kept
+from romou.compiler.compilation import Compilation
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends.launch import thread_extents
+from romou.devices.backends.vulkan import build as vulkan
+from romou.devices.backends.vulkan.functions import DEFINITIONS
+from romou.devices.backends.vulkan.glsl import write_kernel
+from romou.devices.targets import Target
+from romou.driver.lowering import lowered_model
+from romou.driver.model import tuned_model
+from romou.driver.options import ModelOptions, PrecisionName
+from romou.driver.site import TimingSite
+from romou.runtime.module import TunedModel, random_inputs
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 
 if TYPE_CHECKING:
+    import onnx
     import tvm
-
-    from romou.tools.inspection.kernels import InspectedKernel
+    from tvm import tirx
 
 NOT_INSTALLED = "pyclspv is not installed: pip install pyclspv==0.0.1 (a wheel for Python 3.11 on x86-64 Linux only)"
 # Part of what ANGLE passes (clspv_utils.cpp, ClspvGetCompilerOptions), for a device with fp16 and without fp64.
@@ -41,6 +59,14 @@ _REFLECTION = "NonSemantic.ClspvReflection"
 _NAME, _BOUND, _PUSHED = 2, (3, 8, 9), 7
 # Kernels, sizes of groups, literal samplers, local memory: nothing that a launch has to pass.
 _KNOWN = frozenset({1, 11, 12, 23, 24, 42})
+
+
+# GLSL lacks these. Of Vulkan's text, only the arguments and the launch count here.
+_NATIVE = {
+    "native_exp": "float native_exp(float x) { return exp(x); }",
+    "native_recip": "float native_recip(float x) { return 1.0 / x; }",
+    "native_divide": "float native_divide(float x, float y) { return x / y; }",
+}
 
 
 class ClspvError(Exception):
@@ -202,35 +228,60 @@ def for_runtime(spirv: bytes, order: Sequence[str]) -> bytes:
     return struct.pack(f"<{len(written)}I", *written)
 
 
-@contextlib.contextmanager
-def built_by_clspv(kernels: Sequence[InspectedKernel]) -> Iterator[tuple[list[str], list[str]]]:
-    """Inside, TVM builds Vulkan kernels from their OpenCL C by clspv, where `kernels` has one of the same name.
+def opencl_kernels(
+    model: onnx.ModelProto, device: str, precision: PrecisionName
+) -> tuple[Compilation, list[InspectedKernel]]:
+    """Compile a model for a phone's OpenCL. Return it with its kernels."""
+    compilation = lowered_model(model, ModelOptions(target=f"opencl -device={device}", precision=precision))
+    return compilation, [
+        kernel
+        for function in compilation.scheduled_functions()
+        for kernel in inspect_function(function.func, compilation.target, name=function.name)
+    ]
 
-    The two lists grow with each build: names of kernels that clspv compiled, and of those that stay GLSL, because the
-    graph's functions of fp16 differ.
+
+def vulkan_model(compilation: Compilation, kernels: Sequence[InspectedKernel]) -> TunedModel:
+    """Return a model that runs these kernels by Vulkan, compiled by clspv. ClspvError for one that clspv refuses.
+
+    Its graph, its configs and its launches are those of `compilation`, which is for OpenCL.
     """
-    import tvm_ffi
+    target = Target(f"vulkan -device={compilation.target.device_name}")
+    configs = {task.key: task.default_config(compilation.target) for task in compilation.tasks}
+    # A tuple with the target at its end. Vulkan has fewer knobs, so it schedules nothing anew.
+    scheduled: dict[Hashable, tirx.PrimFunc] = {}
+    for key, kernel in compilation.kernels.scheduled.items():
+        assert isinstance(key, tuple)
+        scheduled[(*key[:-1], str(target))] = kernel
+    other = replace(compilation.with_configs(configs).for_target(target), kernels=Kept(scheduled=scheduled))
+    with _built_by_clspv({kernel.name: kernel for kernel in kernels}):
+        return tuned_model(other, TimingSite(named=target, target=target))
 
-    from romou.devices.backends.vulkan import build as vulkan
-    from romou.devices.backends.vulkan.glsl import write_kernel
 
+def run_error(model: onnx.ModelProto, tuned: TunedModel) -> float:
+    """Return the largest relative L2 error of the outputs on random inputs, against onnxruntime. NaN for one."""
+    inputs = random_inputs(tuned.inputs, seed=0)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None, "onnxruntime does not run the model"
+    return float(
+        np.max([relative_l2_error(got, wanted) for got, wanted in zip(tuned.run(inputs), expected, strict=True)])
+    )
+
+
+@contextlib.contextmanager
+def _built_by_clspv(kernels: Mapping[str, InspectedKernel]) -> Iterator[None]:
+    """Inside, TVM builds each Vulkan kernel from the OpenCL C of the same name."""
     vulkan.install()
-    own, by_name = tvm_ffi.get_global_func("target.build.vulkan"), {kernel.name: kernel for kernel in kernels}
-    done: list[str] = []
-    others: list[str] = []
+    own = tvm_ffi.get_global_func("target.build.vulkan")
 
-    def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+    def build(mod: tvm.IRModule, _target: tvm.target.Target) -> Any:
         entries: dict[str, Mapping[str, Any]] = {}
         for _, func in mod.functions_items():
-            kernel, names = write_kernel(func), [str(parameter.name) for parameter in func.params]
-            same = by_name.get(kernel.name)
-            if (
-                same is None
-                or same.work_group != kernel.local_size
-                or names != [str(parameter.name) for parameter in same.lowered.params]
-            ):
-                others.extend(str(f.attrs["global_symbol"]) for _, f in mod.functions_items())
-                return own(mod, target)
+            with unittest.mock.patch.dict(DEFINITIONS, _NATIVE):
+                kernel, names = write_kernel(func), [str(parameter.name) for parameter in func.params]
+            same = kernels[kernel.name]
+            assert names == [str(parameter.name) for parameter in same.lowered.params], kernel.name
+            # The host launches Vulkan's kernel. With fewer groups, a part of the output would stay unwritten.
+            assert thread_extents(func) == thread_extents(same.lowered), f"{kernel.name} is for another launch"
             spirv = compile_spirv(same.source, RUN_OPTIONS)
             is_scalar = [argument.startswith("scalar") for argument in kernel.arguments]
             order = [name for name, scalar in zip(names, is_scalar, strict=True) if not scalar]
@@ -239,11 +290,10 @@ def built_by_clspv(kernels: Sequence[InspectedKernel]) -> Iterator[tuple[list[st
                 **vulkan._entry(kernel, for_runtime(spirv, order)),
                 "push_offsets": [pushed[name] for name, scalar in zip(names, is_scalar, strict=True) if scalar],
             }
-        done.extend(entries)
         return tvm_ffi.get_global_func("romou.vulkan.module")(entries, "// OpenCL C by clspv")
 
     tvm_ffi.register_global_func("target.build.vulkan", build, override=True)
     try:
-        yield done, others
+        yield
     finally:
         tvm_ffi.register_global_func("target.build.vulkan", own, override=True)

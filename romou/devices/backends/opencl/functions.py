@@ -12,7 +12,7 @@ square_root, inverse_root
        pow(x, 0.5) and pow(x, -0.5), which differ from roots for -0 and -infinity
 load_unaligned, store_unaligned
        a vector in a packed structure, which has the alignment of a scalar. For vload4, Mesa's compilers emit a load
-       for each lane
+       for each lane. 32-bit SPIR is clspv's: of a structure at a pointer that a loop moves it makes invalid SPIR-V
 """
 
 from __future__ import annotations
@@ -70,15 +70,18 @@ _ERF = """TYPE erf_TYPE(TYPE x) {
 # As in pow: zeros of either sign are +0, and the sign of infinity is dropped.
 _SQUARE_ROOT = "TYPE square_root_TYPE(TYPE x) { return select(sqrt(x + 0.0f), fabs(x), x == -INFINITY); }\n"
 _INVERSE_ROOT = "TYPE inverse_root_TYPE(TYPE x) { return select(rsqrt(x + 0.0f), 1.0f / fabs(x), isinf(x)); }\n"
-_PACKED = "struct __attribute__((packed, aligned(sizeof(NUMBER)))) packed { TYPE lanes; };"
-_LOAD = (
-    f"TYPE load_unaligned_TYPE(const __global NUMBER* at) {{ {_PACKED} return ((const __global struct"
-    " packed*)at)->lanes; }\n"
-)
-_STORE = (
-    f"void store_unaligned_TYPE(TYPE value, __global NUMBER* at) {{ {_PACKED} ((__global struct packed*)at)->lanes ="
-    " value; }\n"
-)
+_LOAD = """#ifdef __SPIR32__
+TYPE load_unaligned_TYPE(const __global NUMBER* at) { return vloadLANES(0, at); }
+#else
+TYPE load_unaligned_TYPE(const __global NUMBER* at) { struct __attribute__((packed, aligned(sizeof(NUMBER)))) packed { TYPE lanes; }; return ((const __global struct packed*)at)->lanes; }
+#endif
+"""  # noqa: E501
+_STORE = """#ifdef __SPIR32__
+void store_unaligned_TYPE(TYPE value, __global NUMBER* at) { vstoreLANES(value, 0, at); }
+#else
+void store_unaligned_TYPE(TYPE value, __global NUMBER* at) { struct __attribute__((packed, aligned(sizeof(NUMBER)))) packed { TYPE lanes; }; ((__global struct packed*)at)->lanes = value; }
+#endif
+"""  # noqa: E501
 _DEFINITIONS = {
     "erf": _ERF,
     "exp": _EXP,
@@ -112,7 +115,8 @@ def _definition(name: str, kind: str) -> str:
     text = _DEFINITIONS[name].replace("NUMBER", number).replace("ANY(is_far)", "any(is_far)" if lanes else "is_far")
     for index in range(3):
         text = text.replace(f"WORD{index}", _chosen(_WORDS[index : index + 5]))
-    return text.replace("UINT", f"uint{lanes}").replace("INT", f"int{lanes}").replace("TYPE", kind)
+    text = text.replace("LANES", lanes).replace("UINT", f"uint{lanes}").replace("INT", f"int{lanes}")
+    return text.replace("TYPE", kind)
 
 
 def _chosen(words: Sequence[int]) -> str:
