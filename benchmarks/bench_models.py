@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares tuned models with their peers in one run.
 
-The peers are TVM's default GPU schedules (dlight), TVM's MetaSchedule, and PyTorch, eager and compiled.
+The peers are TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch, eager and compiled, and onnxruntime on
+this machine's processor.
 
     python benchmarks/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
     python benchmarks/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
@@ -9,6 +10,8 @@ The peers are TVM's default GPU schedules (dlight), TVM's MetaSchedule, and PyTo
     python benchmarks/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        the models that 500 seconds allow
     python benchmarks/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's fp16
     python benchmarks/bench_models.py --target cuda --models detector,esrgan,denoiser,swin --peers compiled --trials 128          networks of torch_networks.py
+
+    python benchmarks/bench_models.py --target "opencl -device=host" --models dgcnn,demucs,svtr,tabnet,t5 --trials 0 --peers onnxruntime     of onnx_networks.py
 
 docs/evidence/benchmarks.md describes the method and the output.
 """  # noqa: E501
@@ -28,10 +31,12 @@ from typing import Any, Literal, Protocol
 import click
 import numpy as np
 import onnx
+import onnxruntime
 import tvm
 from rich.console import Console
 
 import romou
+from onnx_networks import NETWORKS
 from romou import models
 from romou.base.errors import RomouError, UsageError, unknown_name
 from romou.compiler.frontend import ImportedModel, Precision
@@ -110,7 +115,9 @@ EXPORTED = ("detector", "esrgan", "denoiser", "swin", "vit", "speech", "decoder_
 
 @functools.cache
 def onnx_model(name: str) -> onnx.ModelProto:
-    """Return a bundled network, or one that PyTorch exports."""
+    """Return a bundled network, one of onnx_networks.py, or one that PyTorch exports."""
+    if name in NETWORKS:
+        return NETWORKS[name]()
     if name not in EXPORTED:
         return models.load(name)
     from torch_networks import exported
@@ -179,8 +186,34 @@ def compiled(name: str, imported: ImportedModel, target: romou.Target, index: in
     return through_torch(name, imported, is_compiled=True)
 
 
+@dataclass
+class OnnxruntimeModel:
+    """A network that onnxruntime runs on this machine's processor, with its own number of threads."""
+
+    session: onnxruntime.InferenceSession
+    feeds: dict[str, np.ndarray]
+
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device") -> list[float]:
+        """Return the milliseconds of `repeat` runs by the host's clock, which is the only one there is."""
+
+        def run_ms() -> float:
+            start = time.perf_counter()
+            self.session.run(None, self.feeds)
+            return 1e3 * (time.perf_counter() - start)
+
+        run_ms()
+        return [run_ms() for _ in range(repeat)]
+
+
+def onnxruntime_cpu(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> Timed:
+    """Prepare onnxruntime's CPU provider."""
+    session = onnxruntime.InferenceSession(onnx_model(name).SerializeToString(), providers=["CPUExecutionProvider"])
+    return OnnxruntimeModel(session, random_inputs(imported.inputs, seed=1))
+
+
 PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, Effort], Timed]] = {
-    p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)
+    "onnxruntime": onnxruntime_cpu,
+    **{p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)},
 }
 # These run after all quick peers.
 SLOW = ("compiled", "metaschedule")
