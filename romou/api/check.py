@@ -27,6 +27,7 @@ from romou.tools.inspection.check_report import (
     quirk_lines,
     remarks_on,
 )
+from romou.tools.inspection.litert import litert_lines
 
 if TYPE_CHECKING:
     import onnx
@@ -88,6 +89,7 @@ def check(model: onnx.ModelProto | str | Path | ImportedModel, options: CheckOpt
         remarks=remarks_on(target, layers),
         tensors={node_name(node): next(filter(None, node.output), "") for node in imported.folded.graph.node},
         cpu_ms=imported.cpu_ms(),
+        litert=litert_lines(imported.folded.graph.node) if target.limits.is_mobile else (),
         on_cpus=on_cpus(layers, target, 4 if imported.unconverted is None else 2),
     )
     problems = _problems(report, compilation, options)

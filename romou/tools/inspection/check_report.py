@@ -112,6 +112,7 @@ class CheckReport(Headline):
     tensors: name of a node -> its first output, for `node_data`.
     floats: quantized weights that become floats at compile time.
     on_cpus: the model on phones' CPUs, by what others published. Empty unless the device is a phone's GPU.
+    litert: operators that LiteRT's GPU delegate refuses. Empty unless the device is a phone's GPU.
     cpu_ms: time of the model by onnxruntime on this machine's CPU, None if onnxruntime cannot run it.
     """
 
@@ -134,6 +135,7 @@ class CheckReport(Headline):
     cpu_ms: float | None = field(default=None, compare=False)
     floats: tuple[FloatWeight, ...] = ()
     on_cpus: tuple[OnCpu, ...] = ()
+    litert: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:

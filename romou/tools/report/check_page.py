@@ -55,6 +55,7 @@ def check_lines(report: CheckReport) -> Iterator[tuple[str, list[str]]]:
         lines.append(f"onnxruntime takes {number(report.cpu_ms)} ms on this machine's CPU, which is not the device's")
     yield "Time", [*(f"{line}." for line in lines), *report.remarks]
     yield "Beside a phone's CPU, by what others published", [each.words(report.ms or 0.0) for each in report.on_cpus]
+    yield "LiteRT's GPU delegate", list(report.litert)
     lines = [] if report.memory is None else [memory_text(report.memory)]
     if report.largest is not None:
         most = "is not known" if report.largest_allowed is None else f"is {mib(report.largest_allowed)} MiB"
