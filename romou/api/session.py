@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -20,7 +19,7 @@ import tvm
 
 from romou.base import environment
 from romou.base.arguments import instance_of
-from romou.base.errors import BuildError, ModelError, UsageError, unknown_name
+from romou.base.errors import BuildError, ModelError, RomouError, UsageError, unknown_name
 from romou.base.version import __version__
 from romou.compiler.frontend.onnx_import import graph_inputs, load_onnx
 from romou.devices.backends import DEFAULT_KIND, device_backends
@@ -28,9 +27,7 @@ from romou.devices.targets import Target, with_device
 from romou.driver.options import PrecisionName
 from romou.runtime.module.manifest import META
 from romou.runtime.module.saved import load
-
-if TYPE_CHECKING:
-    from romou.runtime.module.tuned_model import TunedModel
+from romou.runtime.module.tuned_model import TunedModel
 
 logger = logging.getLogger("romou")
 
@@ -188,18 +185,21 @@ class Session:
     def _kept_or_made(self, key: _Shapes) -> TunedModel:
         limit = environment.from_environment().session_cache_mb * _MIB
         folder = _folder() / hashlib.sha256(f"{self._identity} {key}".encode()).hexdigest()[:16]
-        if limit:
-            with contextlib.suppress(ModelError, OSError):
-                model = load(folder, device=self._index)
-                (folder / META).touch()
+        shapes = {each.name: shape for each, shape in zip(self._inputs, key, strict=True)}
+        # What is damaged, or another model than this session wrote, is compiled anew.
+        with contextlib.suppress(RomouError, OSError):
+            if limit and _takes(model := load(folder, device=self._index), shapes):
+                with contextlib.suppress(OSError):  # a cache that is only read
+                    (folder / META).touch()
                 return model
         from romou.api.compile import compile  # the compiler's import takes a third of a warm start
 
-        shapes = {each.name: shape for each, shape in zip(self._inputs, key, strict=True)}
         text = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         logger.info("compiling for %s on %s:%d", text, self._target, self._index)
         model = compile(self._model, target=self._target, device=self._index, shapes=shapes, precision=self._precision)
         if limit:
+            # `save` refuses to replace what is no saved model, as a damaged one may be.
+            shutil.rmtree(folder, ignore_errors=True)
             try:
                 model.save(folder)
             except (BuildError, UsageError, OSError) as error:  # without a linker, or a disk that is full
@@ -213,13 +213,16 @@ class Session:
         names = [each.name for each in self._inputs]
         for name in feed:
             if name not in names:
-                raise unknown_name("input", name, names)
+                raise unknown_name("input", str(name), names)
         sizes: dict[str, int] = {}
         found = {}
         for each in self._inputs:
             if each.name not in feed:
                 raise UsageError(f"input {each.name!r}, a {each.type} of {each.shape}, is missing")
-            shape = np.shape(feed[each.name])
+            try:
+                shape = np.shape(feed[each.name])
+            except ValueError as error:
+                raise UsageError(f"input {each.name!r} is no array: its rows differ in length") from error
             fits = len(shape) == len(each.shape) and all(
                 size == (sizes.setdefault(side, size) if isinstance(side, str) else side if side is not None else size)
                 for size, side in zip(shape, each.shape, strict=True)
@@ -259,6 +262,10 @@ def _parsed(data: bytes) -> onnx.ModelProto:
         raise ModelError(f"{len(data)} bytes are no ONNX model; give what an exporter wrote") from error
 
 
+def _takes(model: TunedModel, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    return type(model) is TunedModel and {name: shape for name, (shape, _) in model.inputs.items()} == shapes
+
+
 def _first_device() -> str:
     """Return the first GPU, or the first device if there is none. The default kind's first if none is attached."""
     ranks = [
@@ -282,10 +289,11 @@ def _code_age() -> float:
 
 def _shrink(folder: Path, limit: int) -> None:
     """Remove the models that were used longest ago until all take `limit` bytes. The newest one stays."""
-    kept = sorted(folder.glob(f"*/{META}"), key=lambda path: path.stat().st_mtime)
-    sizes = {path: sum(file.stat().st_size for file in path.parent.iterdir()) for path in kept}
-    for path in kept[:-1]:
-        if sum(sizes.values()) <= limit:
-            return
-        sizes.pop(path)
-        shutil.rmtree(path.parent, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another process removes models as well
+        kept = sorted(folder.glob(f"*/{META}"), key=lambda path: path.stat().st_mtime)
+        sizes = {path: sum(file.stat().st_size for file in path.parent.iterdir()) for path in kept}
+        for path in kept[:-1]:
+            if sum(sizes.values()) <= limit:
+                return
+            sizes.pop(path)
+            shutil.rmtree(path.parent, ignore_errors=True)
