@@ -20,11 +20,12 @@ from romou.base.errors import InvalidConfigError
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.base.task import Task
+from romou.compiler.operators.contraction.tensor_core import TF32
 from romou.compiler.operators.costs.estimate import call_parts, estimable
 from romou.compiler.operators.costs.first_configs import first_configs
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.schedule_template import StoredWeight, Template
-from romou.compiler.scheduling.blocks import has_long_integers, is_scheduled
+from romou.compiler.scheduling.blocks import has_long_integers, is_scheduled, tensors_between
 from romou.compiler.task_key import task_key
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import FREE_IMAGES, replace_parameter
@@ -174,8 +175,13 @@ class TunableTask(Task):
         return self.template.stored_weight(config)
 
     def precision(self, config: Config) -> str | None:
-        """Return what the kernel of `config` rounds factors or sums to, "tf32" or "float16", or None."""
-        return self.template.precision(config)
+        """Return the precision that the kernel of `config` is held to, "tf32" or "float16". None for the output's type.
+
+        A kernel may keep in fp32 what the function rounds to fp16 between its operators. TF32 has the bits of fp16.
+        """
+        rounds = any(str(tensor.dtype) == "float16" for tensor in tensors_between(self.func))
+        is_widened = rounds and str(self.func.params[-1].dtype) == "float32"
+        return self.template.precision(config) or (TF32 if is_widened else None)
 
     def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
         """Return arrays for the first parameters of `func`, in order, converted for the kernel of `config`."""

@@ -35,13 +35,17 @@ def find_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     return nodes_in(func.body.block.body, s_tir.SBlock)
 
 
+def tensors_between(func: tirx.PrimFunc) -> list[tirx.Buffer]:
+    """Return the tensors between the fused operators of a function."""
+    return [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+
+
 def has_long_integers(func: tirx.PrimFunc) -> bool:
     """Return whether a parameter, or a tensor between fused operators, has 64-bit integers.
 
     TVM casts a float to int32 by way of int64.
     """
-    between = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
-    return any("int64" in str(buffer.dtype) for buffer in (*func.params, *between))
+    return any("int64" in str(buffer.dtype) for buffer in (*func.params, *tensors_between(func)))
 
 
 def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
