@@ -215,6 +215,14 @@ INSTRUCTIONS: dict[str, tuple[str, dict[str, list[Any]], str, list[Any]]] = {
         "r5.y",
         [0, 20, 0, 20],
     ),
+    "constant_by_address": (
+        "mov.u32u32 r48.x, 9\nmov.u32u32 r48.y, 11\nmova1 a1.x, 256\nstc.u32 c[a1.x+4], r48.x, 2\n"
+        "mov.u32u32 r1.x, c65.y",
+        {},
+        "r1.x",
+        [11] * 4,
+    ),
+    "leading_zeros": ("clz.b r1.x, r2.x", {"r2.x": [0, 1, -1, 0x00FFFFFF]}, "r1.x", [-1, 31, 0, 8]),
     "relative_constant": (
         "mova1.u a1.x, 40\nldc.1.k.imm c[a1.x], 0, 0\nmova a0.x, hr2.x\nmov.u32u32 r1.x, c<a0.x + 36>",
         {"hr2.x": [0, 1, 2, 4]},
@@ -259,7 +267,7 @@ def test_an_instruction(name: str) -> None:
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("clz.b r1.x, r2.x", "does not know clz.b: clz.b r1.x, r2.x"),
+        ("bfrev.b r1.x, r2.x", "does not know bfrev.b: bfrev.b r1.x, r2.x"),
         ("saml.3d (f32)(xyzw)r1.x, r2.x, r3.x, s#0, t#0", r"does not know saml.3d \(this form of it\)"),
         ("saml (f32)(xyzw)r1.x, r2.x, r3.x, s#2, t#0", r"the sampler \('repeat', True, 'linear'\)"),
         ("(neg)add.f r1.x, r2.x, r3.x", "the flag neg"),

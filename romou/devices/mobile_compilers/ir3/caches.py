@@ -87,7 +87,7 @@ class Caches:
             lines, waves = longer(lines, waves, self.first.line_bytes // self.line_bytes)
             self._serve("l1", len(lines) * self.first.line_bytes)
             cores = waves // self.resident_waves
-            starts = np.flatnonzero(np.diff(cores, prepend=-1)).tolist()
+            starts = np.flatnonzero(is_first(cores)).tolist()
             missing: list[int] = []
             for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
                 core = int(cores[start])
@@ -113,6 +113,12 @@ def longer(lines: Array, waves: Array, factor: int) -> tuple[Array, Array]:
     if factor == 1:
         return lines, waves
     lines = lines // factor
-    is_first = np.ones(len(lines), bool)
-    is_first[1:] = (lines[1:] != lines[:-1]) | (waves[1:] != waves[:-1])
-    return lines[is_first], waves[is_first]
+    chosen = is_first(lines) | is_first(waves)
+    return lines[chosen], waves[chosen]
+
+
+def is_first(values: Array) -> Array:
+    """Return where a value differs from the one before it."""
+    first = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return first

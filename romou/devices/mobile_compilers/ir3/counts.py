@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from romou.devices.mobile_compilers.ir3.caches import LINE_BYTES, Caches, longer
+from romou.devices.mobile_compilers.ir3.caches import LINE_BYTES, Caches, is_first, longer
 from romou.devices.mobile_compilers.ir3.instructions import Array
 
 # Banks of local memory with 4 bytes each
@@ -90,7 +90,7 @@ class LineCounter:
         """
         size = self.caches.line_bytes
         keys = np.sort(((self.wave_of[lanes] << _LINE_BITS) + addresses // size).ravel())
-        keys = keys[np.diff(keys, prepend=-1) != 0]
+        keys = keys[is_first(keys)]
         waves, lines = keys >> _LINE_BITS, keys & (_OWNER - 1)
         self.caches.load(what, waves, lines)
         lines, waves = longer(lines, waves, LINE_BYTES // size)

@@ -69,6 +69,12 @@ def _low_times_high(a: Array, b: Array, c: Array) -> Array:
     return (product << np.uint32(16)) + c
 
 
+def _leading_zeros(value: Array) -> Array:
+    """Return the number of leading zeros, -1 for zero, as Mesa's search for the highest bit expects."""
+    bits: Array = 8 * value.dtype.itemsize - np.frexp(value.astype(np.float64))[1]
+    return np.where(value == 0, -1, bits).astype(np.int32)
+
+
 def _dot4(signed: bool) -> Function:
     """Return the sum of products of four bytes. With `signed`, those of the first factor are signed."""
 
@@ -130,6 +136,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "mull.u": Operation(lambda a, b: _low(16)(a) * _low(16)(b), "u"),
     "mul.u24": Operation(lambda a, b: _low(24)(a) * _low(24)(b), "u"),
     "mul.s24": Operation(lambda a, b: _signed_24(a) * _signed_24(b), "s"),
+    "clz.b": Operation(_leading_zeros, "u"),
     "cbits.b": Operation(lambda a: np.bitwise_count(a).astype(a.dtype), "u"),
     **{
         f"cmps.{kind}.{condition}": Operation(function, kind)

@@ -229,8 +229,9 @@ class Machine:
 
     def of_lanes(self, values: Array) -> Array:
         """Return (1, lanes or 1) elements as (lanes,)."""
-        wide: Array = np.broadcast_to(values, (1, self.lanes))[0]
-        return wide
+        wide = values if values.shape[-1] == self.lanes else np.broadcast_to(values, (1, self.lanes))
+        of_lanes: Array = wide[0]
+        return of_lanes
 
 
 def _modifier(instruction: Instruction, operand: Operand, dtype: np.dtype[np.generic]) -> Callable[[Array], Array]:

@@ -69,12 +69,11 @@ class Image:
 
     def place(self, x: Array, y: Array, layer: Array | int = 0) -> tuple[Array, Array]:
         """Return (the texels' places, whether they are inside). Places outside are those of the nearest texel."""
-        axes, sides = [x, y, np.asarray(layer)], (self.width, self.height, self.layers)
-        insides = [(axis >= 0) & (axis < side) for axis, side in zip(axes, sides, strict=True)]
-        is_inside = np.logical_and.reduce(np.broadcast_arrays(*insides))
+        is_inside = (x >= 0) & (x < self.width) & (y >= 0) & (y < self.height) & (layer >= 0) & (layer < self.layers)
         if not is_inside.all():
-            axes = [np.minimum(np.maximum(axis, 0), side - 1) for axis, side in zip(axes, sides, strict=True)]
-        return (axes[2] * self.height + axes[1]) * self.width + axes[0], is_inside
+            sides = (self.width, self.height, self.layers)
+            x, y, layer = (np.clip(axis, 0, side - 1) for axis, side in zip((x, y, layer), sides, strict=True))
+        return (layer * self.height + y) * self.width + x, is_inside
 
 
 # What is passed to a kernel: an image or a buffer, or an integer of 32 bits.

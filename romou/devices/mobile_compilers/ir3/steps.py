@@ -390,12 +390,13 @@ class Steps:
         return step
 
     def _store_constant(self, instruction: Instruction) -> Step:
-        match = re.fullmatch(r"c\[(\d+)\]", str(instruction.operands[0]))
+        match = re.fullmatch(r"c\[(a1\.x)?\+?(\d*)\]", str(instruction.operands[0]))
         if match is None or not instruction.operation.endswith("32"):
             raise instruction.unknown("this form of it")
-        rows, first = self.machine.rows(instruction.operand(1), int(instruction.operand(2).value)), int(match[1])
+        rows = self.machine.rows(instruction.operand(1), int(instruction.operand(2).value))
 
         def step() -> None:
+            first = int(match[2] or 0) + (int(self.machine.addresses[1][0]) if match[1] else 0)
             self.machine.constants[first : first + len(rows)] = [row[:1] for row in rows]
 
         return step
