@@ -8,21 +8,21 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
 // relu[n 1][oc 16][y 14][x 14][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __global float4* restrict relu_ptr, __global float4* restrict weight_ptr) {
   int group_y = (convert_int(get_group_id(1)));
-  float4 acc_local_ptr[8];
+  float4 acc_local_0, acc_local_1, acc_local_2, acc_local_3, acc_local_4, acc_local_5, acc_local_6, acc_local_7;
   __local float4 patch_shared_ptr[32];
   __local float4 kernel_shared_ptr[64];
-  float4 texels_local_ptr[4];
+  float4 texels_local_0, texels_local_1, texels_local_2, texels_local_3;
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int local_y = (convert_int(get_local_id(1)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[4] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[5] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[6] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[7] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_0 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_4 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_5 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_6 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_7 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   int at = (group_x * 16);
   int at_1 = (local_y * 4);
   int at_2 = min((int)((at + local_x) + at_1), (int)195);
@@ -42,84 +42,84 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int ic_1 = 0; ic_1 < 2; ++ic_1) {
       int at_ic_2 = (local_x + (ic_1 * 16));
-      texels_local_ptr[0] = patch_shared_ptr[at_ic_2];
-      texels_local_ptr[1] = patch_shared_ptr[(at_ic_2 + 4)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_ic_2 + 8)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_ic_2 + 12)];
+      texels_local_0 = patch_shared_ptr[at_ic_2];
+      texels_local_1 = patch_shared_ptr[(at_ic_2 + 4)];
+      texels_local_2 = patch_shared_ptr[(at_ic_2 + 8)];
+      texels_local_3 = patch_shared_ptr[(at_ic_2 + 12)];
       int at_ic_3 = (local_y + (ic_1 * 32));
       float4 value = kernel_shared_ptr[at_ic_3];
-      acc_local_ptr[0] = mad((float4)((texels_local_ptr[0]).s0), value, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((texels_local_ptr[1]).s0), value, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((texels_local_ptr[2]).s0), value, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((texels_local_ptr[3]).s0), value, acc_local_ptr[3]);
+      acc_local_0 = mad((float4)((texels_local_0).s0), value, acc_local_0);
+      acc_local_1 = mad((float4)((texels_local_1).s0), value, acc_local_1);
+      acc_local_2 = mad((float4)((texels_local_2).s0), value, acc_local_2);
+      acc_local_3 = mad((float4)((texels_local_3).s0), value, acc_local_3);
       float4 value_1 = kernel_shared_ptr[(at_ic_3 + 4)];
-      acc_local_ptr[4] = mad((float4)((texels_local_ptr[0]).s0), value_1, acc_local_ptr[4]);
-      acc_local_ptr[5] = mad((float4)((texels_local_ptr[1]).s0), value_1, acc_local_ptr[5]);
-      acc_local_ptr[6] = mad((float4)((texels_local_ptr[2]).s0), value_1, acc_local_ptr[6]);
-      acc_local_ptr[7] = mad((float4)((texels_local_ptr[3]).s0), value_1, acc_local_ptr[7]);
+      acc_local_4 = mad((float4)((texels_local_0).s0), value_1, acc_local_4);
+      acc_local_5 = mad((float4)((texels_local_1).s0), value_1, acc_local_5);
+      acc_local_6 = mad((float4)((texels_local_2).s0), value_1, acc_local_6);
+      acc_local_7 = mad((float4)((texels_local_3).s0), value_1, acc_local_7);
       float4 value_2 = kernel_shared_ptr[(at_ic_3 + 8)];
-      acc_local_ptr[0] = mad((float4)((texels_local_ptr[0]).s1), value_2, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((texels_local_ptr[1]).s1), value_2, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((texels_local_ptr[2]).s1), value_2, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((texels_local_ptr[3]).s1), value_2, acc_local_ptr[3]);
+      acc_local_0 = mad((float4)((texels_local_0).s1), value_2, acc_local_0);
+      acc_local_1 = mad((float4)((texels_local_1).s1), value_2, acc_local_1);
+      acc_local_2 = mad((float4)((texels_local_2).s1), value_2, acc_local_2);
+      acc_local_3 = mad((float4)((texels_local_3).s1), value_2, acc_local_3);
       float4 value_3 = kernel_shared_ptr[(at_ic_3 + 12)];
-      acc_local_ptr[4] = mad((float4)((texels_local_ptr[0]).s1), value_3, acc_local_ptr[4]);
-      acc_local_ptr[5] = mad((float4)((texels_local_ptr[1]).s1), value_3, acc_local_ptr[5]);
-      acc_local_ptr[6] = mad((float4)((texels_local_ptr[2]).s1), value_3, acc_local_ptr[6]);
-      acc_local_ptr[7] = mad((float4)((texels_local_ptr[3]).s1), value_3, acc_local_ptr[7]);
+      acc_local_4 = mad((float4)((texels_local_0).s1), value_3, acc_local_4);
+      acc_local_5 = mad((float4)((texels_local_1).s1), value_3, acc_local_5);
+      acc_local_6 = mad((float4)((texels_local_2).s1), value_3, acc_local_6);
+      acc_local_7 = mad((float4)((texels_local_3).s1), value_3, acc_local_7);
       float4 value_4 = kernel_shared_ptr[(at_ic_3 + 16)];
-      acc_local_ptr[0] = mad((float4)((texels_local_ptr[0]).s2), value_4, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((texels_local_ptr[1]).s2), value_4, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((texels_local_ptr[2]).s2), value_4, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((texels_local_ptr[3]).s2), value_4, acc_local_ptr[3]);
+      acc_local_0 = mad((float4)((texels_local_0).s2), value_4, acc_local_0);
+      acc_local_1 = mad((float4)((texels_local_1).s2), value_4, acc_local_1);
+      acc_local_2 = mad((float4)((texels_local_2).s2), value_4, acc_local_2);
+      acc_local_3 = mad((float4)((texels_local_3).s2), value_4, acc_local_3);
       float4 value_5 = kernel_shared_ptr[(at_ic_3 + 20)];
-      acc_local_ptr[4] = mad((float4)((texels_local_ptr[0]).s2), value_5, acc_local_ptr[4]);
-      acc_local_ptr[5] = mad((float4)((texels_local_ptr[1]).s2), value_5, acc_local_ptr[5]);
-      acc_local_ptr[6] = mad((float4)((texels_local_ptr[2]).s2), value_5, acc_local_ptr[6]);
-      acc_local_ptr[7] = mad((float4)((texels_local_ptr[3]).s2), value_5, acc_local_ptr[7]);
+      acc_local_4 = mad((float4)((texels_local_0).s2), value_5, acc_local_4);
+      acc_local_5 = mad((float4)((texels_local_1).s2), value_5, acc_local_5);
+      acc_local_6 = mad((float4)((texels_local_2).s2), value_5, acc_local_6);
+      acc_local_7 = mad((float4)((texels_local_3).s2), value_5, acc_local_7);
       float4 value_6 = kernel_shared_ptr[(at_ic_3 + 24)];
-      acc_local_ptr[0] = mad((float4)((texels_local_ptr[0]).s3), value_6, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((texels_local_ptr[1]).s3), value_6, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((texels_local_ptr[2]).s3), value_6, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((texels_local_ptr[3]).s3), value_6, acc_local_ptr[3]);
+      acc_local_0 = mad((float4)((texels_local_0).s3), value_6, acc_local_0);
+      acc_local_1 = mad((float4)((texels_local_1).s3), value_6, acc_local_1);
+      acc_local_2 = mad((float4)((texels_local_2).s3), value_6, acc_local_2);
+      acc_local_3 = mad((float4)((texels_local_3).s3), value_6, acc_local_3);
       float4 value_7 = kernel_shared_ptr[(at_ic_3 + 28)];
-      acc_local_ptr[4] = mad((float4)((texels_local_ptr[0]).s3), value_7, acc_local_ptr[4]);
-      acc_local_ptr[5] = mad((float4)((texels_local_ptr[1]).s3), value_7, acc_local_ptr[5]);
-      acc_local_ptr[6] = mad((float4)((texels_local_ptr[2]).s3), value_7, acc_local_ptr[6]);
-      acc_local_ptr[7] = mad((float4)((texels_local_ptr[3]).s3), value_7, acc_local_ptr[7]);
+      acc_local_4 = mad((float4)((texels_local_0).s3), value_7, acc_local_4);
+      acc_local_5 = mad((float4)((texels_local_1).s3), value_7, acc_local_5);
+      acc_local_6 = mad((float4)((texels_local_2).s3), value_7, acc_local_6);
+      acc_local_7 = mad((float4)((texels_local_3).s3), value_7, acc_local_7);
     }
   }
   int at_6 = (at_4 + local_y);
   int at_7 = ((((group_y * 1568) + at) + local_x) + (local_y * 196));
   float4 value_8 = bias_ptr[at_6];
-  float4 operand = (acc_local_ptr[0] + value_8);
+  float4 operand = (acc_local_0 + value_8);
   relu_ptr[at_7] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   bool inside = (group_x < 12);
   if (inside) {
-    float4 operand_1 = (acc_local_ptr[1] + value_8);
+    float4 operand_1 = (acc_local_1 + value_8);
     relu_ptr[(at_7 + 4)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    float4 operand_2 = (acc_local_ptr[2] + value_8);
+    float4 operand_2 = (acc_local_2 + value_8);
     relu_ptr[(at_7 + 8)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    float4 operand_3 = (acc_local_ptr[3] + value_8);
+    float4 operand_3 = (acc_local_3 + value_8);
     relu_ptr[(at_7 + 12)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   float4 value_9 = bias_ptr[(at_6 + 4)];
-  float4 operand_4 = (acc_local_ptr[4] + value_9);
+  float4 operand_4 = (acc_local_4 + value_9);
   relu_ptr[(at_7 + 784)] = select(operand_4, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_4 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   if (inside) {
-    float4 operand_5 = (acc_local_ptr[5] + value_9);
+    float4 operand_5 = (acc_local_5 + value_9);
     relu_ptr[(at_7 + 788)] = select(operand_5, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_5 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    float4 operand_6 = (acc_local_ptr[6] + value_9);
+    float4 operand_6 = (acc_local_6 + value_9);
     relu_ptr[(at_7 + 792)] = select(operand_6, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_6 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    float4 operand_7 = (acc_local_ptr[7] + value_9);
+    float4 operand_7 = (acc_local_7 + value_9);
     relu_ptr[(at_7 + 796)] = select(operand_7, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_7 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }

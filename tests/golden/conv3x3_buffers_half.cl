@@ -16,15 +16,15 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
 // relu[n 1][oc 16][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global ushort* restrict bias_ptr, __global ushort* restrict data_ptr, __global ushort* restrict relu_ptr, __global ushort* restrict weight_ptr) {
   int group_y = (convert_int(get_group_id(1)));
-  float4 acc_local_ptr[4];
-  float4 patch_local_ptr[4];
+  float4 acc_local_0, acc_local_1, acc_local_2, acc_local_3;
+  float4 patch_local_0, patch_local_1, patch_local_2, patch_local_3;
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int local_y = (convert_int(get_local_id(1)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_0 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   int at = ((((group_x * 4) + local_x) * 147) >> 10);
   int at_1 = ((group_x * 16) + (local_x * 4));
   int at_2 = (at_1 - (((at_1 * 1171) >> 15) * 28));
@@ -46,60 +46,60 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
         } else {
           condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
-        patch_local_ptr[0] = condval;
+        patch_local_0 = condval;
         float4 condval_1;
         if (inside_ky) {
           condval_1 = LOAD_HALF4((at_ic_ky_kx - 28), (__global half*)(data_ptr));
         } else {
           condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
-        patch_local_ptr[1] = condval_1;
+        patch_local_1 = condval_1;
         float4 condval_2;
         if (inside_ky) {
           condval_2 = LOAD_HALF4((at_ic_ky_kx - 27), (__global half*)(data_ptr));
         } else {
           condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
-        patch_local_ptr[2] = condval_2;
+        patch_local_2 = condval_2;
         float4 condval_3;
         if (((bool)inside_ky) && ((bool)((at_3 + kx) < 26))) {
           condval_3 = LOAD_HALF4((at_ic_ky_kx - 26), (__global half*)(data_ptr));
         } else {
           condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
-        patch_local_ptr[3] = condval_3;
+        patch_local_3 = condval_3;
         int at_ic_ky_kx_1 = (at_ic_ky_1 + (kx * 64));
         float4 value = LOAD_HALF4(at_ic_ky_kx_1, (__global half*)(weight_ptr));
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+        acc_local_0 = mad((float4)((patch_local_0).s0), value, acc_local_0);
+        acc_local_1 = mad((float4)((patch_local_1).s0), value, acc_local_1);
+        acc_local_2 = mad((float4)((patch_local_2).s0), value, acc_local_2);
+        acc_local_3 = mad((float4)((patch_local_3).s0), value, acc_local_3);
         float4 value_1 = LOAD_HALF4((at_ic_ky_kx_1 + 16), (__global half*)(weight_ptr));
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+        acc_local_0 = mad((float4)((patch_local_0).s1), value_1, acc_local_0);
+        acc_local_1 = mad((float4)((patch_local_1).s1), value_1, acc_local_1);
+        acc_local_2 = mad((float4)((patch_local_2).s1), value_1, acc_local_2);
+        acc_local_3 = mad((float4)((patch_local_3).s1), value_1, acc_local_3);
         float4 value_2 = LOAD_HALF4((at_ic_ky_kx_1 + 32), (__global half*)(weight_ptr));
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+        acc_local_0 = mad((float4)((patch_local_0).s2), value_2, acc_local_0);
+        acc_local_1 = mad((float4)((patch_local_1).s2), value_2, acc_local_1);
+        acc_local_2 = mad((float4)((patch_local_2).s2), value_2, acc_local_2);
+        acc_local_3 = mad((float4)((patch_local_3).s2), value_2, acc_local_3);
         float4 value_3 = LOAD_HALF4((at_ic_ky_kx_1 + 48), (__global half*)(weight_ptr));
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+        acc_local_0 = mad((float4)((patch_local_0).s3), value_3, acc_local_0);
+        acc_local_1 = mad((float4)((patch_local_1).s3), value_3, acc_local_1);
+        acc_local_2 = mad((float4)((patch_local_2).s3), value_3, acc_local_2);
+        acc_local_3 = mad((float4)((patch_local_3).s3), value_3, acc_local_3);
       }
     }
   }
   int at_5 = ((at_1 + (group_y * 3136)) + (local_y * 784));
-  float4 operand = (acc_local_ptr[0] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  float4 operand = (acc_local_0 + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
   STORE_HALF4(select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), at_5, (__global half*)(relu_ptr));
-  float4 operand_1 = (acc_local_ptr[1] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  float4 operand_1 = (acc_local_1 + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
   STORE_HALF4(select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 1), (__global half*)(relu_ptr));
-  float4 operand_2 = (acc_local_ptr[2] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  float4 operand_2 = (acc_local_2 + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
   STORE_HALF4(select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 2), (__global half*)(relu_ptr));
-  float4 operand_3 = (acc_local_ptr[3] + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
+  float4 operand_3 = (acc_local_3 + LOAD_HALF4(at_4, (__global half*)(bias_ptr)));
   STORE_HALF4(select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_5 + 3), (__global half*)(relu_ptr));
 }
 

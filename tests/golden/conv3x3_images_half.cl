@@ -20,8 +20,8 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
 // relu[n 1][oc 16][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global ushort* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
-  float4 acc_local_ptr[4];
-  float4 patch_local_ptr[4];
+  float4 acc_local_0, acc_local_1, acc_local_2, acc_local_3;
+  float4 patch_local_0, patch_local_1, patch_local_2, patch_local_3;
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int at = (group_x & 1);
@@ -30,10 +30,10 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   int at_3 = (at_2 - 1);
   int at_4 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
   if ((local_x + (at * 4)) < 7) {
-    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_0 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     for (int ic = 0; ic < 8; ++ic) {
       for (int ky = 0; ky < 3; ++ky) {
         int at_ky = (at_3 + ky);
@@ -41,52 +41,52 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
         for (int kx = 0; kx < 3; ++kx) {
           int at_kx = (at_1 + kx);
           float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_kx, at_ky, ic, 0))));
-          patch_local_ptr[0] = v_;
+          patch_local_0 = v_;
           float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_kx + 1), at_ky, ic, 0))));
-          patch_local_ptr[1] = v__1;
+          patch_local_1 = v__1;
           float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_kx + 2), at_ky, ic, 0))));
-          patch_local_ptr[2] = v__2;
+          patch_local_2 = v__2;
           float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_kx + 3), at_ky, ic, 0))));
-          patch_local_ptr[3] = v__3;
+          patch_local_3 = v__3;
           int at_ky_kx = (at_ky_1 + (kx * 64));
           float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_ky_kx, ic, 0, 0))));
           float4 value = v__4;
-          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+          acc_local_0 = mad((float4)((patch_local_0).s0), value, acc_local_0);
+          acc_local_1 = mad((float4)((patch_local_1).s0), value, acc_local_1);
+          acc_local_2 = mad((float4)((patch_local_2).s0), value, acc_local_2);
+          acc_local_3 = mad((float4)((patch_local_3).s0), value, acc_local_3);
           float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 16), ic, 0, 0))));
           float4 value_1 = v__5;
-          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+          acc_local_0 = mad((float4)((patch_local_0).s1), value_1, acc_local_0);
+          acc_local_1 = mad((float4)((patch_local_1).s1), value_1, acc_local_1);
+          acc_local_2 = mad((float4)((patch_local_2).s1), value_1, acc_local_2);
+          acc_local_3 = mad((float4)((patch_local_3).s1), value_1, acc_local_3);
           float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 32), ic, 0, 0))));
           float4 value_2 = v__6;
-          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+          acc_local_0 = mad((float4)((patch_local_0).s2), value_2, acc_local_0);
+          acc_local_1 = mad((float4)((patch_local_1).s2), value_2, acc_local_1);
+          acc_local_2 = mad((float4)((patch_local_2).s2), value_2, acc_local_2);
+          acc_local_3 = mad((float4)((patch_local_3).s2), value_2, acc_local_3);
           float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 48), ic, 0, 0))));
           float4 value_3 = v__7;
-          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+          acc_local_0 = mad((float4)((patch_local_0).s3), value_3, acc_local_0);
+          acc_local_1 = mad((float4)((patch_local_1).s3), value_3, acc_local_1);
+          acc_local_2 = mad((float4)((patch_local_2).s3), value_3, acc_local_2);
+          acc_local_3 = mad((float4)((patch_local_3).s3), value_3, acc_local_3);
         }
       }
     }
     float4 value_4 = LOAD_HALF4(at_4, (__global half*)(bias_ptr));
-    float4 operand = (acc_local_ptr[0] + value_4);
+    float4 operand = (acc_local_0 + value_4);
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel));
-    float4 operand_1 = (acc_local_ptr[1] + value_4);
+    float4 operand_1 = (acc_local_1 + value_4);
     float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_4, 0), as_float4(texel_1));
-    float4 operand_2 = (acc_local_ptr[2] + value_4);
+    float4 operand_2 = (acc_local_2 + value_4);
     float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_4, 0), as_float4(texel_2));
-    float4 operand_3 = (acc_local_ptr[3] + value_4);
+    float4 operand_3 = (acc_local_3 + value_4);
     float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 4), at_2, at_4, 0), as_float4(texel_3));
   }

@@ -9,17 +9,17 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
 // relu[n 1][oc 16][y 14][x 14][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __global float4* restrict relu_ptr, __global float4* restrict weight_ptr) {
   int group_y = (convert_int(get_group_id(1)));
-  float4 acc_local_ptr[4];
+  float4 acc_local_0, acc_local_1, acc_local_2, acc_local_3;
   __local float4 patch_shared_ptr[144];
   __local float4 kernel_shared_ptr[144];
-  float4 texels_local_ptr[4];
+  float4 texels_local_0, texels_local_1, texels_local_2, texels_local_3;
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int local_y = (convert_int(get_local_id(1)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_0 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   int at = (local_x + (local_y * 4));
   int at_1 = min((int)at, (int)13);
   int at_2 = (group_x * 14);
@@ -54,48 +54,48 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
       for (int kx = 0; kx < 3; ++kx) {
         int at_kx = (kx * 16);
         int at_ky_kx = (at_ky_1 + at_kx);
-        texels_local_ptr[0] = patch_shared_ptr[at_ky_kx];
-        texels_local_ptr[1] = patch_shared_ptr[(at_ky_kx + 1)];
-        texels_local_ptr[2] = patch_shared_ptr[(at_ky_kx + 2)];
-        texels_local_ptr[3] = patch_shared_ptr[(at_ky_kx + 3)];
+        texels_local_0 = patch_shared_ptr[at_ky_kx];
+        texels_local_1 = patch_shared_ptr[(at_ky_kx + 1)];
+        texels_local_2 = patch_shared_ptr[(at_ky_kx + 2)];
+        texels_local_3 = patch_shared_ptr[(at_ky_kx + 3)];
         int at_ky_kx_1 = (at_ky_2 + at_kx);
         float4 value = kernel_shared_ptr[at_ky_kx_1];
-        acc_local_ptr[0] = fma((float4)((texels_local_ptr[0]).s0), value, acc_local_ptr[0]);
-        acc_local_ptr[1] = fma((float4)((texels_local_ptr[1]).s0), value, acc_local_ptr[1]);
-        acc_local_ptr[2] = fma((float4)((texels_local_ptr[2]).s0), value, acc_local_ptr[2]);
-        acc_local_ptr[3] = fma((float4)((texels_local_ptr[3]).s0), value, acc_local_ptr[3]);
+        acc_local_0 = fma((float4)((texels_local_0).s0), value, acc_local_0);
+        acc_local_1 = fma((float4)((texels_local_1).s0), value, acc_local_1);
+        acc_local_2 = fma((float4)((texels_local_2).s0), value, acc_local_2);
+        acc_local_3 = fma((float4)((texels_local_3).s0), value, acc_local_3);
         float4 value_1 = kernel_shared_ptr[(at_ky_kx_1 + 4)];
-        acc_local_ptr[0] = fma((float4)((texels_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-        acc_local_ptr[1] = fma((float4)((texels_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-        acc_local_ptr[2] = fma((float4)((texels_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-        acc_local_ptr[3] = fma((float4)((texels_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+        acc_local_0 = fma((float4)((texels_local_0).s1), value_1, acc_local_0);
+        acc_local_1 = fma((float4)((texels_local_1).s1), value_1, acc_local_1);
+        acc_local_2 = fma((float4)((texels_local_2).s1), value_1, acc_local_2);
+        acc_local_3 = fma((float4)((texels_local_3).s1), value_1, acc_local_3);
         float4 value_2 = kernel_shared_ptr[(at_ky_kx_1 + 8)];
-        acc_local_ptr[0] = fma((float4)((texels_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-        acc_local_ptr[1] = fma((float4)((texels_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-        acc_local_ptr[2] = fma((float4)((texels_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-        acc_local_ptr[3] = fma((float4)((texels_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+        acc_local_0 = fma((float4)((texels_local_0).s2), value_2, acc_local_0);
+        acc_local_1 = fma((float4)((texels_local_1).s2), value_2, acc_local_1);
+        acc_local_2 = fma((float4)((texels_local_2).s2), value_2, acc_local_2);
+        acc_local_3 = fma((float4)((texels_local_3).s2), value_2, acc_local_3);
         float4 value_3 = kernel_shared_ptr[(at_ky_kx_1 + 12)];
-        acc_local_ptr[0] = fma((float4)((texels_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-        acc_local_ptr[1] = fma((float4)((texels_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-        acc_local_ptr[2] = fma((float4)((texels_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-        acc_local_ptr[3] = fma((float4)((texels_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+        acc_local_0 = fma((float4)((texels_local_0).s3), value_3, acc_local_0);
+        acc_local_1 = fma((float4)((texels_local_1).s3), value_3, acc_local_1);
+        acc_local_2 = fma((float4)((texels_local_2).s3), value_3, acc_local_2);
+        acc_local_3 = fma((float4)((texels_local_3).s3), value_3, acc_local_3);
       }
     }
   }
   int at_7 = (at_4 + local_y);
   int at_8 = ((((group_y * 784) + at_2) + at_6) + (local_y * 196));
   float4 value_4 = bias_ptr[at_7];
-  float4 operand = (acc_local_ptr[0] + value_4);
+  float4 operand = (acc_local_0 + value_4);
   relu_ptr[at_8] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  float4 operand_1 = (acc_local_ptr[1] + value_4);
+  float4 operand_1 = (acc_local_1 + value_4);
   relu_ptr[(at_8 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   bool inside = (local_x < 3);
   if (inside) {
-    float4 operand_2 = (acc_local_ptr[2] + value_4);
+    float4 operand_2 = (acc_local_2 + value_4);
     relu_ptr[(at_8 + 2)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    float4 operand_3 = (acc_local_ptr[3] + value_4);
+    float4 operand_3 = (acc_local_3 + value_4);
     relu_ptr[(at_8 + 3)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }

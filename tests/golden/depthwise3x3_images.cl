@@ -14,7 +14,7 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
 // relu[n 1][oc 8][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
-  float4 acc_local_ptr[4];
+  float4 acc_local_0, acc_local_1, acc_local_2, acc_local_3;
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int at = (group_x & 1);
@@ -23,52 +23,52 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   int at_3 = (at_2 - 1);
   int at_4 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
   if ((local_x + (at * 4)) < 7) {
-    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_0 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     for (int ky = 0; ky < 3; ++ky) {
       int at_ky = (at_3 + ky);
       float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ky, 0, 0))));
       float4 value = v_;
       float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_ky, at_4, 0))));
-      acc_local_ptr[0] = mad(v__1, value, acc_local_ptr[0]);
+      acc_local_0 = mad(v__1, value, acc_local_0);
       float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_ky, at_4, 0))));
       float4 value_1 = v__2;
-      acc_local_ptr[1] = mad(value_1, value, acc_local_ptr[1]);
+      acc_local_1 = mad(value_1, value, acc_local_1);
       float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 2), at_ky, at_4, 0))));
       float4 value_2 = v__3;
-      acc_local_ptr[2] = mad(value_2, value, acc_local_ptr[2]);
+      acc_local_2 = mad(value_2, value, acc_local_2);
       float4 v__4 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_ky, at_4, 0))));
       float4 value_3 = v__4;
-      acc_local_ptr[3] = mad(value_3, value, acc_local_ptr[3]);
+      acc_local_3 = mad(value_3, value, acc_local_3);
       float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ky, 0, 0))));
       float4 value_4 = v__5;
-      acc_local_ptr[0] = mad(value_1, value_4, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad(value_2, value_4, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad(value_3, value_4, acc_local_ptr[2]);
+      acc_local_0 = mad(value_1, value_4, acc_local_0);
+      acc_local_1 = mad(value_2, value_4, acc_local_1);
+      acc_local_2 = mad(value_3, value_4, acc_local_2);
       float4 v__6 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 4), at_ky, at_4, 0))));
       float4 value_5 = v__6;
-      acc_local_ptr[3] = mad(value_5, value_4, acc_local_ptr[3]);
+      acc_local_3 = mad(value_5, value_4, acc_local_3);
       float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ky, 0, 0))));
       float4 value_6 = v__7;
-      acc_local_ptr[0] = mad(value_2, value_6, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad(value_3, value_6, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad(value_5, value_6, acc_local_ptr[2]);
+      acc_local_0 = mad(value_2, value_6, acc_local_0);
+      acc_local_1 = mad(value_3, value_6, acc_local_1);
+      acc_local_2 = mad(value_5, value_6, acc_local_2);
       float4 v__8 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 5), at_ky, at_4, 0))));
-      acc_local_ptr[3] = mad(v__8, value_6, acc_local_ptr[3]);
+      acc_local_3 = mad(v__8, value_6, acc_local_3);
     }
     float4 value_7 = bias_ptr[at_4];
-    float4 operand = (acc_local_ptr[0] + value_7);
+    float4 operand = (acc_local_0 + value_7);
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel));
-    float4 operand_1 = (acc_local_ptr[1] + value_7);
+    float4 operand_1 = (acc_local_1 + value_7);
     float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_4, 0), as_float4(texel_1));
-    float4 operand_2 = (acc_local_ptr[2] + value_7);
+    float4 operand_2 = (acc_local_2 + value_7);
     float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_4, 0), as_float4(texel_2));
-    float4 operand_3 = (acc_local_ptr[3] + value_7);
+    float4 operand_3 = (acc_local_3 + value_7);
     float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 4), at_2, at_4, 0), as_float4(texel_3));
   }

@@ -184,9 +184,7 @@ def fp16_config(task: TunableTask, target: Target, **knobs: int | str) -> Config
 
 def held(source: str) -> set[str]:
     """Return the types of registers for loads of the next iteration."""
-    return {
-        line.split()[0] for line in source.splitlines() if re.fullmatch(r"\s*\w+ \w+_ahead(_\d+)?_ptr\[\d+\];", line)
-    }
+    return set(re.findall(r"^ *(\w+) \w+_ahead(?:_\d+)+(?:, \w+)*;$", source, re.MULTILINE))
 
 
 def test_opencl_holds_fp16_as_bits() -> None:

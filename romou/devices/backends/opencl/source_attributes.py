@@ -37,6 +37,8 @@ Conversions of fp16 in memory (`fp16_accesses.py`), and rounding to whole number
 
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 
+Variables instead of private arrays (`named_registers.py`).
+
 The alignment of arrays that hold another type later on, as TVM reuses memory. Compilers align an array as its own type.
 
     __local float partial[128];         if there is (__local long*)partial
@@ -64,6 +66,7 @@ from romou.devices.backends.opencl import (
     word_accesses,
 )
 from romou.devices.backends.opencl.functions import definitions
+from romou.devices.backends.opencl.named_registers import named
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
 # The size of a pointer or an image; a number needs no more.
@@ -247,7 +250,7 @@ def _extended_kernel(text: str, kernels: Mapping[str, _Kernel]) -> str:
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{read}\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
-    body = rounding.renamed(fp16_accesses.renamed(_aligned(body)))
+    body = named(rounding.renamed(fp16_accesses.renamed(_aligned(body))))
     size = ""
     if (sub_group := sub_groups.size_of(body)) is not None:
         body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
