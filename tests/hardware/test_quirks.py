@@ -55,9 +55,21 @@ MALI = facts("Mali-G710", "3.0", "ARM Platform")
         (adreno(830, "E031.47.18.49"), {"adreno_large_buffers", "adreno_compile_order"}),
         (adreno(840, "E031.50.02.00"), {"adreno_compile_order"}),
         (adreno(740, "E031.41.00.00"), {"adreno_compile_order"}),
+        (adreno(619, "E031.45.02.00"), {"adreno_6xx_large_programs", "adreno_compile_order"}),
+        (
+            facts(
+                "QUALCOMM Adreno(TM)",
+                "OpenCL 2.0 QUALCOMM build: commit #272cf717f5 changeid #Iee40f504b5 Compiler E031.38.01.08",
+            )
+            | {"version": "OpenCL 2.0 Adreno(TM) 642L"},
+            {"adreno_6xx_large_programs", "adreno_compile_order", "adreno_sub_groups"},
+        ),
         (X1, {"adreno_windows_fma", "adreno_compile_order"}),
         (MALI, {"mali_fp16_sums"}),
         (facts("Mali-G72", "2.0", "ARM Platform"), {"mali_fp16_sums", "mali_old_binaries"}),
+        (facts("Mali-G78 r0p1", "3.0", "ARM Platform"), {"mali_fp16_sums", "mali_g78_compiler_abort"}),
+        (facts("Samsung Xclipse 960", "3.0.25.2.13", "ANGLE Vulkan"), {"angle_compiler_crash"}),
+        (facts("Mali-G780", "3.0", "Rectangle"), {"mali_fp16_sums"}),
         (facts("NVIDIA H200", "570.1", "NVIDIA CUDA"), set()),
         (facts("pthread-skylake", "3.1", "Portable Computing Language"), {"pocl_compiler_lock", "pocl_headers"}),
         (
@@ -132,6 +144,13 @@ def test_choices_that_a_driver_gets_wrong_are_left_out_of_spaces() -> None:
             narrowed += expected != choices
         assert task.space(limited).knows(task.default_config(limited))
     assert narrowed > 0
+
+
+def test_workarounds_of_compilers_that_crash() -> None:
+    """A whole model's kernels are never one program of an Adreno 6xx, and crashes of the others are errors."""
+    assert not rules_for(adreno(642, "E031.45.02.00")).compiles_as_one
+    for device in (facts("Samsung Xclipse 960", "3.0", "ANGLE Vulkan"), facts("Mali-G78", "3.0", "ARM Platform")):
+        assert rules_for(device).compiles_apart
 
 
 def test_fp16_is_storage_where_a_driver_computes_wrongly() -> None:
