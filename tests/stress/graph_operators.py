@@ -423,6 +423,9 @@ def _window(b: Builder, extents: Sequence[int]) -> dict[str, Any]:
         options["strides"] = [b.whole(1, 3) for _ in extents]
     if b.chance(0.2):
         options["auto_pad"] = b.pick(("SAME_UPPER", "SAME_LOWER", "VALID"))
+        if "strides" in options:
+            # Where a stride leaves elements over, onnxruntime's padding is negative, ONNX's is 0.
+            options["strides"] = [min(stride, k) for stride, k in zip(options["strides"], kernel, strict=True)]
     elif b.chance(0.6):
         options["pads"] = [b.whole(0, k - 1) for k in kernel * 2]
     return options
