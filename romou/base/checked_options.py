@@ -123,6 +123,9 @@ def takes_options(options: Callable[_Keywords, _Read]) -> TakesOptions[_Keywords
         @functools.wraps(function)
         def called(*arguments: Any, **keywords: Any) -> Any:
             named = {name: keywords.pop(name) for name in own.parameters if name in keywords}
+            if len(arguments) > len(own.parameters):
+                positional, option = ", ".join(own.parameters), dataclasses.fields(kind)[0].name
+                raise TypeError(f"options are given by name: romou.{function.__name__}({positional}, {option}=...)")
             given = own.bind(*arguments, **named)
             return function(*given.args, **given.kwargs, options=kind.from_dict(keywords, function.__name__))
 
