@@ -39,9 +39,9 @@ PLANTED = {
         range(95, 97),
         r"Invalid read of size \d+ at global memory",
     ),
-    "uninitialised": (r"acc_local_0 = \(\(float4\).*", "", range(81, 97), "depends on uninitialized value"),
+    "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(81, 97), "depends on uninitialized value"),
     # Here the numbers stay right, because the register happens to hold zero.
-    "uninitialised texel": (r"acc_local_0 = \(\(float4\).*", "", range(1, 2), "depends on uninitialized value"),
+    "uninitialised texel": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(1, 2), "depends on uninitialized value"),
     "uninitialised coordinate": (r"int at = .*;", "int at;", range(1), "depends on uninitialized value"),
 }
 
