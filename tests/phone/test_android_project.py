@@ -18,9 +18,11 @@ import romou
 from romou.base.errors import UsageError
 from romou.cli import main
 from romou.devices.targets import Target
+from romou.models.decoder import DecoderShape, decoder
 from romou.runtime.deploy import write_project
 from romou.tools.regression import Bench
 from support.models.classifier import check_classes, classifier, picture
+from support.models.decoding import onnxruntimes_tokens, prompt_of
 from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import ROOT
 from support.suite.exhaustive import exhaustive
@@ -125,7 +127,7 @@ def test_the_parts_of_the_project_fit_together() -> None:
 
 
 def test_the_class_is_short() -> None:
-    assert len(CLASS[0].read_text().splitlines()) <= 30
+    assert len(CLASS[0].read_text().splitlines()) <= 35
 
 
 def kotlin(folder: Path, config: pytest.Config, *sources: Path) -> Path:
@@ -202,6 +204,27 @@ def test_kotlin_gives_pythons_classes(
         "1 the model has no input nonesuch; it has picture",
         "1 data is NULL",
         "2 cannot read /nonesuch/model.json: No such file or directory",
+    ]
+
+
+@exhaustive
+def test_kotlin_generates_onnxruntimes_tokens(host_runtime: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    shape = DecoderShape(layers=1, width=64, heads=4, size=16, inner=96, words=256, longest=100)
+    saved = romou.Decoder(decoder(shape), chunk=4, target="null", verify=False).save(tmp_path / "saved")
+    exported = romou.load(saved).export_android(tmp_path / "model", host=HERE)
+    classes = kotlin(tmp_path, pytestconfig, *CLASS, Path(__file__).with_name("Generate.kt"))
+    build_jni(host_runtime, tmp_path)
+    prompt = prompt_of(21, shape.words)
+    command = ["java", f"-Djava.library.path={tmp_path}", "-cp", str(classes), "GenerateKt", str(exported), "64"]
+    done = subprocess.run([*command, *map(str, prompt)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = ",".join(map(str, onnxruntimes_tokens(decoder(shape), prompt, 64)))
+    assert done.stdout.splitlines() == [
+        expected,
+        expected,
+        "error 1 there is no token; give at least one",
+        f"error 1 the decoder has read 21 tokens, not {2**64 - 1}",
+        "error 1 the model is a decoder; romou_decode runs it",
     ]
 
 

@@ -21,19 +21,23 @@ from support.servers.phone_servers import APP, ARM64, HERE, compile_c
 from support.suite.exhaustive import exhaustive
 
 SMALL = DecoderShape(layers=1, width=64, heads=4, size=16, inner=96, words=256, longest=100)
-CHUNK, TOKENS = 4, 64
+CHUNK, TOKENS, TRIALS = 4, 64, 6
 OK, INVALID = 0, 1
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, DecoderShape], Path]:
-    """Return a function: (target, shape) -> the folder of a saved decoder."""
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function: (target, shape, trials) -> the folder of a saved decoder."""
     folder = tmp_path_factory.mktemp("saved")
 
-    def save(target: str, shape: DecoderShape) -> Path:
-        path = folder / f"{shape.width} {target}"
+    def save(target: str, shape: DecoderShape, trials: int = 0) -> Path:
+        path = folder / f"{shape.width} {trials} {target}"
         if not path.exists():
-            romou.Decoder(decoder(shape), chunk=CHUNK, target=target, verify=False).save(path)
+            options: dict[str, object] = {"seconds": 60, "work_dir": False} if trials else {}
+            made = romou.Decoder(decoder(shape), chunk=CHUNK, target=target, trials=trials, verify=False, **options)
+            # A model that is only compiled has no trials.
+            assert [sum(row.trials for row in model.summary().rows) > 0 for model in made.models] == [trials > 0] * 2
+            made.save(path)
         return path
 
     return save
@@ -48,24 +52,26 @@ def export(saved: Path, folder: Path, host: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("target", "shape"),
+    ("target", "shape", "trials"),
     [
-        ("opencl -device=host", SMALL),
-        ("null", SMALL),
-        pytest.param("opencl -device=host", DecoderShape(), marks=exhaustive),
+        ("opencl -device=host", SMALL, 0),
+        ("null", SMALL, 0),
+        pytest.param("opencl -device=host", SMALL, TRIALS, marks=exhaustive),
+        pytest.param("opencl -device=host", DecoderShape(), 0, marks=exhaustive),
     ],
 )
 def test_tokens_are_onnxruntimes(
     target: str,
     shape: DecoderShape,
-    saved: Callable[[str, DecoderShape], Path],
+    trials: int,
+    saved: Callable[..., Path],
     host_runtime: Path,
     tmp_path: Path,
 ) -> None:
     """And the second start compiles nothing."""
     prompt = prompt_of(21, shape.words)
     program = compile_c(APP / "generate.c", host_runtime, tmp_path / "generate")
-    exported = export(saved(target, shape), tmp_path / "out", HERE)
+    exported = export(saved(target, shape, trials), tmp_path / "out", HERE)
     command = [str(program), str(exported), str(TOKENS), *map(str, prompt)]
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,26 +85,33 @@ def test_tokens_are_onnxruntimes(
     assert "run " in subprocess.run(bench, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("shape", [SMALL, pytest.param(DecoderShape(), marks=exhaustive)], ids=["small", "bundled"])
+@pytest.mark.parametrize(
+    ("shape", "trials"),
+    [
+        (SMALL, 0),
+        pytest.param(SMALL, TRIALS, marks=exhaustive),
+        pytest.param(DecoderShape(), 0, marks=exhaustive),
+    ],
+    ids=["small", "tuned", "bundled"],
+)
 def test_tokens_on_arm64(
     shape: DecoderShape,
-    saved: Callable[[str, DecoderShape], Path],
+    trials: int,
+    saved: Callable[..., Path],
     arm64: Path,
     arm64_runtime: Path,
     tmp_path: Path,
 ) -> None:
     prompt = prompt_of(21, shape.words)
     program = compile_c(APP / "generate.c", arm64_runtime, tmp_path / "generate", "aarch64-linux-gnu-gcc")
-    exported = export(saved("null", shape), tmp_path / "out", ARM64)
+    exported = export(saved("null", shape, trials), tmp_path / "out", ARM64)
     command = [str(arm64), str(program), str(exported), str(TOKENS), *map(str, prompt)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ",".join(map(str, onnxruntimes_tokens(decoder(shape), prompt, TOKENS))) + "\n"
 
 
-def test_texts_go_on_and_mistakes_are_codes(
-    saved: Callable[[str, DecoderShape], Path], host_runtime: Path, tmp_path: Path
-) -> None:
+def test_texts_go_on_and_mistakes_are_codes(saved: Callable[..., Path], host_runtime: Path, tmp_path: Path) -> None:
     """A text read in pieces, or after a rewind, has the same successor. A mistake leaves what was read."""
     program = compile_c(Path(__file__).with_name("use_decoder.c"), host_runtime, tmp_path / "use")
     exported = export(saved("null", SMALL), tmp_path / "out", HERE)

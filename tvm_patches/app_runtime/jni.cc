@@ -45,6 +45,12 @@ class Text {
   std::string text_;
 };
 
+std::vector<int64_t> numbers_of(JNIEnv* env, jlongArray from) {
+  std::vector<jlong> numbers(static_cast<size_t>(env->GetArrayLength(from)));
+  env->GetLongArrayRegion(from, 0, static_cast<jsize>(numbers.size()), numbers.data());
+  return {numbers.begin(), numbers.end()};
+}
+
 romou_model* model_of(jlong handle) { return reinterpret_cast<romou_model*>(handle); }
 
 }  // namespace
@@ -91,10 +97,8 @@ JNIEXPORT void JNICALL Java_dev_romou_Native_set(JNIEnv* env, jclass, jlong hand
 
 JNIEXPORT void JNICALL Java_dev_romou_Native_reshape(JNIEnv* env, jclass, jlong handle, jstring input, jlongArray shape) {
   const Text name(env, input);
-  std::vector<jlong> sides(static_cast<size_t>(env->GetArrayLength(shape)));
-  env->GetLongArrayRegion(shape, 0, static_cast<jsize>(sides.size()), sides.data());
-  const std::vector<int64_t> given(sides.begin(), sides.end());
-  check(env, romou_reshape(model_of(handle), name, given.data(), given.size()));
+  const std::vector<int64_t> sides = numbers_of(env, shape);
+  check(env, romou_reshape(model_of(handle), name, sides.data(), sides.size()));
 }
 
 JNIEXPORT void JNICALL Java_dev_romou_Native_run(JNIEnv* env, jclass, jlong handle) { check(env, romou_run(model_of(handle))); }
@@ -103,6 +107,15 @@ JNIEXPORT void JNICALL Java_dev_romou_Native_get(JNIEnv* env, jclass, jlong hand
   const Text name(env, output);
   check(env, romou_get(model_of(handle), name, env->GetDirectBufferAddress(buffer), static_cast<size_t>(env->GetDirectBufferCapacity(buffer))));
 }
+
+JNIEXPORT jlong JNICALL Java_dev_romou_Native_decode(JNIEnv* env, jclass, jlong handle, jlongArray tokens) {
+  const std::vector<int64_t> ids = numbers_of(env, tokens);
+  int64_t next = 0;
+  check(env, romou_decode(model_of(handle), ids.data(), ids.size(), &next));
+  return next;
+}
+
+JNIEXPORT void JNICALL Java_dev_romou_Native_rewind(JNIEnv* env, jclass, jlong handle, jlong count) { check(env, romou_rewind(model_of(handle), static_cast<size_t>(count))); }
 
 JNIEXPORT jstring JNICALL Java_dev_romou_Native_about(JNIEnv* env, jclass, jlong handle) { return java_text(env, romou_about(model_of(handle))); }
 

@@ -78,7 +78,7 @@ ROMOU_API romou_status romou_input(const romou_model* model, size_t index, romou
 ROMOU_API romou_status romou_output(const romou_model* model, size_t index, romou_tensor* tensor);
 
 /* Give an input of a model of several shapes a shape: one of them, a smaller one if the model pads, or any size up to the bound of a size at run time. romou_input then describes it, and it has to be
- * set again. The run chooses the shape, and romou_output describes the outputs behind romou_start or romou_run. A model of several shapes maps nothing. */
+ * set again. The run chooses the shape, and romou_output describes the outputs after romou_start or romou_run. A model of several shapes maps nothing. */
 ROMOU_API romou_status romou_reshape(romou_model* model, const char* input, const int64_t* shape, size_t rank);
 /* Copy an input to the device. It stays for later runs. */
 ROMOU_API romou_status romou_set(romou_model* model, const char* input, const void* data, size_t bytes);
@@ -90,14 +90,14 @@ ROMOU_API romou_status romou_wait(romou_model* model);
 /* Copy an output of the last run from the device, when the run is done. */
 ROMOU_API romou_status romou_get(romou_model* model, const char* output, void* data, size_t bytes);
 
-/* Read tokens of a language model's decoder, behind those that it has read, and return the most likely token that follows. Give it to the next call, with
+/* Read tokens of a language model's decoder, after the tokens that it has read, and return the most likely token that follows. Give it to the next call, with
  * what else there is to read. The caches of keys and values stay on the device. romou_get has the logits, to draw a token. A decoder has no inputs, and
  * romou_run does not run it. */
 ROMOU_API romou_status romou_decode(romou_model* model, const int64_t* tokens, size_t count, int64_t* next);
-/* Forget all tokens behind the first `count`: 0 begins anew. Nothing is computed. */
+/* Forget all tokens after the first `count`: 0 begins anew. Nothing is computed. */
 ROMOU_API romou_status romou_rewind(romou_model* model, size_t count);
 
-/* Return the place of an input or an output in this process's memory, to write the whole input before a run, or to read the output behind one. Nothing is
+/* Return the place of an input or an output in this process's memory, to write the whole input before a run, or to read the output after one. Nothing is
  * copied where the device shares memory with the processor: OpenCL on phones, plain code. No run may start until it is given back. */
 ROMOU_API romou_status romou_map(romou_model* model, const char* name, void** data);
 ROMOU_API romou_status romou_unmap(romou_model* model, const char* name);

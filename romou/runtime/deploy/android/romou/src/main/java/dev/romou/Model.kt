@@ -24,6 +24,10 @@ class Model(folder: File, variant: String? = null) : Closeable {
         val buffer = buffer(outputs.firstOrNull { it.name == output }?.bytes ?: 0).also { get(output, it) }
         return FloatArray(buffer.capacity() / 4).also { buffer.asFloatBuffer().get(it) }
     }
+    /** Read tokens of a decoder, after those that it has read, and return the most likely next one. */
+    fun decode(vararg tokens: Long): Long = Native.decode(handle, tokens)
+    /** Forget all tokens after the first `count`. */
+    fun rewind(count: Long) = Native.rewind(handle, count)
     override fun close() = Native.close(handle).also { handle = 0 }
 
     companion object { fun buffer(bytes: Int): ByteBuffer = Native.buffer(bytes) }

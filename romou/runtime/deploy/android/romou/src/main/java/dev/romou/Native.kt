@@ -22,5 +22,7 @@ internal object Native {
     @JvmStatic external fun reshape(handle: Long, input: String, shape: LongArray)
     @JvmStatic external fun run(handle: Long)
     @JvmStatic external fun get(handle: Long, output: String, buffer: ByteBuffer)
+    @JvmStatic external fun decode(handle: Long, tokens: LongArray): Long
+    @JvmStatic external fun rewind(handle: Long, count: Long)
     @JvmStatic external fun about(handle: Long): String
 }
