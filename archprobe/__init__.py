@@ -16,7 +16,7 @@ from archprobe.errors import (
     UsageError,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ArchProbeError",
     "BuildError",
