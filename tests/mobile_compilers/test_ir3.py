@@ -273,6 +273,7 @@ def test_an_instruction(name: str) -> None:
         ("(neg)add.f r1.x, r2.x, r3.x", "the flag neg"),
         ("sel.b32 r1.x, (neg)r2.x, r3.x, r4.x", r"\(neg\) of bits"),
         ("ldg.a.u32 r1.x, g[r2.x+(r3.x<<2)], 1", "the address"),
+        ("mov.u32u32 r1.x, 520\nmov.u32u32 r1.y, 0\nldg.u32 r2.x, g[r1.x], 1", "data of the compiler's own"),
         ("(sat)add.s r1.x, r2.x, r3.x", r"\(sat\) of integers"),
         ("atomic.add.untyped.1d.u32.1.l r1.x, l[r2.x], r3.x", "does not know atomic.add"),
         ("mov.u32u32 r61.x, r2.x", "the destination r61"),

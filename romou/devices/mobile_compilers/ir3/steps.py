@@ -333,6 +333,9 @@ class Steps:
             for number in np.unique(numbers):
                 place, own = int(number) - 1, numbers == number
                 buffer = self.launch.arguments[place] if 0 <= place < len(self.launch.arguments) else None
+                if number == 0 and is_load:
+                    # A logarithm's table, for example: the driver hands it over.
+                    raise instruction.unknown("data of the compiler's own in memory")
                 if not isinstance(buffer, Buffer):
                     raise BadAccessError(f"{self.launch.program.name}: an access to no buffer: {instruction.text}")
                 offsets = found[own] & np.uint64((1 << int(OFFSET_BITS)) - 1)

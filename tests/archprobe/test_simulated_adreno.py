@@ -1,0 +1,242 @@
+"""ArchProbe's probes on a simulated Adreno, whose caches, wave and registers are set: they find what was set.
+
+Mesa's offline compiler for Adreno 630 compiles the probes' kernels, and the simulator of its machine code executes
+them. Time is a model: a core issues one instruction in a cycle, a wave waits for the slowest line of each load, and
+waves that fit into the registers overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import archprobe.meter
+import archprobe.probes.caches
+from archprobe.analysis.answer import Answer
+from archprobe.devices.base import Device, Facts, defines
+from archprobe.devices.opencl import PRELUDE
+from archprobe.errors import KernelError
+from archprobe.meter import Meter
+from archprobe.probes import all_probes
+from romou.devices.mobile_compilers import (
+    KernelStatistics,
+    MobileCompilersMissingError,
+    compile_all,
+    find_compilers,
+)
+from romou.devices.mobile_compilers.ir3 import Buffer, Caches, Image, Launch, Level, execute, read_program
+from romou.devices.mobile_compilers.ir3.instructions import Array
+from support.suite.exhaustive import exhaustive
+
+GPU = "a630"
+# A run is long enough for the probes after some thousand cycles.
+CLOCK_MHZ = 10.0
+LAUNCH_CYCLES, L1_CYCLES, L2_CYCLES, MEMORY_CYCLES, PRIVATE_CYCLES = 40, 20, 60, 200, 80
+# Grids of more groups do the same in each, and one is executed.
+MOST_GROUPS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the probes have to find. pool: 32-bit registers of a core, for the lanes of its waves."""
+
+    wave: int
+    pool: int
+    cores: int
+    l1_bytes: int
+    l1_line: int
+    l2_bytes: int
+    l2_line: int = 64
+
+
+class TimedCaches(Caches):
+    """Caches that add up the cycles that waves wait for loads."""
+
+    cycles = 0
+
+    def load(self, what: str, waves: Array, lines: Array) -> None:
+        for wave in dict.fromkeys(waves.tolist()):
+            before = dict(self.served)
+            own = waves == wave
+            super().load(what, waves[own], lines[own])
+            grown = {level for level, amount in self.served.items() if amount > before.get(level, 0)}
+            self.cycles += MEMORY_CYCLES if "memory" in grown else L2_CYCLES if "l2" in grown else L1_CYCLES
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel, and the kinds of its parameters."""
+
+    statistics: KernelStatistics
+    kinds: list[str]
+
+
+class SimulatedAdreno(Device):
+    """An Adreno of a setting."""
+
+    # Text of a file -> its kernels
+    compiled: dict[str, list[KernelStatistics]] = {}  # noqa: RUF012 - for all devices
+
+    def __init__(self, setting: Setting, width: int | None = None) -> None:
+        self.setting = setting
+        self.caches = TimedCaches(
+            first=Level(bytes=setting.l1_bytes, line_bytes=setting.l1_line),
+            second=Level(bytes=setting.l2_bytes, line_bytes=setting.l2_line),
+        )
+        self.times: dict[Any, float] = {}
+        self.facts = Facts(
+            api="opencl",
+            name="simulated Adreno",
+            vendor="",
+            driver="",
+            platform="",
+            version="",
+            is_cpu=False,
+            compute_units=setting.cores,
+            clock_mhz=1,
+            max_work_group_size=4 * setting.wave,
+            local_mem_bytes=1 << 15,
+            constant_bytes=1 << 16,
+            global_mem_bytes=1 << 24,
+            max_buffer_bytes=8 * setting.l2_bytes,
+            has_images=True,
+            max_image_width=width or 4 * setting.l2_bytes // 16,
+            max_image_height=1024,
+            timer_step_ns=1,
+        )
+
+    @classmethod
+    def prepare(cls, texts: list[str]) -> None:
+        """Compile files at once: starting the compiler takes longer than its work."""
+        missing = [text for text in dict.fromkeys(texts) if text not in cls.compiled]
+        for text, answer in zip(missing, compile_all(missing, GPU) if missing else [], strict=True):
+            assert isinstance(answer, list), answer
+            cls.compiled[text] = answer
+
+    def kernel(self, source: str, name: str, **macros: Any) -> Kernel:
+        text = defines(macros) + PRELUDE + source
+        self.prepare([text])
+        (statistics,) = (each for each in self.compiled[text] if each.name == name)
+        parameters = re.findall(rf"void {name}\(([^)]*)\)", text)[-1].split(", ")
+        kinds = ["buffer" if "*" in p else "texture" if " image" in p else "scalar" for p in parameters]
+        return Kernel(statistics, kinds)
+
+    def launch(self, kernel: Kernel, global_size: int, local_size: int, *arguments: Any) -> float:
+        statistics, setting = kernel.statistics, self.setting
+        waves, groups = -(-local_size // setting.wave), global_size // local_size
+        resident = setting.pool // (max(statistics.registers, 4) * setting.wave)
+        if waves > resident:
+            raise KernelError(f"{waves} waves need more registers than a core has", kernel=statistics.name)
+        key = (id(statistics), global_size, local_size, *(a for a in arguments if not isinstance(a, (Buffer, Image))))
+        # The time of these depends on what the caches hold.
+        has_state = statistics.name in ("ring", "chase", "chase_image")
+        if has_state or key not in self.times:
+            self.caches.cycles = 0
+            counts = execute(
+                Launch(
+                    program=read_program(statistics.machine_code, statistics.name),
+                    arguments=[_argument(argument) for argument in arguments],
+                    kinds=kernel.kinds,
+                    groups=(groups, 1, 1),
+                    work_group=(local_size, 1, 1),
+                    private_memory_bytes=statistics.private_memory_bytes,
+                    wave=setting.wave,
+                ),
+                None if groups <= MOST_GROUPS else [0],
+                caches=self.caches,
+            )
+            private = sum(count for name, count in counts.executed.items() if name.startswith(("ldp", "stp")))
+            waited = (self.caches.cycles + PRIVATE_CYCLES * private) / counts.waves
+            issued = sum(counts.executed.values()) / counts.waves
+            on_core = -(-groups // setting.cores)
+            at_once = resident // waves
+            rounds, rest = divmod(on_core, at_once)
+            cycles = sum(max(n * waves * issued, issued + waited) for n in [at_once] * rounds + [rest] * (rest > 0))
+            self.times[key] = (LAUNCH_CYCLES + cycles) / (CLOCK_MHZ * 1e6)
+        return self.times[key]
+
+    def enqueue(self, kernel: Kernel, global_size: int, local_size: int, *arguments: Any) -> None:
+        self.launch(kernel, global_size, local_size, *arguments)
+
+    def finish(self) -> None:
+        pass
+
+    def buffer(self, data: np.ndarray | int) -> Buffer:
+        return Buffer(np.zeros(-(-data // 4), np.int32) if isinstance(data, int) else data.copy())
+
+    def write(self, buffer: Buffer, data: np.ndarray) -> None:
+        buffer.bytes[: data.nbytes] = data.reshape(-1).view(np.uint8)
+
+    def read(self, buffer: Buffer, like: np.ndarray) -> np.ndarray:
+        return buffer.bytes[: like.nbytes].view(like.dtype).reshape(like.shape).copy()
+
+    def copy(self, to: Buffer, source: Buffer, size: int) -> float:
+        raise NotImplementedError
+
+    def image(self, texels: np.ndarray, *, is_written: bool = False) -> Image:
+        return Image(np.ascontiguousarray(texels.reshape(1, -1, *texels.shape[-2:])))
+
+    def spill_bytes(self, kernel: Kernel) -> int:
+        return kernel.statistics.private_memory_bytes
+
+
+def _argument(argument: Any) -> Buffer | Image | int:
+    if isinstance(argument, (Buffer, Image)):
+        return argument
+    return int(np.asarray(argument).reshape(1).view(np.int32)[0])
+
+
+def findings(
+    device: Device, *names: str, least_s: float = 3e-4, known: dict[str, Answer] | None = None
+) -> dict[str, Answer]:
+    """Run probes in order, and return their answers by aspect and key. known: those of earlier probes."""
+    answers = dict(known or {})
+    for probe in all_probes():
+        if probe.name in names:
+            meter = Meter(device=device, is_quick=True, earlier_answers=answers, least_s=least_s, tolerance=0.01)
+            found = probe.measure(meter)
+            assert found.state == "done", found.reason
+            answers |= {f"{probe.aspect}.{key}": answer for key, answer in found.answers.items()}
+    return answers
+
+
+SETTING = Setting(wave=64, pool=192 * 4 * 64, cores=2, l1_bytes=512, l1_line=32, l2_bytes=4096)
+
+
+@pytest.fixture(autouse=True)
+def _compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        find_compilers()
+    except MobileCompilersMissingError as error:
+        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}")
+    # The probes' time limits are for devices, not for their simulation.
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    for module in (archprobe.meter, archprobe.probes.caches):
+        monkeypatch.setattr(module, "time", clock)
+
+
+def test_wave_and_cores_are_found() -> None:
+    device = SimulatedAdreno(SETTING)
+    found = findings(device, "warp_time", "cores")
+    assert found["WarpSizeMethodB.WarpThreadCount"].value == SETTING.wave
+    assert found["Cores.CoreCount"].value == SETTING.cores
+    # Long runs: the preamble is no part of the branches.
+    assert findings(device, "warp_divergence", least_s=3e-3)["WarpDivergence.WarpThreadCount"].value == SETTING.wave
+
+
+@exhaustive
+def test_caches_are_found() -> None:
+    """Sizes of both caches, and the line of the first, which is searched for in a larger second one."""
+    found = findings(SimulatedAdreno(SETTING), "image_cache") | findings(SimulatedAdreno(SETTING), "buffer_cache")
+    first = found["ImageCacheHierarchyPChase.CachePixelCountLv1"]
+    assert first.value == SETTING.l1_bytes
+    assert found["ImageCacheHierarchyPChase.CachePixelCountLv2"].value == SETTING.l2_bytes
+    assert found["BufferCacheHierarchyPChase.CacheVectorCountLv1"].value == SETTING.l2_bytes
+    large = SimulatedAdreno(replace(SETTING, l2_bytes=1 << 17), width=12 * SETTING.l1_bytes // 16)
+    line = findings(large, "image_line", known={"ImageCacheHierarchyPChase.CachePixelCountLv1": first})
+    assert line["ImageCachelineSize.ImgCachelineSize"].value == SETTING.l1_line
