@@ -61,6 +61,13 @@ def deep(*sides: str | int) -> onnx.ModelProto:
     return g.model(g.add("MatMul", g.add("ReduceMean", y, axes=[2, 3], keepdims=0), g.weight(8, 5)))
 
 
+def enlarged(*sides: str | int) -> onnx.ModelProto:
+    """Return an image with a border of two columns, twice as large. A texel's index is divided by a size."""
+    g = NetworkBuilder({"x": sides})
+    bordered = g.add("Pad", "x", g.constant(np.array([0, 0, 0, 1, 0, 0, 1, 1])), mode="edge")
+    return g.model(g.add("Resize", bordered, "", g.constant(np.float32([1, 1, 2, 2])), mode="nearest"))
+
+
 def texts_of(batch: int, tokens: int) -> Inputs:
     mask = np.ones((batch, tokens), "int64")
     mask[-1, tokens // 2 + 1 :] = 0
@@ -91,6 +98,11 @@ NETS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, int]],
         lambda: images(2, 4, "height", "width"),
         {"height": (1, 40), "width": (1, 60)},
         lambda h, w: numbers_of(2, 4, h, w),
+    ),
+    "enlarged": (
+        lambda: enlarged(1, 8, "height", "width"),
+        {"height": (1, 13), "width": (1, 13)},
+        lambda h, w: numbers_of(1, 8, h, w),
     ),
     "all": (
         lambda: images("batch", 4, "height", "width"),
@@ -153,6 +165,13 @@ def test_it_is_right_at_all_combinations(net: str, tmp_path: Path, opencl_device
     for wrong, text in (({"batches": 1}, "batches"), ({"batch": batch + 1}, f"batch is at most {batch}")):
         with pytest.raises(UsageError, match=text):
             loaded.times(sizes=wrong)
+
+
+@pytest.mark.parametrize("device", [HOST, "vulkan -device=host"])
+def test_whole_texels_are_divided_by_a_size(
+    device: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
+    assert wrong_sizes(made("enlarged", device=device), "enlarged", combinations("enlarged")[::7]) == []
 
 
 @exhaustive

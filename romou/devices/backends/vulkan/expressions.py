@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
+from tvm_ffi.structural import structural_map
 
 from romou.devices.backends.dialect import DOT_CALL, SUB_GROUP_CALL
 from romou.devices.backends.vulkan.branches import is_harmless, is_simple, loaded_anyway, terms_of
@@ -330,7 +331,9 @@ class Expressions(Text):
             return tirx.Select(
                 multiple.condition, self.divided(multiple.true_value, by), self.divided(multiple.false_value, by)
             )
-        return self.analyzer.simplify(tirx.floordiv(multiple, by))
+        # Of a size at run time, a quotient without a remainder may be left, which GLSL's division gives, too.
+        quotient = self.analyzer.simplify(tirx.floordiv(multiple, by))
+        return structural_map(quotient, (tirx.FloorDiv, lambda expr: tirx.truncdiv(expr.a, expr.b)))
 
     def array(self, buffer: Any) -> tuple[str, Type, int]:
         if buffer not in self.arrays:
