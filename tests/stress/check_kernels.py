@@ -16,6 +16,7 @@ values through images. Code that `watched_images.py` adds to the kernels does.
 from __future__ import annotations
 
 import concurrent.futures
+import faulthandler
 import functools
 import multiprocessing
 import os
@@ -149,7 +150,13 @@ def alone(function: Callable[[], Any]) -> Any:
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sender.send(function()))
+
+    def run() -> None:
+        # A crash is a result, and pytest would print a trace of it.
+        faulthandler.disable()
+        sender.send(function())
+
+    process = context.Process(target=run)
     process.start()
     sender.close()
     try:
