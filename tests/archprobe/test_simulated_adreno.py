@@ -43,7 +43,7 @@ MOST_GROUPS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What the probes have to find. pool: 32-bit registers of a core, for the lanes of its waves."""
+    """A setting that the probes have to find. pool: 32-bit registers of a core, for the lanes of its waves."""
 
     wave: int
     pool: int
