@@ -44,15 +44,15 @@ SCOPE = "global.texture"
 
 
 def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """Put activations of a fused module into images if the target prefers them (`Limits.prefers_images`).
+    """Put activations of a fused module into images if the target does (`Target.places_activations`).
 
     Functions that read or write an image get variants. The signature of `main` stays as it is.
     """
-    limits = target.limits
-    if not limits.prefers_images or limits.max_image is None:
+    most = target.limits.max_image
+    if not target.places_activations or most is None:
         return mod
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
-    images = _choose(mod, bindings, limits.max_image)
+    images = _choose(mod, bindings, most)
     if not images:
         return mod
     devices = {

@@ -75,7 +75,9 @@ HOST = TargetOption(
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
 IMAGES = TargetOption(
-    name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never"
+    name="images",
+    pattern="prefer|weights|never",
+    error="target option -images={value}: must be prefer, weights or never",
 )
 VARIANT = TargetOption(
     name="variant",

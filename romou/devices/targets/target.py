@@ -29,7 +29,7 @@ class Target:
     Target("opencl -device=host")               the CPU through OpenCL (PoCL)
     Target("opencl -device=adreno640")          facts from romou/devices/hardware/devices/adreno640.json
     Target("opencl -device=adreno640 -half=storage")      the same without fp16 arithmetic
-    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer (-images=prefer: in images)
+    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer (prefer: in images; or weights)
     Target("opencl -device=adreno740 -facts=nearest")     unknown facts from adreno640.json, except for limits
     Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by its driver's name for it
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
@@ -158,6 +158,11 @@ class Target:
             without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
+
+    @property
+    def places_activations(self) -> bool:
+        """Return whether activations are put into images."""
+        return self.limits.prefers_images and self._images != "weights"
 
     @property
     def _may_have_images(self) -> bool:

@@ -97,12 +97,12 @@ def _divided(
     return {name: divided}, imported
 
 
-def _in_buffers(options: _Options) -> _Options:
-    """Return options with all tensors in buffers: an image has a fixed width and height."""
-    if options.parsed_target().limits.max_image is None:
+def _with_activations_in_buffers(options: _Options) -> _Options:
+    """Return options with activations in buffers: an image has a fixed width and height."""
+    if not options.parsed_target().places_activations:
         return options
     target = options.target if isinstance(options.target, Target) else Target(options.target)
-    changed: Any = {"target": target.with_options(images="never")}
+    changed: Any = {"target": target.with_options(images="weights")}
     return replace(options, **changed)
 
 
@@ -125,7 +125,7 @@ def _of_class(
     options = replace(options, **changed)
     free = {name: sizes for name, sizes in classes.items() if len(sizes) > 1}
     if free:
-        options = _in_buffers(options)
+        options = _with_activations_in_buffers(options)
         return with_run_time_sizes(model, options, make, free, suffix=suffix, largest=largest)
     return make(lambda: replace(largest or options.imported(model), suffix=suffix), options)
 
