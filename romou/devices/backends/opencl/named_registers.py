@@ -15,36 +15,58 @@ compilers give up if it is large or if its address is taken. TIR has no variable
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 # A declaration by itself: parameters, and arrays in local memory or with attributes, are no match.
 _ARRAY = re.compile(r"^( *)((?:u?(?:char|short|int|long)|half|float|double|bool)\d*) (\w+)\[(\d+)\];$", re.MULTILINE)
+_ELEMENT = re.compile(r"\b(\w+)\[(\d+)\]")
+_LOAD = re.compile(r"\bvload(\d+)\(0, (\w+) \+ (\d+)\)")
+_STORE = re.compile(r"^( *)vstore(\d+)\((.*), 0, (\w+) \+ (\d+)\);$", re.MULTILINE)
+_ADDRESS = re.compile(r"&\(*(\w+)\b")
 
 
 def named(body: str) -> str:
     """Return the text of a kernel's body with variables instead of such arrays."""
-    words = set(re.findall(r"\w+", body))
-    for indent, kind, name, length in _ARRAY.findall(body):
-        load, store = rf"\bvload(\d+)\(0, {name} \+ (\d+)\)", rf"^( *)vstore(\d+)\((.*), 0, {name} \+ (\d+)\);$"
-        vectors = [(int(width), int(start)) for width, start in re.findall(load, body)]
-        vectors += [(int(width), int(start)) for _, width, _, start in re.findall(store, body, re.MULTILINE)]
-        # The declaration is one of them.
-        known = len(re.findall(rf"\b{name}\[\d+\]", body)) + len(vectors)
-        lanes = vectors[0][0] if vectors else 1
-        is_whole = all(width == lanes and start % lanes == 0 for width, start in vectors)
-        if known != len(re.findall(rf"\b{name}\b", body)) or re.search(rf"&\(*{name}\b", body) or not is_whole:
-            continue
-        stem = name.removesuffix("_ptr")
-        while any(re.fullmatch(rf"{stem}_\d+", word) for word in words):
-            stem += "_"
-        texels = [f"{stem}_{texel}" for texel in range(-(-int(length) // lanes))]
-        words.update(texels)
-        declared = f"{indent}{kind}{lanes if vectors else ''} {', '.join(texels)};"
-        body = body.replace(f"{indent}{kind} {name}[{length}];", declared)
-        body = re.sub(load, lambda m: f"{stem}_{int(m[2]) // lanes}", body)  # noqa: B023
-        body = re.sub(store, lambda m: f"{m[1]}{stem}_{int(m[4]) // lanes} = {m[3]};", body, flags=re.MULTILINE)  # noqa: B023
-        body = re.sub(rf"\b{name}\[(\d+)\]", lambda m: _element(stem, int(m[1]), lanes), body)  # noqa: B023
-    return body
+    words, accesses = Counter(re.findall(r"\w+", body)), Counter(name for name, _ in _ELEMENT.findall(body))
+    used = {match[1] for word in words if (match := re.fullmatch(r"(\w*)_\d+", word))}
+    addressed = set(_ADDRESS.findall(body))
+    vectors: dict[str, list[tuple[int, int]]] = {}
+    for width, name, start in _LOAD.findall(body) + [each[1::2] + each[4:] for each in _STORE.findall(body)]:
+        vectors.setdefault(name, []).append((int(width), int(start)))
+    # Array -> the variables' stem, and the lanes of each.
+    variables: dict[str, tuple[str, int]] = {}
+    for _, _, name, _ in _ARRAY.findall(body):
+        own = vectors.get(name, [])
+        lanes = own[0][0] if own else 1
+        is_whole = all(width == lanes and start % lanes == 0 for width, start in own)
+        # The declaration is one of the accesses.
+        if words[name] == accesses[name] + len(own) and name not in addressed and is_whole:
+            stem = name.removesuffix("_ptr")
+            while stem in used:
+                stem += "_"
+            used.add(stem)
+            variables[name] = stem, lanes
 
+    def declared(match: re.Match[str]) -> str:
+        indent, kind, name, length = match.groups()
+        if name not in variables:
+            return match[0]
+        stem, lanes = variables[name]
+        texels = ", ".join(f"{stem}_{texel}" for texel in range(-(-int(length) // lanes)))
+        return f"{indent}{kind}{'' if lanes == 1 else lanes} {texels};"
 
-def _element(stem: str, index: int, lanes: int) -> str:
-    return f"{stem}_{index}" if lanes == 1 else f"{stem}_{index // lanes}.s{index % lanes:x}"
+    def texel(name: str, start: str) -> str | None:
+        stem, lanes = variables.get(name, ("", 1))
+        return f"{stem}_{int(start) // lanes}" if stem else None
+
+    def stored(match: re.Match[str]) -> str:
+        indent, _, value, *place = match.groups()
+        return match[0] if (variable := texel(*place)) is None else f"{indent}{variable} = {value};"
+
+    def element(match: re.Match[str]) -> str:
+        name, index = match.groups()
+        lane = f".s{int(index) % lanes:x}" if (lanes := variables.get(name, ("", 1))[1]) > 1 else ""
+        return match[0] if (variable := texel(name, index)) is None else variable + lane
+
+    body = _STORE.sub(stored, _ARRAY.sub(declared, body))
+    return _ELEMENT.sub(element, _LOAD.sub(lambda match: texel(*match.groups()[1:]) or match[0], body))

@@ -126,8 +126,10 @@ def install() -> None:
         return create(b"".join(data), text_formats[0], *merged)
 
     def create_extended(data: Any, text_format: Any, functions: Any, texts: Any) -> Any:
-        extended = {str(key): _extended_module(str(text), _building.kernels) for key, text in texts.items()}
-        code = _extended_module(bytes(data).decode(), _building.kernels).encode()
+        # Both texts are mostly one.
+        extend = functools.cache(functools.partial(_extended_module, kernels=_building.kernels))
+        extended = {str(key): extend(str(text)) for key, text in texts.items()}
+        code = extend(bytes(data).decode()).encode()
         if _building.pieces is not None:
             _building.pieces.append(
                 (code, text_format, {str(key): value for key, value in functions.items()}, extended)
