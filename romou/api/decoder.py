@@ -68,7 +68,7 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
-    """Chooses a token by its logits, see `Decoder.generate`."""
+    """Chooses a token, see `Decoder.generate`."""
 
     temperature: float
     top_k: int | None
@@ -83,10 +83,11 @@ class _Choice:
         random = np.random.default_rng(whole_of("seed", seed, lowest=0))
         return cls(temperature=float(temperature), top_k=most, random=random)
 
-    def __call__(self, logits: np.ndarray) -> int:
-        """Return a token."""
+    def __call__(self, output: np.ndarray) -> int:
+        """Return a token by the logits, or the most likely one, which the device has found."""
         if self.temperature == 0:
-            return int(np.argmax(logits))
+            return int(output[0])
+        logits = output
         likely = np.arange(len(logits))
         if self.top_k is not None and self.top_k < len(logits):
             # A sort of all words takes longer than a run.
@@ -151,6 +152,7 @@ class Decoder:
             inputs=cached.inputs,
             state=dict(cached.state),
             row=cached.row,
+            token=cached.token,
             words=cached.words,
             length=cached.length,
             chunk=rows,
@@ -268,6 +270,7 @@ class Decoder:
         """
         tokens = whole_of("tokens", tokens, lowest=1)
         choose = _Choice.checked(temperature, top_k, seed)
+        output = self._model.logits if temperature else self._form.token
         ids, ends = self._tokens("prompt", prompt), self._tokens("stop", stop)
         if not ids:
             raise UsageError("the prompt is empty; give at least one token")
@@ -278,11 +281,11 @@ class Decoder:
             )
         tell = on_token or (lambda token: None)
         started = time.perf_counter()
-        made = [choose(self._read(ids))]
+        made = [choose(self._read(ids, output))]
         read = time.perf_counter()
         tell(made[0])
         while len(made) < tokens and made[-1] not in ends:
-            made.append(choose(self._run(self._one, made[-1:], len(ids) + len(made) - 1, 1)))
+            made.append(choose(self._run(self._one, made[-1:], len(ids) + len(made) - 1, 1, output)))
             tell(made[-1])
         ended = time.perf_counter()
         return Generated(tokens=tuple(made), prompt=len(ids), prompt_s=read - started, tokens_s=ended - read)
@@ -341,19 +344,19 @@ class Decoder:
             )
         return ids
 
-    def _read(self, ids: list[int]) -> np.ndarray:
-        """Read a prompt in chunks, and return the logits of the token that follows."""
+    def _read(self, ids: list[int], output: str) -> np.ndarray:
+        """Read a prompt in chunks, and return the output for the token that follows."""
         for begin in self._begins(len(ids)):
-            logits = self._run(self._many, ids[begin : begin + self.chunk], begin, self.chunk)
-        return logits
+            values = self._run(self._many, ids[begin : begin + self.chunk], begin, self.chunk, output)
+        return values
 
     def _begins(self, count: int) -> Iterator[int]:
         """Yield where chunks begin. The last one ends with the prompt, and may read tokens once more."""
         yield from range(0, count - self.chunk, self.chunk)
         yield max(count - self.chunk, 0)
 
-    def _run(self, stepper: Stepper, ids: Sequence[int], begin: int, rows: int) -> np.ndarray:
-        """Run `rows` tokens from position `begin` on: `ids` and padding. Return the logits of the next token."""
+    def _run(self, stepper: Stepper, ids: Sequence[int], begin: int, rows: int, output: str) -> np.ndarray:
+        """Run `rows` tokens from position `begin` on: `ids` and padding. Return the output for the next token."""
         signature = stepper.model.inputs
         values = {
             "input_ids": np.pad(ids, (0, rows - len(ids))),
@@ -363,5 +366,5 @@ class Decoder:
         inputs = {name: values[name][None].astype(signature[name][1]) for name in self._form.inputs}
         if rows > 1:
             inputs[self._form.row] = np.array([len(ids) - 1])
-        (logits,) = stepper.run(inputs)
-        return np.asarray(logits).ravel()
+        (found,) = stepper.run(inputs, output)
+        return np.asarray(found).ravel()

@@ -17,6 +17,7 @@ from romou.base.errors import ModelError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.models.decoder import DecoderShape, decoder
+from romou.runtime.module.machine import Machine
 from romou.runtime.module.manifest import META, read_manifest, write_manifest
 from support.models.decoding import onnxruntimes_tokens, prompt_of
 from support.models.small_networks import prime_net
@@ -112,6 +113,8 @@ def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
         ({"state": {"past": "present"}}, "its models have other inputs"),
         ({"inputs": 3}, "inputs"),
         ({"length": 101}, "its models have other inputs"),
+        ({"token": "logits"}, "its models have other outputs"),
+        ({"token": "none"}, "its models have other outputs"),
     ],
 )
 def test_a_description_that_others_changed_is_named(
@@ -134,6 +137,23 @@ def test_tokens_are_told_one_by_one_and_drawn_by_their_likelihood(small: romou.D
     drawn = [small.generate(prompt, 12, temperature=5.0, top_k=4, seed=seed).tokens for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0] != likely
+
+
+@pytest.mark.parametrize(("temperature", "elements"), [(0.0, 1), (2.0, SMALL.words)])
+def test_only_a_draw_copies_logits_to_the_host(
+    temperature: float, elements: int, small: romou.Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    step = Machine.step
+
+    def counted(*arguments: Any) -> list[np.ndarray]:
+        outputs = step(*arguments)
+        copied.extend(output.size for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(Machine, "step", counted)
+    small.generate(prompt_of(11, SMALL.words), 6, temperature=temperature)
+    assert copied == [elements] * 7  # two chunks of the prompt, and five tokens
 
 
 def test_draws_are_as_likely_as_their_logits_say() -> None:

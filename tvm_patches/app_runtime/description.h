@@ -192,7 +192,7 @@ inline size_t named(const std::vector<TensorInfo>& tensors, const std::string& n
 }
 
 inline Step step_of(const json::Object& about, const Decoder& decoder, const json::Object& state, const TensorInfo& logits, size_t rows) {
-  Step step{{text(about, "entry"), tensor_infos(about, "inputs"), tensor_infos(about, "outputs"), {}, {}, {}}, {}, 0};
+  Step step{{text(about, "entry"), tensor_infos(about, "inputs"), tensor_infos(about, "outputs"), {}, {}, {}}, {}, 0, 0};
   const std::vector<TensorInfo>&inputs = step.shape.inputs, &outputs = step.shape.outputs;
   for (const auto& [name, value] : state) {
     const std::string past = name.cast<ffi::String>(), present = value.cast<ffi::String>();
@@ -209,7 +209,9 @@ inline Step step_of(const json::Object& about, const Decoder& decoder, const jso
     if (inputs[i].type.code != kDLInt || inputs[i].type.bits < 32) refuse(inputs[i].name + " is stored as " + inputs[i].stored);
   }
   step.logits = named(outputs, logits.name, 0);
-  if (!outputs[step.logits].same_numbers(logits) || outputs.size() != step.state.size() + 1) refuse("the decoder's models have other outputs");
+  step.token = named(outputs, decoder.token, 1);
+  const DLDataType& token = outputs[step.token].type;
+  if (!outputs[step.logits].same_numbers(logits) || token.code != kDLInt || token.bits != 64 || outputs.size() != step.state.size() + 2) refuse("the decoder's models have other outputs");
   return step;
 }
 
@@ -217,6 +219,7 @@ inline Decoder decoder_of(const json::Object& about, const std::vector<TensorInf
   Decoder decoder;
   if (outputs.size() != 1 || outputs[0].type.code != kDLFloat || outputs[0].type.bits > 32 || outputs[0].bytes == 0) refuse("a decoder has one output, of float16 or float32");
   decoder.row = text(about, "row");
+  decoder.token = text(about, "token");
   decoder.length = static_cast<size_t>(integer(field(about, "length"), "length", 1, kMostElements));
   decoder.chunk = static_cast<size_t>(integer(field(about, "chunk"), "chunk", 1, static_cast<int64_t>(decoder.length)));
   if (field(about, "words") != nullptr) decoder.words = integer(field(about, "words"), "words", 1, INT32_MAX);

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 namespace romou::app {
@@ -56,26 +55,6 @@ std::vector<Device> devices_of(const std::string& kind) {
 
 ffi::Tensor new_tensor(const TensorInfo& info, DLDevice device) {
   return call("runtime.TVMTensorAllocWithScope", ffi::Shape(info.shape), info.type, device, ffi::Optional<ffi::String>()).cast<ffi::Tensor>();
-}
-
-/// Return the place of the largest number, the first one of several. On the host: an app that draws tokens reads the logits anyway.
-template <typename Bits>
-int64_t largest(const std::string& bytes) {
-  // Floats are ordered as their bits are, negative ones the other way round.
-  const auto key = [&](size_t i) {
-    Bits bits;
-    std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
-    return bits < 0 ? static_cast<Bits>(std::numeric_limits<Bits>::min() - bits) : bits;
-  };
-  size_t best = 0;
-  for (size_t i = 1; i < bytes.size() / sizeof(Bits); ++i) best = key(i) > key(best) ? i : best;
-  return static_cast<int64_t>(best);
-}
-
-int64_t likeliest(const ffi::Tensor& logits, size_t bytes) {
-  std::string numbers(bytes, '\0');
-  call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(logits.GetDLTensorPtr()), static_cast<void*>(numbers.data()), static_cast<int64_t>(bytes));
-  return logits.GetDLTensorPtr()->dtype.bits == 16 ? largest<int16_t>(numbers) : largest<int32_t>(numbers);
 }
 
 double ms_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); }
@@ -381,7 +360,7 @@ void Model::take(size_t number, size_t begin, size_t count) {
     // A kernel that updates its input in place leaves nothing to copy.
     if (from->data != to->data || from->byte_offset != to->byte_offset) call("runtime.TVMTensorCopyFromTo", from, to);
   }
-  output_tensors_ = {output_tensors_.at(step.logits)};
+  output_tensors_ = {output_tensors_.at(step.logits), output_tensors_.at(step.token)};
 }
 
 int64_t Model::decode(const int64_t* tokens, size_t count) {
@@ -406,7 +385,10 @@ int64_t Model::decode(const int64_t* tokens, size_t count) {
       // The last chunk ends with the last token, and may read tokens once more.
       if (count > 1) begin = tokens_.size() - std::min(tokens_.size(), decoder.chunk);
       take(count > 1 ? decoder.steps.size() - 1 : 0, begin, tokens_.size() - begin);
-      return likeliest(output_tensors_[0], outputs()[0].bytes);
+      int64_t token = 0;
+      call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(output_tensors_[1].GetDLTensorPtr()), static_cast<void*>(&token), static_cast<int64_t>(sizeof token));
+      output_tensors_.pop_back();
+      return token;
     });
   } catch (...) {
     tokens_.resize(before);

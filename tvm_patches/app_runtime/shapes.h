@@ -105,13 +105,14 @@ struct Cut {
 struct Step {
   Shape shape;
   std::vector<std::pair<size_t, size_t>> state;  ///< an output, and the input that it becomes in the next run
-  size_t logits;                                 ///< the other output
+  size_t logits, token;                          ///< the other outputs
 };
 
 /// A decoder of a language model. Its models share their state, which are caches of keys and values.
 struct Decoder {
   std::vector<Step> steps;  ///< for one token, and for a chunk if that is more. Empty: the model is none
   std::string row;          ///< the input that selects the row whose logits are wanted
+  std::string token;        ///< the output that has the place of the largest one
   int64_t words = 0;        ///< 0: unknown
   size_t length = 0, chunk = 0;
 };

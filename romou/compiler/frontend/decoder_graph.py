@@ -32,6 +32,7 @@ class CachedModel:
     state: name of a past cache -> name of the present one.
     length: tokens that a cache has room for.
     row: name of the input that selects the row whose logits are wanted.
+    token: name of the output that has the most likely token.
     words: number of words that token ids select from: of the table, or of the logits. None if both are open.
     """
 
@@ -40,6 +41,7 @@ class CachedModel:
     state: Mapping[str, str]
     length: int
     row: str
+    token: str
     words: int | None
 
     @classmethod
@@ -83,13 +85,15 @@ class CachedModel:
         words = [int(weights[node.input[0]].dims[0]) for node in tables if node.input[0] in weights]
         # The table may be made from the weights of the last product.
         words += [e for v in graph.output if v.name not in state.values() and (e := _extent(v, 2)) and not words]
-        row = Graph(proto).free("last_row")
-        return cls(proto=proto, inputs=inputs, state=state, length=found, row=row, words=min(words, default=None))
+        row, token = map(Graph(proto).free, ("last_row", "token"))
+        least = min(words, default=None)
+        return cls(proto=proto, inputs=inputs, state=state, length=found, row=row, token=token, words=least)
 
     def for_rows(self, rows: int) -> tuple[onnx.ModelProto, dict[str, tuple[int, ...]]]:
         """Return the model for a number of tokens in one run, and the shapes of its inputs.
 
-        For several tokens it has one more input, and makes logits of one row only.
+        For several tokens it has one more input, and makes logits of one row only. The place of the largest one is one
+        more output.
         """
         shapes: dict[str, tuple[int, ...]] = {
             name: (1, self.length if name == "attention_mask" else rows) for name in self.inputs
@@ -102,22 +106,25 @@ class CachedModel:
                 shapes[value.name] = (1, extents[1], self.length, extents[3])
         graph = Graph(self.proto)
         graph.touch()
+        (logits,) = (value.name for value in self.proto.graph.output if value.name not in self.state.values())
         if rows > 1:
-            self._select_row(graph)
+            self._select_row(graph, logits)
             shapes[self.row] = (1,)
+        last = graph.producers[logits]
+        graph.replace(last, last, helper.make_node("ArgMax", [logits], [self.token], axis=-1, keepdims=0))
         model = graph.result()
         for output in model.graph.output:
             output.type.tensor_type.ClearField("shape")
         if rows > 1:
             model.graph.input.append(helper.make_tensor_value_info(self.row, TensorProto.INT64, [1]))
+        model.graph.output.append(helper.make_tensor_value_info(self.token, TensorProto.INT64, None))
         return model, shapes
 
-    def _select_row(self, graph: Graph) -> None:
+    def _select_row(self, graph: Graph, logits: str) -> None:
         """Make logits of one row.
 
         MatMul(x, weight)      ->      MatMul(Gather(x, row), weight)
         """
-        (logits,) = (value.name for value in self.proto.graph.output if value.name not in self.state.values())
         last, selected = graph.producers[logits], graph.free(f"{logits}_of_row")
         if last.op_type in _PRODUCTS:
             gather = helper.make_node("Gather", [last.input[0], self.row], [selected], axis=1)

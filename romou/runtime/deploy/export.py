@@ -107,8 +107,8 @@ class Variant:
     def signature(self) -> dict[str, Any]:
         """Return the inputs and outputs in model.json. A decoder has no inputs: romou_decode makes them of tokens."""
         if self.decoder is not None:
-            state = self.decoder["state"]
-            logits = {name: kind for name, kind in self.outputs.items() if name not in state.values()}
+            others = {*self.decoder["state"].values(), self.decoder["token"]}
+            logits = {name: kind for name, kind in self.outputs.items() if name not in others}
             return {
                 "inputs": [],
                 "outputs": _tensors(logits),

@@ -29,6 +29,7 @@ class DecoderForm:
     inputs: tuple[str, ...]
     state: dict[str, str]
     row: str
+    token: str
     words: _Size | None
     length: _Size
     chunk: _Size
@@ -71,6 +72,11 @@ class DecoderModel(MultiShapeModel):
         for model, rows in zip(models, (1, form.chunk), strict=False):
             if {name: shape for name, (shape, _) in model.inputs.items()} != form.shapes(model, rows):
                 raise ValueError("its models have other inputs")
+            known = {*form.state.values(), form.token}
+            others = [name for name in model.outputs if name not in known]
+            if model.built.output_types.get(form.token) != ((1, 1), "int64") or len(others) != 1:
+                raise ValueError("its models have other outputs")
+            self.logits = others[0]
         super().__init__(models, memory=memory)
         self.form, self.tokenizer = form, tokenizer
 
@@ -89,7 +95,7 @@ class DecoderModel(MultiShapeModel):
 
     def _check_exportable(self) -> None:
         super()._check_exportable()
-        model, others = self.models[0], self.form.state.values()
+        model, others = self.models[0], {*self.form.state.values(), self.form.token}
         numbers = [(name, model.inputs[name][1], ("int32", "int64")) for name in self.form.inputs]
         stored = model.built.stored_outputs.items()
         numbers += [(name, dtype, ("float16", "float32")) for name, (_, dtype) in stored if name not in others]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,14 @@ class Stepper:
         self._places = {name: i for i, name in enumerate(model.inputs)}
         outputs = {name: i for i, name in enumerate(model.outputs)}
         self._kept = {outputs[output]: self._places[name] for name, output in state.items()}
-        self._wanted = [i for i in range(len(model.outputs)) if i not in self._kept]
+        # Names of the outputs that are no state, and their places
+        self._others = {name: i for name, i in outputs.items() if i not in self._kept}
         if before is not None:
             # A machine that has run, for a check or for times, reads other tensors.
             model.forget_runs()
             model._machine().share({self._places[name]: before.tensor(name) for name in state})
         # The first run makes the tensors.
-        self._step({name: np.zeros(*kind) for name, kind in model.inputs.items()})
+        self._step({name: np.zeros(*kind) for name, kind in model.inputs.items()}, [])
         self.reset()
 
     def tensor(self, name: str) -> Any:
@@ -57,8 +58,8 @@ class Stepper:
         for name in self._state:
             self.tensor(name).copyfrom(np.zeros(*self.model.inputs[name]))
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Run once on the inputs that are no state, and return the outputs that are none.
+    def run(self, inputs: Mapping[str, np.ndarray], *wanted: str) -> Outputs:
+        """Run once on the inputs that are no state, and return the outputs that are none, or only those wanted.
 
         Raises
         ------
@@ -68,9 +69,9 @@ class Stepper:
             The device failed.
         """
         checked_inputs(inputs, {name: kind for name, kind in self.model.inputs.items() if name not in self._state})
-        return self._step(inputs)
+        return self._step(inputs, wanted or list(self._others))
 
-    def _step(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
+    def _step(self, inputs: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Outputs:
         arrays = [inputs.get(name) for name in self.model.inputs]
-        outputs = self.model._machine().step(arrays, self._kept, self._wanted)
-        return Outputs([self.model.outputs[i] for i in self._wanted], outputs)
+        outputs = self.model._machine().step(arrays, self._kept, [self._others[name] for name in wanted])
+        return Outputs(wanted, outputs)
