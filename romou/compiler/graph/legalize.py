@@ -1,4 +1,4 @@
-"""Lower resizes with positions in whole numbers.
+"""Lower resizes with positions in whole numbers, and gathers without TVM's warning.
 
     half_pixel       position = ((2 i + 1) * extent + count) / (2 * count) - 1
     align_corners    position = i * (extent - 1) / (count - 1)
@@ -6,6 +6,8 @@
 
 TVM computes positions in fp32. 34.5 * (1 / 3) - 0.5 is then below 11, so element 34 is not the input's element 11 but
 takes 1e-6 of element 10.
+
+TVM warns on stderr of each gather that does not check its indices. `bound_indices` has put them in range.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import tvm
 from tvm import relax, te, tirx
 
 # Roundings of a / b, a >= 0. The simplifier splits floordiv, so that rows are computed twice, but keeps truncdiv.
@@ -91,5 +94,26 @@ def _between(
     return interpolated
 
 
+def _take(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    axis = call.attrs.axis
+    if axis is None or call.attrs.mode != "fast":
+        return tvm.ir.Op.get("relax.take").get_attr("FLegalize")(bb, call)
+
+    def take(x: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        first = int(axis) % len(x.shape)
+        behind = first + len(indices.shape)
+
+        def element(*i: tirx.Var) -> tirx.Expr:
+            return x[(*i[:first], indices[i[first:behind]], *i[behind:])]
+
+        shape = [*x.shape[:first], *indices.shape, *x.shape[first + 1 :]]
+        return te.compute(shape, element, name="T_take", tag="injective")
+
+    return bb.call_te(take, *call.args)
+
+
 # The table of overrides for `relax.transform.LegalizeOps`.
-LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {"relax.image.resize2d": _resize2d}
+LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
+    "relax.image.resize2d": _resize2d,
+    "relax.take": _take,
+}
