@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +17,11 @@ import make_docs
 from romou.base import pages
 from romou.cli import main
 from support.docs.documents import ROOT
-from support.docs.site_search import hits
+from support.docs.site_search import hits, versions
 from support.servers.forked import run
 
 # Words to read in each room, at most. The site's build prints them.
-MOST_WORDS = {"guide": 14_050, "evidence": 39_500, "reference": 43_000, "contributing": 14_000}
+MOST_WORDS = {"guide": 14_000, "evidence": 39_500, "reference": 43_000, "contributing": 14_000}
 
 # What a stranger types -> where the answer is.
 QUESTIONS = {
@@ -74,6 +77,34 @@ def test_a_strangers_questions_are_answered_by_one_click(site: tuple[Path, str])
     }
     assert not wrong
     assert all(found.values()), "lunr fails at some digits: scripts/docs_site.py"
+
+
+def test_each_release_keeps_its_pages(tmp_path: Path) -> None:
+    """`mike deploy` adds a folder to the branch gh-pages, and the heading of each page leads to the others."""
+    pages = {
+        "docs_dir": str(ROOT / "docs"),
+        "site_dir": str(tmp_path / "built"),
+        "hooks": [f"{ROOT}/scripts/docs_site.py"],
+    }
+    (tmp_path / "mkdocs.yml").write_text(json.dumps({"INHERIT": str(ROOT / "mkdocs.yml"), **pages}))
+    environment = {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    for name in ("AUTHOR", "COMMITTER"):
+        environment |= {f"GIT_{name}_NAME": "tester", f"GIT_{name}_EMAIL": "tester@example.org"}
+    for words in ("init --quiet", "commit --quiet --allow-empty --message=pages"):
+        subprocess.run(["git", *words.split()], check=True, cwd=tmp_path, env=environment)
+    for version in ("0.2.0", "0.3.0"):
+        deploy = ("deploy", "--update-aliases", version, "latest")
+        done = run("-c", "from mike.driver import main; main()", *deploy, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    subprocess.run(["git", "checkout", "--quiet", "gh-pages"], check=True, cwd=tmp_path)
+    kept = {each["version"]: each["aliases"] for each in json.loads((tmp_path / "versions.json").read_text())}
+    assert kept == {"0.3.0": ["latest"], "0.2.0": []}
+    assert all((tmp_path / version / "guide/shapes/index.html").is_file() for version in (*kept, "latest"))
+    assert versions(tmp_path, "0.2.0") == {"0.3.0": "/0.3.0/", "0.2.0": "/0.2.0/"}
 
 
 def test_messages_name_pages_that_there_are() -> None:

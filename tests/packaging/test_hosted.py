@@ -48,7 +48,13 @@ def test_both_build_the_wheel_as_the_tests_do(text: str) -> None:
 
 def test_each_push_is_checked() -> None:
     """Style, types, layers, a smoke set whose folders exist, and the site."""
-    for command in ("python -m ruff check .", "python -m mypy", "lint-imports", "python -m mkdocs build"):
+    for command in (
+        "python -m ruff check .",
+        "python -m mypy",
+        "lint-imports",
+        "python -m mkdocs build",
+        "mike deploy",
+    ):
         assert command in CHECKS
     paths = re.findall(r"\btests/[\w/.]+", CHECKS)
     assert len(paths) > 4

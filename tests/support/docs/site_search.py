@@ -1,4 +1,4 @@
-"""The site's own search, typed into by a headless Chromium."""
+"""The site's own search and its list of versions, in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -43,11 +43,36 @@ addEventListener("load", async () => {
   await fetch("answers", {method: "POST", body: JSON.stringify(answers)});
 });
 </script>"""
+# Waits until the heading has versions, and sends their links.
+_VERSIONS = """<!doctype html><meta charset="utf-8"><iframe src="%s/index.html" width=1200></iframe>
+<script>
+addEventListener("load", async () => {
+  let links = [];
+  for (let rounds = 0; rounds < 200 && !links.length; rounds++) {
+    await new Promise(resolve => setTimeout(resolve, 50));
+    links = [...document.querySelector("iframe").contentDocument.querySelectorAll(".md-version__link")];
+  }
+  const answer = Object.fromEntries(links.map(link => [link.textContent.trim(), new URL(link.href).pathname]));
+  await fetch("answers", {method: "POST", body: JSON.stringify(answer)});
+});
+</script>"""
 _PATIENCE_S = 120.0
 
 
 def hits(site: Path, questions: Sequence[str]) -> dict[str, list[str]]:
     """Return the links that the search shows for each question, in order: "/guide/faq/#what-does-exit-code-3-mean"."""
+    answers: dict[str, list[str]] = _answers(site, _PAGE % json.dumps(list(questions)))
+    return answers
+
+
+def versions(site: Path, version: str) -> dict[str, str]:
+    """Return the versions in the heading of this version's first page: {"0.2.0": "/0.2.0/"}."""
+    answers: dict[str, str] = _answers(site, _VERSIONS % version)
+    return answers
+
+
+def _answers(site: Path, page: str) -> Any:
+    """Return what a page beside the site's sends to `answers`."""
     received: queue.Queue[bytes] = queue.Queue()
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -59,7 +84,7 @@ def hits(site: Path, questions: Sequence[str]) -> dict[str, list[str]]:
         def log_message(self, *words: Any) -> None:
             """Print nothing."""
 
-    (site / "ask.html").write_text(_PAGE % json.dumps(list(questions)), encoding="utf-8")
+    (site / "ask.html").write_text(page, encoding="utf-8")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -67,10 +92,9 @@ def hits(site: Path, questions: Sequence[str]) -> dict[str, list[str]]:
         address = f"http://127.0.0.1:{server.server_port}/ask.html"
         browser = subprocess.Popen([*command, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            answers: dict[str, list[str]] = json.loads(received.get(timeout=_PATIENCE_S))
+            return json.loads(received.get(timeout=_PATIENCE_S))
         finally:
             browser.terminate()
             browser.wait()
             server.shutdown()
             server.server_close()
-    return answers
