@@ -17,5 +17,5 @@ def module(name: str) -> Any:
             raise
         raise UsageError(
             f"{error.name} is not installed, which ArchProbe's reports and pictures need:"
-            " pip install 'romou[archprobe]' (in a checkout: pip install '.[archprobe]')"
+            " pip install 'romou[archprobe]'"
         ) from error

@@ -16,8 +16,8 @@ from tvm_patches.version import __version__
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 HINT = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
 REBUILD = (
-    "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (from a checkout:"
-    " pip install .)."
+    "Reinstall Romou, so that its C++ runtime is built: pip install --force-reinstall --no-deps PATH, its wheel or its"
+    " checkout (needs g++)."
 )
 
 

@@ -85,6 +85,22 @@ def test_what_a_user_reads_names_what_there_is(pattern: str, kind: str) -> None:
     assert not wrong, f"no such {kind} (extras: {sorted(extras)}; mobile GPUs: {mobile}): {wrong}"
 
 
+def test_hints_can_be_followed() -> None:
+    """Romou is on no index: pip finds its extras where it is installed already, and nothing else. A bare bracket is a
+    pattern for zsh. Of docs/ a wheel has what `romou docs` prints.
+    """
+    texts = set()
+    for path in (path for folder in ("romou", "archprobe", "tvm_patches") for path in (ROOT / folder).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+        strings = (node.value for node in nodes if isinstance(node, ast.Constant) and node not in docstrings)
+        texts |= {(path.relative_to(ROOT), text) for text in strings if isinstance(text, str)}
+    installed = [each for each in texts if re.search(r"pip install [^`\n]*\bromou\b", each[1])]
+    assert len(installed) > 8
+    assert [each for each in installed if not re.search(r"pip install 'romou\[\w+\]'", each[1])] == []
+    assert [each for each in texts if re.search(r"docs/[\w/]+\.md", each[1])] == []
+
+
 def _check_command(words: list[str]) -> None:
     """Fail unless click would accept the words. Files need not exist."""
     command: click.Command = make_docs.programs()[words[0]]

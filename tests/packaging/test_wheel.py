@@ -206,6 +206,10 @@ for words in (["run", "--quick", "--only", "launch", "-o", "r.json"], ["show", "
     assert (done.returncode == 0) == bool(extra), done.stdout + done.stderr
     assert extra or "jsonschema is not installed" in done.stderr
     assert extra or "pip install 'romou[archprobe]'" in done.stderr
+    # What the hint says: pip asks no index for Romou, which is on none.
+    hint = [python, "-m", "pip", "install", "--dry-run", "--no-index", "romou[archprobe]"]
+    followed = subprocess.run(hint, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert "Requirement already satisfied: romou[archprobe]" in followed.stdout
 
 
 def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def installed() -> dict[str, metadata.EntryPoint]:
     """
     entry_points = {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
     if DEFAULT_KIND not in entry_points:
-        hint = "Install Romou again; in a checkout: pip install -e ."
+        hint = "Install Romou again, from its wheel or its checkout: pip install --force-reinstall --no-deps PATH."
         raise CompatError(
             f"no backend {DEFAULT_KIND!r} is installed: the metadata of Romou's package is missing or old", hint=hint
         )

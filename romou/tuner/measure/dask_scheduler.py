@@ -90,7 +90,7 @@ def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) ->
         import distributed
     except ImportError:
         raise UsageError(
-            f"builders={address.text!r} needs dask, which is not installed", hint="pip install romou[dask]"
+            f"builders={address.text!r} needs dask, which is not installed", hint="pip install 'romou[dask]'"
         ) from None
     # Romou reports a lost connection with its own error.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

@@ -20,7 +20,7 @@ from romou.devices.backends.opencl import extensions, fp16_accesses
 from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec, load_device
 from romou.devices.hardware.quirks import rules_for
-from tvm_patches import pypi_driver
+from tvm_patches import compat, pypi_driver
 
 if TYPE_CHECKING:
     from romou.devices.backends.base import Connection
@@ -154,10 +154,7 @@ class OpenCL(ComputeApi):
         if devices is None:
             raise DeviceError(
                 f"Romou's OpenCL runtime is not loaded: TVM has no function {self.function('devices')}",
-                hint=(
-                    "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou"
-                    " (needs g++)."
-                ),
+                hint=compat.REBUILD,
             )
         return devices
 

@@ -13,6 +13,7 @@ from romou.devices.backends import base
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.devices.backends.vulkan import clocks, glslang
 from romou.devices.hardware import HardwareSpec
+from tvm_patches import compat
 
 if TYPE_CHECKING:
     from romou.devices.backends.dialect import Dialect
@@ -22,9 +23,6 @@ _NO_DRIVER = (
     "Install the GPU vendor's driver, or Mesa's, which runs on the CPU as well (lavapipe): apt-get install"
     " mesa-vulkan-drivers. If one is installed, VK_DRIVER_FILES may point past it; the usual place is"
     " /usr/share/vulkan/icd.d."
-)
-_NO_RUNTIME = (
-    "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (needs g++)."
 )
 _BUFFERS = "max_per_stage_descriptor_storage_buffer"
 _CLOCK_KERNEL = """#version 450
@@ -163,7 +161,7 @@ class Vulkan(ComputeApi):
         if tvm.get_global_func(self.function("devices"), allow_missing=True) is None:
             return DeviceError(
                 f"Romou's Vulkan runtime is not loaded: TVM has no function {self.function('devices')}",
-                hint=_NO_RUNTIME,
+                hint=compat.REBUILD,
             )
         if ctypes.util.find_library("vulkan") is None:
             return DeviceError("no Vulkan loader (libvulkan.so.1) on this machine", hint=f"{_NO_LOADER} {_NO_DRIVER}")
