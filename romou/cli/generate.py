@@ -71,8 +71,10 @@ def command(
     ids = decoder.tokens_of(prompt) if is_text else [int(token) for token in prompt.split(",")]
     if output is not None:
         decoder.save(output)
-    # The driver compiles its kernels at their first run, which no rate counts.
-    decoder.generate(ids[-decoder.chunk :], min(tokens, 2), stop=stop)
+    from romou.tuner.search.progress import Step
+
+    with Step("The driver compiles the kernels, which no rate counts", not is_quiet()):
+        decoder.generate(ids[-decoder.chunk :], min(tokens, 2), stop=stop)
     out = console(is_json=is_json)
     shown = decoder.text_of if is_text else lambda tokens: ",".join(map(str, tokens))
     told: list[int] = []
@@ -127,7 +129,7 @@ def _decoder(model: str, is_text: bool, options: dict[str, Any]) -> Any:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise UsageError(f"{names}: {model} is compiled already", hint="Give the ONNX file to compile it anew.")
     if not is_quiet():
-        click.echo("Loading the decoder. At its first start the driver compiles its kernels ...", err=True)
+        click.echo("Loading the decoder ...", err=True)
     loaded = romou.Decoder.load(model, device=0 if options["device"] is None else options["device"])
     announce(loaded.models[0].target, loaded.models[0].device_index, None)
     return loaded

@@ -474,6 +474,17 @@ def test_a_bench_is_read_by_report(exported: Path, host_runtime: Path, tmp_path:
     assert f"{bench.time_ms:.3f} ms a run on {bench.device['name']} (bench)" in _about(evidence)
 
 
+def test_a_model_tuned_here_wins_over_plain_loops(saved: list[Path], host_runtime: Path, tmp_path: Path) -> None:
+    """The default target names no device, and its kernels are for the device that tuned them."""
+    tuned = romou.tune(classifier(), trials=1, verify=False, database=False, work_dir=tmp_path / "records")
+    assert tuned.target.kind == "opencl"
+    for order, models in (("tuned", [tuned, romou.load(saved[2])]), ("plain", [romou.load(saved[2]), tuned])):
+        folder = models[0].export_android(tmp_path / order, others=models[1:], host=HERE)
+        command = [str(host_runtime / "romou_bench"), str(folder), "--repeats", "1", "--hold", "0", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["about"]["variant"].startswith("opencl"), order
+
+
 def test_without_a_driver_plain_code_runs(
     exported: Path, saved: list[Path], host_runtime: Path, tmp_path: Path
 ) -> None:

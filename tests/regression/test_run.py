@@ -68,6 +68,18 @@ def test_a_bench_holds_every_repeat_of_every_operator(baseline: Path) -> None:
     assert conv.nodes == kernel.nodes
 
 
+def test_loops_of_the_target_null_are_timed_and_have_no_measures(model: Path, tmp_path: Path) -> None:
+    """The processor runs them, and they are no kernels."""
+    path = tmp_path / "null.json"
+    result = CliRunner().invoke(main, ["bench", str(model), "--target", "null", "--save", str(path), "--repeats", "8"])
+    assert result.exit_code == 0, result.output
+    made = Bench.load(path)
+    assert [len(times) for times in made.model_times_ms] == [REPEATS] * 8
+    assert made.operators
+    assert [o.measures for o in made.operators] == [{}] * len(made.operators)
+    assert all(o.times_ms and min(map(min, o.times_ms)) > 0 for o in made.operators)
+
+
 def test_the_same_model_is_measured_in_turns_and_passes(model: Path, baseline: Path) -> None:
     result = compare(baseline, model, "--json")
     assert result.exit_code == 0, result.output
