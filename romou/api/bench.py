@@ -18,7 +18,8 @@ from romou.compiler.compilation import Compilation
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.graph.extract import count_calls
 from romou.compiler.task import under_keys
-from romou.devices.targets import Target
+from romou.devices.mobile_compilers import Compiler
+from romou.devices.targets import Target, gpu_for
 from romou.driver.model import tuned_model
 from romou.driver.options import BenchOptions, CompareOptions
 from romou.driver.search.records import recorded_configs, valid_configs
@@ -51,10 +52,13 @@ def bench(model: onnx.ModelProto | str | Path, options: BenchOptions) -> Bench:
         The TVM packages are not the pair that this version was made for.
     RecordError
         The records in `work_dir` are unreadable.
+    BuildError
+        Mesa's compiler for `gpu` has not been set up.
     """
     target = options.parsed_target()
     with timing(target, options.rpc, options.device_index(options.rpc)) as find_site:
-        untimed = bench_of(model, target, options, find_site if options.times else None)
+        gpu = None if options.gpu is None else gpu_for(options.gpu, target)
+        untimed = bench_of(model, target, options, find_site if options.times else None, gpu=gpu)
         return (
             with_times(untimed, untimed.compiled, options.repeats, seed=options.seed) if untimed.compiled else untimed
         )
@@ -66,14 +70,17 @@ def bench_of(
     options: BenchOptions | CompareOptions,
     find_site: Callable[[], TimingSite] | None,
     configs: Mapping[str, Config] | None = None,
+    gpu: str | None = None,
 ) -> Bench:
     """Return the bench of a model before it is timed.
 
     find_site: see `timing`. None: the kernels are only read, not timed.
     configs: task key -> config, instead of the records in `work_dir`. The default replaces a config that its task's
     space does not have.
+    gpu: mobile GPU whose compiler counts. None: without counts.
     """
     check_versions()
+    compiler = None if gpu is None else Compiler.installed(gpu)
     imported = options.imported(model)
     site = TimingSite(named=target, target=target) if find_site is None else find_site()
     compilation = Compilation.of(imported, site.target).with_default_kernels()
@@ -97,7 +104,9 @@ def bench_of(
             count_calls(compilation.functions.fused),
             site.target,
             nodes_of_functions(compilation),
+            gpu,
         ),
+        compiler=compiler,
     )
     if find_site is None:
         return untimed

@@ -10,6 +10,7 @@ from romou.api.bench import bench_of
 from romou.base.checked_options import takes_options
 from romou.base.errors import DeviceError, UsageError
 from romou.base.space import Config
+from romou.devices.mobile_compilers import Compiler
 from romou.devices.targets import Target, attached_index
 from romou.driver.options import CompareOptions
 from romou.driver.site import TimingSite, timing
@@ -27,6 +28,7 @@ from romou.tools.regression import (
 from romou.tools.regression.comparison import (
     IN_TURNS,
     STAGES,
+    check_compiler,
     common_operators,
     compiled_elsewhere,
     open_names,
@@ -63,9 +65,12 @@ def compare(
     Raises
     ------
     UsageError
-        A file that is no bench, benches of two targets or of nothing in common, or nothing left to compare.
+        A file that is no bench, benches of two targets or of nothing in common, counts of two compilers, or nothing
+        left to compare.
     DeviceError
         Times are wanted and there is no device, or it does not compute a tiny kernel correctly.
+    BuildError
+        The baseline has counts of a mobile compiler, which has not been set up.
     """
     fail_over = parse_threshold(options.fail_over)
     before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
@@ -97,12 +102,16 @@ def _current_bench(
     find_site: Callable[[], TimingSite] | None,
 ) -> Bench:
     """Return the bench to compare with `before`. A model's bench is not timed yet."""
-    if isinstance(current, Bench):
-        return current
-    if _is_bench_file(current):
-        return Bench.load(current)
+    gpu = before.compiler.gpu if before.compiler is not None and options.measures else None
+    if isinstance(current, Bench) or _is_bench_file(current):
+        after = current if isinstance(current, Bench) else Bench.load(current)
+        if gpu is not None:
+            check_compiler(before, after.compiler)
+        return after
+    if gpu is not None:
+        check_compiler(before, Compiler.installed(gpu))
     of_baseline = {o.key: Config(o.config) for o in before.operators if o.config}
-    return bench_of(current, target, options, find_site, None if options.work_dir is not None else of_baseline)
+    return bench_of(current, target, options, find_site, None if options.work_dir is not None else of_baseline, gpu)
 
 
 def _compare_now(

@@ -11,7 +11,8 @@ from romou.base.errors import UsageError, unknown_name
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.pipeline import STAGE_NAMES
-from romou.devices.mobile_compilers import GPUS, compile_all, compiler_for, find_compilers, mobile_gpu
+from romou.devices.mobile_compilers import GPUS, OWN, compile_all, find_compilers, mobile_gpu
+from romou.devices.targets import gpu_for
 from romou.driver.lowering import lowered_model
 from romou.driver.options import InspectOptions, ModelOptions, RecordedOptions, SimulateOptions
 from romou.driver.search.records import recorded_configs
@@ -108,7 +109,7 @@ def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> l
         Mesa's compilers have not been set up.
     """
     target = options.parsed_target()
-    gpu = options.gpu or compiler_for(target.device_name)
+    gpu = gpu_for(options.gpu or OWN, target)
     if mobile_gpu(gpu).vec4_registers is None:
         raise UsageError(
             f"the simulator executes Adreno's machine code only, not that of {GPUS[gpu]}",

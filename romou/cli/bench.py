@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     required=True,
     help="The bench's file, for example baseline.json.",
 )
-@options_of(BenchOptions, "target", "device", "work_dir", "shapes", "dims", "constants", "repeats", "times")
+@options_of(BenchOptions, "target", "device", "work_dir", "shapes", "dims", "constants", "repeats", "times", "gpu")
 @click.option(
     "--module/--no-module",
     default=True,
@@ -50,6 +50,7 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
     Examples:
       romou bench model.onnx --save baseline.json
       romou bench model.onnx --save baseline.json --no-times --device adreno640
+      romou bench model.onnx --save counts.json --no-times --device adreno740 --gpu
     """
     check_dimensions(model, options)
     from romou.devices.targets import Target

@@ -203,6 +203,8 @@ def _repeated(parse: Callable[[Any], Any], metavar: str, kind: click.Path | None
     return {"multiple": True, "type": kind, "metavar": metavar, "callback": _parsing(parse)}
 
 
+# An option that may be given without its value: the target's own GPU then (`romou.devices.mobile_compilers.OWN`).
+GPU_FORM: Mapping[str, Any] = {"is_flag": False, "flag_value": "own", "metavar": "[NAME]"}
 # Field -> names, form and spelling of an option that is spelled in another way than its field
 _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "shapes": (
@@ -227,6 +229,7 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         _repeated(_read_calibration, "FILE.npz", click.Path(exists=True, dir_okay=False, path_type=Path)),
         "May be repeated.",
     ),
+    "gpu": (("--gpu",), dict(GPU_FORM), "Without a name, or as `own`: the target's GPU."),
     "measure": (("--measure",), _repeated(parse_measures, "NAME=VALUE"), "As repeat=5. May be repeated."),
     "max_memory": (
         ("--max-memory",),

@@ -52,7 +52,8 @@ def command(
 
     If both compiled models are at hand, they are timed alternately. Otherwise the recorded times are compared, if they
     are of one device. A row fails if the shift is large enough and significant in a rank test, which is corrected for
-    the number of operators. It also fails if a measure of an equally configured kernel is worse.
+    the number of operators. It also fails if a measure of an equally configured kernel is worse. If BASELINE has counts
+    of a mobile compiler (`romou bench --gpu`), CURRENT is compiled by the same one.
 
     \b
     Exit codes: 0 nothing is worse, 1 something is, 2 wrong use, 3 no usable device.
@@ -61,6 +62,7 @@ def command(
     Examples:
       romou compare baseline.json model.onnx
       romou compare baseline.json current.json --only measures --junit result.xml
+      romou compare counts.json model.onnx --only measures --fail-over 0
     """
     from romou.tools.regression.comparison import parse_threshold
 

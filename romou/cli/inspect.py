@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.click_options import options_of, precision_options, shape_options, target_option
+from romou.cli.click_options import GPU_FORM, options_of, precision_options, shape_options, target_option
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
 from romou.driver.options import InspectOptions, ModelOptions
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from romou.tools.inspection.kernels import InspectedKernel
 
 
-OWN = "own"
-
-
 @click.command("inspect")
 @click.argument("model")
 @target_option
@@ -30,9 +27,7 @@ OWN = "own"
 @click.option(
     "--gpu",
     "gpus",
-    is_flag=False,
-    flag_value=OWN,
-    metavar="[NAME]",
+    **GPU_FORM,
     multiple=True,
     help=(
         "Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, a810, a830, g52, g57, g71, g72,"
@@ -125,13 +120,8 @@ def command(
       romou inspect bundled:squeezenet1_0 --device adreno640 --gpu a630 --execute
       romou inspect bundled:resnet18 --device adreno640 --why conv2d_1x64x56x56_64_3x3_s1
     """
-    from romou.base.errors import UsageError
-
     options["device"] = device
     parsed = ModelOptions(target=target, device=device).parsed_target()
-    if gpus and parsed.backend.language != "OpenCL C":
-        text = f"--gpu asks compilers of OpenCL C; the kernels of target {str(parsed)!r} are no such text"
-        raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
     if has_knobs:
         _explain_knobs(source, parsed, options, kernel, is_json=is_json)
@@ -145,7 +135,7 @@ def command(
     if stages is not None:
         _write_stages(source, parsed, {**options, "work_dir": work_dir}, stages, output, is_json=is_json)
         return
-    gpus = _checked_gpus(gpus or (OWN,) * is_executed, parsed)  # before the long part
+    gpus = _checked_gpus(gpus or (GPU_FORM["flag_value"],) * is_executed, parsed)  # before the long part
     if is_executed:
         _execute(source, parsed, {**options, "work_dir": work_dir, "kernel": kernel}, gpus, is_json=is_json)
         return
@@ -167,9 +157,10 @@ def _checked_gpus(gpus: tuple[str, ...], target: Target) -> tuple[str, ...]:
     """Return the GPUs of --gpu by name. Raises an error if Mesa's compilers for them are missing."""
     if not gpus:
         return ()
-    from romou.devices.mobile_compilers import compiler_for, find_compilers, mobile_gpu
+    from romou.devices.mobile_compilers import find_compilers, mobile_gpu
+    from romou.devices.targets import gpu_for
 
-    named = tuple(compiler_for(target.device_name) if gpu == OWN else gpu for gpu in gpus)
+    named = tuple(gpu_for(gpu, target) for gpu in gpus)
     for gpu in named:
         find_compilers(mesa=mobile_gpu(gpu).mesa)
     return named

@@ -586,6 +586,13 @@ class RoundsOptions(RpcOptions):
 class BenchOptions(RoundsOptions, ModelOptions):
     """Options of `romou.bench`."""
 
+    gpu: str | None = option(
+        None,
+        "Mobile GPU whose compiler in Mesa counts the instructions, registers, spills and bytes of each kernel.",
+        "A name of `romou inspect --gpu`, or `own`: the target's GPU.",
+        unset="no counts",
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(RoundsOptions, ImportOptions):

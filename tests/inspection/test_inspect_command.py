@@ -163,7 +163,7 @@ def test_json(model: Path) -> None:
 def test_missing_compilers_are_reported_first(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROMOU_MOBILE_COMPILERS", str(tmp_path))
     result = invoke(str(model), "--target", TARGET, "--gpu", "a630")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr.startswith(
         f"{LOADING}\nromou: Mesa's mobile compilers are not in {tmp_path}\nhint: Run romou setup mobile-compilers"
     )

@@ -19,32 +19,26 @@ from romou.cli import main
 from romou.devices.mobile_compilers import (
     KernelStatistics,
     MobileCompilersMissingError,
-    compile_all,
     find_compilers,
     mobile_gpu,
 )
-from romou.devices.mobile_compilers.mesa import OLDEST
 from romou.tools.inspection.execute import ExecutedFunction, parameter_kinds
 from support.models.small_networks import residual_net, short_net
 
 Answers = list[list[KernelStatistics] | BuildError]
-# Mesa's answers of this session: compiling takes seconds.
-_compiled: dict[tuple[str, str], list[KernelStatistics] | BuildError] = {}
 
 
 @pytest.fixture
-def change(compilers: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]], None]:
+def change(
+    compile_once: Callable[[Sequence[str], str], Answers], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[str], str]], None]:
     """Return a function that sets how machine code is changed before it is executed. Without it, code stays."""
 
     def use(changed: Callable[[str], str] = str) -> None:
-        def compile_once(sources: Sequence[str], gpu: str) -> Answers:
-            missing = [source for source in sources if (source, gpu) not in _compiled]
-            folder = compilers if mobile_gpu(gpu).mesa == OLDEST else None
-            answers = compile_all(missing, gpu, folder=folder) if missing else []
-            _compiled.update({(source, gpu): answer for source, answer in zip(missing, answers, strict=True)})
-            return [_changed(_compiled[source, gpu], changed) for source in sources]
+        def compile_changed(sources: Sequence[str], gpu: str) -> Answers:
+            return [_changed(answer, changed) for answer in compile_once(sources, gpu)]
 
-        monkeypatch.setattr(api, "compile_all", compile_once)
+        monkeypatch.setattr(api, "compile_all", compile_changed)
 
     use()
     return use

@@ -21,7 +21,7 @@ def test_written_and_read(tmp_path: Path) -> None:
     path = made.save(tmp_path / "folder" / "baseline.json")
     assert Bench.load(path) == made
     assert made.operators[0].time_ms == 1.125
-    assert len(path.read_text().splitlines()) == 17, "a line for each field and operator"
+    assert len(path.read_text().splitlines()) == 18, "a line for each field and operator"
 
 
 def test_untimed(tmp_path: Path) -> None:
@@ -39,6 +39,8 @@ def test_untimed(tmp_path: Path) -> None:
         (lambda d: d.update(target="opencl"), "target: target is no JSON object: not JSON"),
         (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),
         (lambda d: d.pop("operators"), ".*operators is missing"),
+        (lambda d: d.update(compiler="Mesa"), ".*compiler is 'Mesa'; expected"),
+        (lambda d: d.update(compiler={"gpu": "a740"}), ".*compiler.mesa is missing"),
         (lambda d: d.update(model=7), ".*model is 7; expected a text"),
         (lambda d: d["operators"][1].pop("measures"), r".*operators\[1\].measures is missing"),
         (

@@ -3,9 +3,10 @@
 They are not the vendors' compilers, which phones run. `romou setup mobile-compilers` fetches them.
 """
 
-from romou.devices.mobile_compilers.gpus import GPUS, compiler_for, mobile_gpu
+from romou.devices.mobile_compilers.gpus import GPUS, OWN, compiler_for, mobile_gpu
 from romou.devices.mobile_compilers.mesa import (
     SETUP_SCRIPT,
+    Compiler,
     MobileCompilersMissingError,
     compile_all,
     compile_statistics,
@@ -16,7 +17,9 @@ from romou.devices.mobile_compilers.statistics import KernelStatistics, LoopStat
 
 __all__ = [
     "GPUS",
+    "OWN",
     "SETUP_SCRIPT",
+    "Compiler",
     "KernelStatistics",
     "LoopStatistics",
     "MobileCompilersMissingError",

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from romou.base.errors import UsageError, unknown_name
 
+# Name for the GPU of a target.
+OWN = "own"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MobileGpu:

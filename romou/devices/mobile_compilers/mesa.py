@@ -11,10 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from romou.base import environment
-from romou.base.errors import BuildError
+from romou.base.errors import EXIT_NO_DEVICE, BuildError
 from romou.base.folders import HeldFolder
 from romou.devices.mobile_compilers.gpus import mobile_gpu
 from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
@@ -33,6 +34,28 @@ _TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f
 
 class MobileCompilersMissingError(BuildError):
     """Mesa's mobile compilers have not been set up."""
+
+    exit_code = EXIT_NO_DEVICE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """Mesa's compiler for a GPU. Counts of equal compilers can be compared.
+
+    gpu: a name of `GPUS`.
+    mesa: the version as Debian names it.
+    """
+
+    gpu: str
+    mesa: str
+
+    @classmethod
+    def installed(cls, gpu: str) -> Compiler:
+        """Return the compiler that `compile_all` runs. MobileCompilersMissingError if it has not been set up."""
+        return cls(gpu=gpu, mesa=mesa_version(mesa=mobile_gpu(gpu).mesa))
+
+    def __str__(self) -> str:
+        return f"Mesa {self.mesa} for {self.gpu}"
 
 
 def find_compilers(folder: Path | None = None, *, mesa: int = OLDEST) -> Path:

@@ -136,3 +136,16 @@ def device_text(target: Target, index: int | None = None, *, is_timed: bool = Tr
 
 def _words(kind: str, index: int, facts: Mapping[str, Any]) -> str:
     return f"{kind}:{index} {facts['name']} ({facts['platform']})"
+
+
+def gpu_for(name: str, target: Target) -> str:
+    """Return the GPU that mobile compilers compile a target's kernels for: `name`, unchecked, or for `OWN` its own GPU.
+
+    UsageError if Mesa compiles no kernels of the target.
+    """
+    from romou.devices.mobile_compilers import OWN, compiler_for
+
+    if target.backend.language != "OpenCL C":
+        text = f"--gpu asks compilers of OpenCL C; the kernels of target {str(target)!r} are no such text"
+        raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
+    return compiler_for(target.device_name) if name == OWN else name

@@ -22,10 +22,12 @@ from romou.compiler.operators.analysis.counts import (
     count_integer_operations,
     count_text_operations,
 )
+from romou.compiler.operators.analysis.executed import UnknownTripCountError, executed_instructions, trip_loops
 from romou.compiler.operators.analysis.registers import RegisterEstimate, estimate_registers
 from romou.devices.backends.launch import work_group
 
 if TYPE_CHECKING:
+    from romou.devices.mobile_compilers import KernelStatistics
     from romou.devices.targets import Target
 
 
@@ -90,6 +92,14 @@ class InspectedKernel(Headline):
     def text_operations(self) -> TextOperations:
         """Divisions and modulos left in the source's loops."""
         return count_text_operations(self.source)
+
+    def executed_instructions(self, compiled: KernelStatistics) -> float | None:
+        """Return the instructions that a work-item executes, all conditions true. None if trip counts are unknown."""
+        try:
+            executed = executed_instructions(compiled.code, trip_loops(self.lowered))
+        except UnknownTripCountError:
+            return None
+        return None if executed is None else executed.instructions
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, with the IR as text."""

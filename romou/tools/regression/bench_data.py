@@ -15,6 +15,7 @@ from romou.base.files import read_file, replacing
 from romou.base.foreign import parsed, refused
 from romou.base.headline import Headline
 from romou.base.schema import Range, made_of, shown
+from romou.devices.mobile_compilers import Compiler
 from romou.devices.targets import Target
 from romou.runtime.module.saved import load
 from romou.runtime.module.tuned_model import Argument, TunedModel
@@ -103,6 +104,7 @@ class Bench(Headline):
     first_run_ms        time of its first run
     inputs_ms           times to copy its inputs to the device
     outputs_ms          times to copy its outputs from there
+    compiler            compiler that counted (`operators.COMPILED`). None: there are no counts
     compiled            the compiled model. It is not stored in the file
     """
 
@@ -121,6 +123,7 @@ class Bench(Headline):
     first_run_ms: float | None = None
     inputs_ms: tuple[float, ...] = ()
     outputs_ms: tuple[float, ...] = ()
+    compiler: Compiler | None = None
     compiled: TunedModel | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -138,10 +141,8 @@ class Bench(Headline):
         """Return JSON text with one line for each field and operator, so that two versions differ line by line."""
         left_out = ("operators", "compiled", *(_OF_APPS if self.about is None else ()))
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in left_out}
-        if self.about is not None:
-            fields["about"] = dataclasses.asdict(self.about)
         head = "".join(
-            f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n"
+            f" {json.dumps(name)}: {json.dumps(value, allow_nan=False, default=dataclasses.asdict)},\n"
             for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items()
         )
         lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)

@@ -12,8 +12,9 @@ import numpy as np
 
 from romou.base.errors import UsageError
 from romou.base.headline import Headline
+from romou.devices.mobile_compilers import Compiler
 from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds, round_median
-from romou.tools.regression.operators import JUDGED
+from romou.tools.regression.operators import JUDGED, OF_ANY_CONFIG
 from romou.tools.regression.statistics import Shift, holm, paired_shift, unpaired_shift
 from romou.tools.regression.timing import MODEL
 from romou.tuner.records.record import Origin
@@ -87,6 +88,7 @@ class Comparison(Headline):
     reason      why the times were not compared in a better way. For times in turns, a remark on them. Or None
     machine     slowdown of the machine in the second bench, by the reference model. None unless times are recorded
     device      name of the device of the times. None if they were not compared
+    compiler    mobile compiler whose counts were compared, or None
     rows        the whole model first, if it was timed. Then the operators of the second bench, then
                 the removed operators
     """
@@ -98,6 +100,7 @@ class Comparison(Headline):
     reason: str | None
     machine: float | None
     device: str | None
+    compiler: str | None
     rows: tuple[Row, ...]
 
     @property
@@ -211,6 +214,16 @@ def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, O
     return pairs
 
 
+def check_compiler(before: Bench, compiler: Compiler | None) -> None:
+    """Raise UsageError if the baseline's counts are not of `compiler`, which made, or would make, the current ones."""
+    if before.compiler not in (None, compiler):
+        raise UsageError(
+            f"counts of two compilers are not compared: the baseline's are by {before.compiler}, the current ones by"
+            f" {compiler or 'none'}",
+            hint="Write both with one compiler, by `romou bench --gpu`, or compare times alone (--only times).",
+        )
+
+
 def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
     """Return the reason why the recorded times of two benches cannot be compared. None if they can."""
     if before.device is None or not before.model_times_ms:
@@ -308,6 +321,7 @@ def compare_benches(
         reason=reason,
         machine=machine,
         device=device,
+        compiler=str(before.compiler) if before.compiler is not None and has_measures else None,
         rows=tuple(rows),
     )
 
@@ -315,7 +329,7 @@ def compare_benches(
 def _judge_measures(
     before: OperatorBench, after: OperatorBench, fail_over: float
 ) -> tuple[tuple[Rise, ...], tuple[str, ...]]:
-    notes = []
+    notes, judged = [], tuple(JUDGED)
     if before.calls != after.calls:
         notes.append(f"called {after.calls} times, was {before.calls}")
     if before.key not in (after.key, after.structure):
@@ -323,16 +337,21 @@ def _judge_measures(
     if before.config != after.config:
         # Another schedule trades one measure for another, so only times can be compared.
         changed = sorted(k for k in {*before.config, *after.config} if before.config.get(k) != after.config.get(k))
-        return (), (*notes, f"another config ({', '.join(changed)}): measures not compared")
-    if before.source_sha256 != after.source_sha256:
+        judged = tuple(measure for measure in OF_ANY_CONFIG if measure in before.measures)
+        compared = f"only {', '.join(judged)}" if judged else "measures not"
+        notes.append(f"another config ({', '.join(changed)}): {compared} compared")
+    elif before.source_sha256 != after.source_sha256:
         notes.append("another text")
     rises = []
-    for measure, (_, per) in JUDGED.items():
+    for measure in judged:
         if measure not in after.measures:
+            if measure in before.measures:
+                notes.append(f"{measure}: not compared, the current kernels have none")
             continue
         if measure not in before.measures:
             notes.append(f"{measure}: not compared, the baseline lacks it or was counted otherwise")
             continue
+        _, per = JUDGED[measure]
         old, new = (_per(o.measures, measure, per) for o in (before, after))
         if new > old * (1 + fail_over) + 1e-9:
             rises.append(Rise(measure=measure, before=old, after=new))

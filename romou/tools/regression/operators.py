@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from romou.base.errors import BuildError
 from romou.compiler.task import TunableTask, plain_form, structure_of
+from romou.devices.backends.launch import launch_size, thread_extents
+from romou.devices.mobile_compilers import compile_all
 from romou.runtime.module import Argument
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.regression.bench_data import OperatorBench
@@ -24,6 +29,7 @@ def operators_of(
     calls: Mapping[str, int],
     target: Target,
     nodes: Mapping[str, tuple[str, ...]],
+    gpu: str | None = None,
 ) -> tuple[OperatorBench, ...]:
     """Return each distinct function, untimed.
 
@@ -31,8 +37,10 @@ def operators_of(
 
     calls: name of a function in the fused graph -> how often the model calls it.
     nodes: the same names -> its ONNX nodes.
+    gpu: mobile GPU whose compiler counts (`operators.COMPILED`), or None.
     """
     operators: dict[str, OperatorBench] = {}
+    kernels_of: dict[str, list[InspectedKernel]] = {}
     for function in functions:
         task = function.task
         plain = plain_form(function.plain) if task is None else task.func
@@ -46,7 +54,7 @@ def operators_of(
                 nodes=tuple(dict.fromkeys((*same.nodes, *nodes.get(function.hint, ())))),
             )
             continue
-        kernels = inspect_function(function.func, target, name=function.name)
+        kernels = kernels_of[key] = inspect_function(function.func, target, name=function.name)
         sha256, size = source_mark(kernels)
         arguments = Argument.of_parameters(function.func)
         operators[key] = OperatorBench(
@@ -63,6 +71,9 @@ def operators_of(
             nodes=nodes.get(function.hint, ()),
             structure=structure,
         )
+    if gpu is not None:
+        for key, counts in zip(kernels_of, _compiled_counts(list(kernels_of.values()), gpu), strict=True):
+            operators[key] = replace(operators[key], measures={**operators[key].measures, **counts})
     return _with_unique_names(list(operators.values()))
 
 
@@ -83,6 +94,47 @@ def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, .
     return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.structure[:6]}") for o in operators)
 
 
+# Measures by a mobile GPU's compiler in Mesa: name -> meaning. A higher value is worse. They have no noise.
+COMPILED: dict[str, str] = {
+    "compiled_refusals": "kernels that the compiler refuses. An operator with any has no other counts",
+    "compiled_spills": "instructions that access private memory, because of spilled registers or arrays in it",
+    "compiled_executed": "instructions that all work-items execute, if the iterations of all loops are known",
+    "compiled_instructions": "instructions, loops once",
+    "compiled_registers": "32-bit registers of a work-item",
+    "compiled_private_bytes": "private memory of a work-item, in bytes",
+    "compiled_local_bytes": "local memory of a work group, in bytes",
+}
+# Counts that can be compared between schedules. The others are traded for one another.
+OF_ANY_CONFIG = ("compiled_refusals", "compiled_spills", "compiled_executed")
+# A compiler that is stopped counts as one that refuses. On a busy machine it takes longer.
+_TIMEOUT_S = 600.0
+
+
+def _compiled_counts(functions: Sequence[Sequence[InspectedKernel]], gpu: str) -> list[dict[str, int]]:
+    """Return the counts of each function: the most registers of any kernel, the sum of everything else."""
+    answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=_TIMEOUT_S))
+    counts: list[dict[str, int]] = []
+    for kernels in functions:
+        compiled = [(kernel, next(answers)) for kernel in kernels]
+        made = [(kernel, answer[0]) for kernel, answer in compiled if not isinstance(answer, BuildError)]
+        counts.append({"compiled_refusals": len(compiled) - len(made)} if compiled else {})
+        if not made or len(made) < len(compiled):
+            continue
+        counts[-1] |= {
+            "compiled_spills": sum(said.spills for _, said in made),
+            "compiled_instructions": sum(said.instructions for _, said in made),
+            "compiled_registers": max(said.registers for _, said in made),
+            "compiled_private_bytes": sum(said.private_memory_bytes for _, said in made),
+            "compiled_local_bytes": sum(said.local_memory_bytes for _, said in made),
+        }
+        executed = [kernel.executed_instructions(said) for kernel, said in made]
+        known = [each for each in executed if each is not None]
+        if len(known) == len(kernels):
+            items = [math.prod(launch_size(thread_extents(kernel.lowered))) for kernel in kernels]
+            counts[-1]["compiled_executed"] = round(sum(map(operator.mul, items, known)))
+    return counts
+
+
 # name -> (meaning, measure that it is divided by before two are compared, or None). A higher value is worse for each of
 # them.
 JUDGED: dict[str, tuple[str, str | None]] = {
@@ -100,6 +152,7 @@ JUDGED: dict[str, tuple[str, str | None]] = {
         "multiply_adds_per_iteration",
     ),
     "local_memory_bytes": ("local memory of a work group, in bytes", None),
+    **{name: (meaning, None) for name, meaning in COMPILED.items()},
 }
 
 

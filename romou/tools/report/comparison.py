@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 _NAME, _TIMES, *_WRAPPED = "layer", "times", "measures and notes", "kernel"
 _COLUMNS = (_NAME, "calls", "before ms", "after ms", "ratio", "99% bounds", _TIMES, *_WRAPPED)
+# Columns of a bench: title -> measure
+_MEASURES = {
+    "registers": "registers",
+    "integer operations in loops": "integer_operations_in_loops",
+    "bytes an iteration": "bytes_per_iteration",
+}
+_COUNTS = {
+    "compiled: instructions executed": "compiled_executed",
+    "compiled: registers": "compiled_registers",
+    "compiled: spills": "compiled_spills",
+}
 # Characters that XML 1.0 does not allow, even escaped.
 _NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
 
@@ -40,14 +51,12 @@ def bench_table(bench: Bench) -> Table:
     """Return a table with one line per operator: its time and its kernels' measures."""
     table = Table(title=escape(f"{bench.model}, {Target.from_json(bench.target)}"))
     table.add_column("layer", no_wrap=True)
-    for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
+    shown = {**_MEASURES, **(_COUNTS if bench.compiler is not None else {})}
+    for title in ("calls", "ms", *shown):
         table.add_column(title, justify="right")
     table.add_column("kernel")
     for operator in bench.operators:
-        measures = (
-            str(operator.measures.get(name, "-"))
-            for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration")
-        )
+        measures = (str(operator.measures.get(name, "-")) for name in shown.values())
         name, kernel = map(escape, _names(operator))
         table.add_row(name, str(operator.calls), number(operator.time_ms, 4), *measures, kernel)
     return table
@@ -79,6 +88,8 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         )
     else:
         yield f"Times were NOT compared: {comparison.reason}."
+    if comparison.compiler is not None:
+        yield f"Counts: by {comparison.compiler}."
     if comparison.undecided:
         names = ", ".join(row.name for row in comparison.undecided)
         yield (

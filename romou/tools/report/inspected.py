@@ -94,7 +94,8 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     row("private memory, bytes", "", [s.private_memory_bytes for s in said])
     row("instructions, loops once", "", [s.instructions for s in said])
     row("cycles, loops once", "", ["" if s.cycles is None else f"{s.cycles:g}" for s in said])
-    row("instructions executed, all conditions true", "", [_executed(kernel, s) for s in said])
+    executed = [kernel.executed_instructions(s) for s in said]
+    row("instructions executed, all conditions true", "", ["-" if e is None else e for e in executed])
     row("innermost loop: multiply-adds", traffic.multiply_adds, [s.inner.multiply_adds for s in said])
     row("innermost loop: instructions", "", [s.inner.instructions for s in said])
     per = [s.inner.instructions_per_multiply_add for s in said]
@@ -110,16 +111,6 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     row("divisions and modulos in loops", operations.divisions_in_loops, ["" for _ in said])
     row("  in the text", text.divisions_in_loops + text.modulos_in_loops, ["" for _ in said])
     return table
-
-
-def _executed(kernel: InspectedKernel, said: KernelStatistics) -> object:
-    from romou.compiler.operators.analysis.executed import UnknownTripCountError, executed_instructions, trip_loops
-
-    try:
-        executed = executed_instructions(said.code, trip_loops(kernel.lowered))
-    except UnknownTripCountError:
-        executed = None
-    return "-" if executed is None else executed.instructions
 
 
 def _print_pass(step: PassStep, out: Console) -> None:
