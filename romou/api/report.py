@@ -65,7 +65,7 @@ class ReportKeywords(TypedDict, total=False):
 
 
 @documents_options(ReportOptions)
-def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Path:
+def write_report(*sources: str | Path | Sequence[str | Path], **keywords: Unpack[ReportKeywords]) -> Path:
     """Write a page with figures of a tuning run, as one HTML file that needs no network, and return its path.
 
     It begins with a table of the model, its slowest layers with what bounds them, and what to do next. With a model it
@@ -77,7 +77,7 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
     ----------
     sources
         Files and folders of one model, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file
-        of `romou bench`, a report of `archprobe run`. Or several saved models.
+        of `romou bench`, a report of `archprobe run`. Or several saved models. A list of them counts as its entries.
 
     Raises
     ------
@@ -91,12 +91,13 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
     """
     options = ReportOptions.from_dict(keywords, "write_report")
     check_library()
-    if not sources:
+    each = [source for given in sources for source in (given if isinstance(given, list | tuple) else [given])]
+    if not each:
         raise UsageError(
             "there is nothing to report on; give a folder of records, a .romou folder, a bench's file or an ArchProbe"
             " report"
         )
-    evidence, target, folder = _evidence_in([path_of("source", source) for source in sources])
+    evidence, target, folder = _evidence_in([path_of("source", source) for source in each])
     if options.target is not None or options.device is not None:
         kind = DEFAULT_KIND if target is None else target.kind
         target = replace(options, target=options.target or kind).parsed_target()

@@ -118,7 +118,8 @@ def _print(tuned: TunedModel, path: Path, report: Path | None, rpc: str | None) 
 
     out, summary = common.console(is_json=False), tuned.summary()
     print_summary(summary, out)
-    out.print(f"launched: {summary.launching}", markup=False)
+    if common.is_verbose():
+        out.print(f"launched: {summary.launching}", markup=False)
     if summary.records is not None:
         out.print(f"records: {summary.records} (a later run goes on from them)", markup=False)
     if report is not None:

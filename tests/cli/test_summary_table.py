@@ -135,3 +135,28 @@ def test_a_data_frame_needs_pandas_and_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pandas", None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="pandas is not installed"):
         measured().to_dataframe()
+
+
+def test_a_plot_is_a_chart_of_altair_and_says_if_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Altair checks it against Vega-Lite's schema. What differs by no more than the noise has one bar."""
+    summary = measured()
+    chart = summary.plot().to_dict()
+    (bars,) = [data["values"] for data in (chart["data"], *chart.get("datasets", {}).values()) if "values" in data]
+    assert [(bar["layer"], bar["schedule"]) for bar in bars] == [
+        (layer, schedule) for layer in ("Conv (slow)", "Conv (a<b)") for schedule in ("default", "tuned")
+    ]
+    times = {
+        (row["onnx_nodes"], name): row["calls"] * row[f"{name}_ms"]
+        for row in summary.table()
+        for name in ("default", "tuned")
+    }
+    assert {(bar["layer"], bar["schedule"]): bar["ms"] for bar in bars} == times
+    noisy = dataclasses.replace(
+        summary, rows=tuple(dataclasses.replace(row, default_ms=row.tuned_ms) for row in summary.rows)
+    )
+    assert [bar["schedule"] for bar in noisy.plot().to_dict()["data"]["values"]] == ["tuned"] * 2
+    with pytest.raises(UsageError, match="no layer was timed"):
+        Summary.unmeasured(target="opencl", rows=(), seconds=0.0).plot()
+    monkeypatch.setitem(sys.modules, "altair", None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="altair is not installed"):
+        summary.plot()

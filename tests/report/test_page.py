@@ -174,6 +174,15 @@ def test_the_command_takes_a_bench(tmp_path: Path) -> None:
     assert '"version":"bench"' in output.read_text(encoding="utf-8")
 
 
+def test_sources_may_be_a_list(tmp_path: Path) -> None:
+    path, output = tmp_path / "bench.json", tmp_path / "report.html"
+    path.write_text(bench(operator("conv")).to_json(), encoding="utf-8")
+    assert '"version":"bench"' in romou.write_report([path], output=output).read_text(encoding="utf-8")
+    for wrong, message in (([], "nothing to report on"), ([[path]], "must be a path"), ([3], "must be a path")):
+        with pytest.raises(UsageError, match=message):
+            romou.write_report(wrong, output=output)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

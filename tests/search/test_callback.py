@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from romou.base.outcome import Outcome
+from romou.base.space import Config
 from romou.devices.targets import Target
 from romou.tuner.measure import BuildResult, MeasureResult
 from romou.tuner.records import Record, RecordStore
@@ -50,10 +52,17 @@ def records(folder: Path) -> list[Record]:
         return list(store)
 
 
-def test_it_sees_every_trial(tmp_path: Path) -> None:
+def test_it_sees_every_trial(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And -v, which prints this level, has a line for each."""
+    caplog.set_level(logging.INFO, "romou")
     seen: list[Trial] = []
     run(tmp_path, Runner(), seen.append)
     kept = records(tmp_path)
+    lines = [line for line in caplog.messages if line.startswith("trial ")]
+    assert lines == [
+        f"trial {t.number}: {t.task}, {f'{1e3 * t.time_s:.4f} ms' if t.time_s else t.outcome.value}, {Config(t.config)}"
+        for t in seen
+    ]
     assert [trial.number for trial in seen] == list(range(1, 41))
     assert [(t.task, t.config, t.outcome, t.time_s, t.error) for t in seen] == [
         (r.task_name, r.config, r.outcome, r.time_s, r.error) for r in kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -144,6 +145,14 @@ def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> s
     return f"No {stands_in_for} is attached: times are those of {device}; configs are chosen {chosen_by}."
 
 
+def _module(name: str) -> Any:
+    """Import a package that only notebooks need. UsageError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{name} is not installed", hint=f"pip install {name}, or take summary().table().") from error
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Summary(Timed):
     """The results of tuning a model. Times are of the whole model, measured alternately in one session.
@@ -243,13 +252,38 @@ class Summary(Timed):
 
     def to_dataframe(self) -> Any:
         """Return `table` as a DataFrame of pandas. UsageError if pandas is not installed."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise UsageError(
-                "pandas is not installed", hint="pip install pandas, or take summary().table()."
-            ) from error
-        return pandas.DataFrame(self.table(), columns=list(_COLUMNS))
+        return _module("pandas").DataFrame(self.table(), columns=list(_COLUMNS))
+
+    def plot(self) -> Any:
+        """Return a chart of Altair: the time of each layer's calls, by ONNX node, the most expensive layer first.
+
+        A layer has a second bar, of its default schedule, if the two times differ by more than the noise.
+
+        Raises
+        ------
+        UsageError
+            Altair is not installed, or no layer was timed.
+        """
+        altair = _module("altair")
+        bars = [
+            {
+                "layer": row["onnx_nodes"] or row["layer"],
+                "schedule": schedule,
+                "ms": row["calls"] * row[f"{schedule}_ms"],
+            }
+            for row in self.table()
+            for schedule in ("default", "tuned")
+            if row[f"{schedule}_ms"] is not None and (schedule == "tuned" or row["speedup"] is not None)
+        ]
+        if not bars:
+            raise UsageError("no layer was timed", hint="romou.tune times them.")
+        chart = altair.Chart(altair.Data(values=bars), title=self.headline).mark_bar(tooltip={"content": "data"})
+        return chart.encode(
+            x=altair.X("ms:Q", title="all calls of a run, ms"),
+            y=altair.Y("layer:N", sort=None, title=None),
+            yOffset="schedule:N",
+            color=altair.Color("schedule:N", title=None),
+        )
 
     @property
     def stand_in(self) -> str:

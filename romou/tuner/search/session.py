@@ -403,6 +403,8 @@ class TuningSession:
         # The first time of a task is progress too.
         is_progress = after_s is not None and (before_s is None or before_s >= _PROGRESS * after_s)
         self._since_progress = 0 if is_progress else self._since_progress + 1
+        how = record.outcome if record.time_s is None else f"{1e3 * record.time_s:.4f} ms"
+        logger.info("trial %d: %s, %s, %s", self.done, record.task_name, how, built.candidate.config)
         show(self._status(state, record))
         self._call_back(record, after_s)
 
