@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -58,6 +59,13 @@ def test_rows_of_a_summary_name_their_nodes(saved: Path) -> None:
     assert row.calls == 2
     assert [name for name in row.nodes if name.startswith("Conv")] == ["Conv (t0)", "Conv (t3)"]
     assert type(summary).from_dict(summary.to_dict()) == summary
+
+
+def test_pickle_is_answered_by_save_and_prints_nothing(saved: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """TVM prints a line for each scope, and then cannot."""
+    with pytest.raises(TypeError, match=r"cannot be pickled: save writes it, romou\.load reads it"):
+        pickle.dumps(romou.load(saved))
+    assert capfd.readouterr().err == ""
 
 
 def test_a_run_after_a_profile_is_right(saved: Path) -> None:
