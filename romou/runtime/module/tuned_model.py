@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 import tvm
@@ -127,9 +127,6 @@ class TunedModel:
 
     def _repr_html_(self) -> str:
         return f"<p><code>{html.escape(repr(self))}</code></p>{self._summary._repr_html_()}"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a tuned model is on its device, and cannot be pickled: save writes it, romou.load reads it")
 
     @property
     def host_nodes(self) -> tuple[str, ...]:
