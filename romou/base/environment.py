@@ -28,7 +28,11 @@ VARIABLES = {
     "OCL_ICD_VENDORS": Variable(
         "folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"
     ),
-    "PATH": Variable("where Mesa's compilers find their tools"),
+    "PATH": Variable("where Mesa's compilers find their tools, and Arm's malioc is found"),
+    "ROMOU_ADRENO_COMPILER": Variable(
+        "program that compiles OpenCL C for an Adreno as its vendor does, for `romou inspect --gpu`: called and read as"
+        " Arm's malioc is"
+    ),
     "ROMOU_CACHE_DIR": Variable(
         "folder of compiled programs, and of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"
     ),
@@ -108,6 +112,7 @@ class Settings:
     session_cache_mb: int = 1024
     quirks_off: tuple[str, ...] = ()
     mobile_compilers: Path = Path(VARIABLES["ROMOU_MOBILE_COMPILERS"].default)
+    adreno_compiler: Path | None = None
     unknown: tuple[str, ...] = ()
 
 
@@ -130,6 +135,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         session_cache_mb=_count("ROMOU_SESSION_CACHE_MB", env, Settings.session_cache_mb),
         quirks_off=tuple(name.strip() for name in env.get("ROMOU_QUIRKS_OFF", "").split(",") if name.strip()),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
+        adreno_compiler=Path(path).absolute() if (path := env.get("ROMOU_ADRENO_COMPILER")) else None,
         unknown=tuple(unknown),
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,11 @@ from romou.cli.models import read_model
 from romou.driver.options import InspectOptions, ModelOptions
 
 if TYPE_CHECKING:
-    from romou.devices.mobile_compilers import KernelStatistics
+    from romou.devices.mobile_compilers import KernelStatistics, VendorStatistics
     from romou.devices.targets import Target
     from romou.tools.inspection.kernels import InspectedKernel
+
+_MESA = "Mesa, "
 
 
 @click.command("inspect")
@@ -31,7 +35,8 @@ if TYPE_CHECKING:
     multiple=True,
     help=(
         "Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, a810, a830, g52, g57, g71, g72,"
-        " g76, g610; without a name, or `own`, that of the target's GPU. May be repeated."
+        " g76, g610; without a name, or `own`, that of the target's GPU. Arm's malioc in PATH, for any Mali, and the"
+        " program in ROMOU_ADRENO_COMPILER are asked, too. May be repeated."
     ),
 )
 @click.option(
@@ -145,42 +150,46 @@ def command(
     statistics = _statistics(kernels, gpus)
     if is_json:
         rows = [
-            {**inspected.to_dict(), "mesa": {gpu: _plain(said, inspected) for gpu, said in by_gpu.items()}}
-            for inspected, by_gpu in zip(kernels, statistics, strict=True)
+            {**inspected.to_dict(), **_by_compiler(by_name, inspected)}
+            for inspected, by_name in zip(kernels, statistics, strict=True)
         ]
         print_json({"model": model, "target": str(parsed), "kernels": rows})
     else:
-        _print_kernels(kernels, statistics, gpus, has_source=has_source)
+        _print_kernels(kernels, statistics, has_source=has_source)
 
 
 def _checked_gpus(gpus: tuple[str, ...], target: Target) -> tuple[str, ...]:
-    """Return the GPUs of --gpu by name. Raises an error if Mesa's compilers for them are missing."""
+    """Return the GPUs of --gpu by name. Raises an error if there is no compiler for one of them."""
     if not gpus:
         return ()
-    from romou.devices.mobile_compilers import find_compilers, mobile_gpu
+    from romou.devices.mobile_compilers import find_compilers, mobile_gpu, vendor_compiler
     from romou.devices.targets import gpu_for
 
     named = tuple(gpu_for(gpu, target) for gpu in gpus)
     for gpu in named:
-        find_compilers(mesa=mobile_gpu(gpu).mesa)
+        if vendor_compiler(gpu) is None:
+            find_compilers(mesa=mobile_gpu(gpu).mesa)
     return named
 
 
 def _print_kernels(
     kernels: list[InspectedKernel],
-    statistics: list[dict[str, KernelStatistics | str]],
-    gpus: tuple[str, ...],
+    statistics: list[dict[str, KernelStatistics | VendorStatistics | str]],
     *,
     has_source: bool,
 ) -> None:
+    from romou.devices.mobile_compilers import VendorStatistics
     from romou.tools.report.inspected import print_kernel
 
     out = console(is_json=False)
     if not kernels:
         out.print("No kernels: the device computes nothing of this model.", markup=False)
-    for kernel, by_gpu in zip(kernels, statistics, strict=True):
-        print_kernel(kernel, by_gpu, out, has_source=has_source)
-    if gpus:
+    for kernel, by_name in zip(kernels, statistics, strict=True):
+        print_kernel(kernel, by_name, out, has_source=has_source)
+    answers = {name: said for by_name in statistics for name, said in by_name.items()}
+    for vendor in sorted({said.compiler for said in answers.values() if isinstance(said, VendorStatistics)}):
+        out.print(f"{vendor}: the vendor's compiler. Nothing was executed.", markup=False)
+    if gpus := tuple(name.removeprefix(_MESA) for name in answers if name.startswith(_MESA)):
         out.print(_versions(gpus), markup=False)
 
 
@@ -273,27 +282,45 @@ def _explain_default(source: Any, target: Target, options: dict[str, Any], layer
             out.print(line, markup=False)
 
 
-def _plain(said: KernelStatistics | str, kernel: InspectedKernel) -> dict[str, Any] | str:
-    """Return a compiler's statistics as plain data, on Adreno with the error of the estimate of registers."""
-    if isinstance(said, str):
-        return said
-    error = {"registers_error": kernel.registers.error(said.registers)} if said.is_adreno else {}
-    plain = dataclasses.asdict(said)
-    del plain["machine_code"]
-    return {**plain, **error}
+def _by_compiler(
+    statistics: dict[str, KernelStatistics | VendorStatistics | str], kernel: InspectedKernel
+) -> dict[str, dict[str, Any]]:
+    """Return a kernel's statistics as plain data, by the GPU. On Adreno, Mesa's have the error of the estimate."""
+    plain: dict[str, dict[str, Any]] = {"mesa": {}, "vendor": {}}
+    for name, said in statistics.items():
+        made: Any = said
+        if not isinstance(said, str):
+            made = {key: value for key, value in dataclasses.asdict(said).items() if key != "machine_code"}
+            if getattr(said, "is_adreno", False):
+                made["registers_error"] = kernel.registers.error(said.registers)
+        plain["mesa" if name.startswith(_MESA) else "vendor"][name.rpartition(", ")[2]] = made
+    return plain
 
 
-def _statistics(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:
-    """Return for each kernel: GPU -> statistics, or the text of the compiler's error.
+def _statistics(
+    kernels: list[InspectedKernel], gpus: tuple[str, ...]
+) -> list[dict[str, KernelStatistics | VendorStatistics | str]]:
+    """Return for each kernel: compiler and GPU -> statistics, or the text of the compiler's error.
 
     A kernel that the compiler refuses must not hide the others.
     """
-    statistics: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
-    if gpus:
-        from romou.base.errors import BuildError
-        from romou.devices.mobile_compilers import compile_all
+    statistics: list[dict[str, KernelStatistics | VendorStatistics | str]] = [{} for _ in kernels]
+    if not gpus:
+        return statistics
+    from romou.base.errors import BuildError
+    from romou.devices import mobile_compilers as compilers
 
-        for gpu in dict.fromkeys(gpus):
-            for by_gpu, result in zip(statistics, compile_all([k.source for k in kernels], gpu), strict=True):
-                by_gpu[gpu] = str(result) if isinstance(result, BuildError) else result[0]
+    for gpu in dict.fromkeys(gpus):
+        vendor = compilers.vendor_compiler(gpu)
+        answers: dict[str, Sequence[Any]] = {}
+        if gpu in compilers.GPUS:
+            # With a vendor's compiler, Mesa's need not be there.
+            with contextlib.suppress(*(() if vendor is None else (compilers.MobileCompilersMissingError,))):
+                answers[f"{_MESA}{gpu}"] = compilers.compile_all([k.source for k in kernels], gpu)
+        if vendor is not None:
+            answers[f"{vendor.name}, {gpu}"] = compilers.compile_by_vendor([(k.name, k.source) for k in kernels], gpu)
+        for name, of_kernels in answers.items():
+            for by_name, answer in zip(statistics, of_kernels, strict=True):
+                said = answer[0] if isinstance(answer, list) else answer
+                by_name[name] = str(said) if isinstance(said, BuildError) else said
     return statistics

@@ -1,6 +1,7 @@
 """Mesa's compilers for Adreno and Mali: registers, spills and instructions of a kernel without a phone.
 
-They are not the vendors' compilers, which phones run. `romou setup mobile-compilers` fetches them.
+They are not the vendors' compilers, which phones run. `romou setup mobile-compilers` fetches them. If the user has a
+vendor's compiler, its numbers stand beside (`vendor`).
 """
 
 from romou.devices.mobile_compilers.gpus import GPUS, OWN, compiler_for, mobile_gpu
@@ -14,6 +15,7 @@ from romou.devices.mobile_compilers.mesa import (
     mesa_version,
 )
 from romou.devices.mobile_compilers.statistics import KernelStatistics, LoopStatistics
+from romou.devices.mobile_compilers.vendor import VendorStatistics, compile_by_vendor, vendor_compiler
 
 __all__ = [
     "GPUS",
@@ -23,10 +25,13 @@ __all__ = [
     "KernelStatistics",
     "LoopStatistics",
     "MobileCompilersMissingError",
+    "VendorStatistics",
     "compile_all",
+    "compile_by_vendor",
     "compile_statistics",
     "compiler_for",
     "find_compilers",
     "mesa_version",
     "mobile_gpu",
+    "vendor_compiler",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from romou.devices.mobile_compilers.vendor import VendorStatistics
 from romou.runtime.module.profile import nodes_text
 from romou.tools.report.table import mib, print_table, table_of_numbers
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from romou.tools.inspection.kernels import InspectedKernel, PassStep
     from romou.tools.inspection.why import DefaultReasons, PricedConfig
 
+Statistics: TypeAlias = "Mapping[str, KernelStatistics | VendorStatistics | str]"
 # Number of tensors in the table, the largest first.
 _SHOWN = 12
 NOT_THE_VENDORS = (
@@ -27,13 +29,11 @@ NOT_THE_VENDORS = (
 )
 
 
-def print_kernel(
-    kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str], out: Console, *, has_source: bool = True
-) -> None:
+def print_kernel(kernel: InspectedKernel, statistics: Statistics, out: Console, *, has_source: bool = True) -> None:
     """Print a kernel.
 
-    statistics: GPU's name -> its compiler's statistics of the kernel, or the text of its error. Empty if no compiler
-        was run.
+    statistics: compiler and GPU, as "Mesa, a630" -> the statistics of the kernel, or the text of the compiler's error.
+        Empty if no compiler was run.
     """
     out.rule(kernel.name, align="left")
     if kernel.task:
@@ -48,9 +48,18 @@ def print_kernel(
         # The source is written without wrapping, which would change its text.
         out.file.write(kernel.source.strip() + "\n")
     print_table(kernel_table(kernel, statistics), out)
-    for gpu, said in statistics.items():
+    for compiler, said in statistics.items():
         if isinstance(said, str):
-            out.print(f"{gpu}: {said}", markup=False)
+            out.print(f"{compiler}: {said}", markup=False)
+            continue
+        longest = said.longest_by_unit if isinstance(said, VendorStatistics) else {}
+        for title, cycles in (
+            ("cycles by unit, loops once", said.cycles_by_unit),
+            ("cycles by unit, longest path", longest),
+        ):
+            if cycles:
+                text = ", ".join(f"{unit} {count:g}" for unit, count in cycles.items())
+                out.print(f"{compiler}: {title}: {text}", markup=False)
 
 
 def executed_lines(function: ExecutedFunction) -> list[str]:
@@ -70,47 +79,70 @@ def executed_lines(function: ExecutedFunction) -> list[str]:
     return lines if function.comparison is not None else [*lines, f"{function.name}: {verdict}"]
 
 
-def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str]) -> Table:
-    """Return a table with a line per measure, and a column for Romou and for each GPU's compiler."""
-    read = {gpu: said for gpu, said in statistics.items() if not isinstance(said, str)}
-    table = table_of_numbers("of one work-item", ("Romou's estimate", *(f"Mesa, {gpu}" for gpu in read)))
+def kernel_table(kernel: InspectedKernel, statistics: Statistics) -> Table:
+    """Return a table with a line per measure, and a column for Romou and for each compiler."""
+    read = {compiler: said for compiler, said in statistics.items() if not isinstance(said, str)}
+    table = table_of_numbers("of one work-item", ("Romou's estimate", *read))
 
-    def row(title: str, estimate: object, values: Sequence[object]) -> None:
-        if estimate != "" or any(v != "" for v in values):
-            table.add_row(title, str(estimate), *map(str, values))
+    def row(
+        title: str,
+        estimate: object,
+        of_mesa: Callable[[KernelStatistics], object] = lambda _: None,
+        of_vendor: Callable[[VendorStatistics], object] = lambda _: None,
+    ) -> None:
+        values = [of_vendor(s) if isinstance(s, VendorStatistics) else of_mesa(s) for s in read.values()]
+        if estimate != "" or any(v is not None for v in values):
+            table.add_row(title, str(estimate), *("" if v is None else str(v) for v in values))
 
-    said = list(read.values())
     traffic, operations, text = kernel.traffic, kernel.operations, kernel.text_operations
     registers = kernel.registers
-    row(
-        "registers (32 bit)",
-        round(registers.live),
-        [f"{s.registers} (estimate {registers.error(s.registers):+.0%})" if s.is_adreno else s.registers for s in said],
-    )
-    row("  needed: what pruning judges", f"{registers.needed:g}", ["" for _ in said])
-    row("waves of 64", "", ["" if s.waves is None else s.waves for s in said])
-    row("occupancy that registers allow", "", [f"{s.occupancy:.0%}" for s in said])
-    row("spills (private memory accesses)", "", [s.spills for s in said])
-    row("private memory, bytes", "", [s.private_memory_bytes for s in said])
-    row("instructions, loops once", "", [s.instructions for s in said])
-    row("cycles, loops once", "", ["" if s.cycles is None else f"{s.cycles:g}" for s in said])
-    executed = [kernel.executed_instructions(s) for s in said]
-    row("instructions executed, all conditions true", "", ["-" if e is None else e for e in executed])
-    row("innermost loop: multiply-adds", traffic.multiply_adds, [s.inner.multiply_adds for s in said])
-    row("innermost loop: instructions", "", [s.inner.instructions for s in said])
-    per = [s.inner.instructions_per_multiply_add for s in said]
-    row("innermost loop: instructions per multiply-add", "", ["-" if p is None else f"{p:.2f}" for p in per])
-    row("innermost loop: bytes loaded", traffic.bytes_loaded, ["" for _ in said])
+
+    def registers_of(said: KernelStatistics) -> object:
+        error = f" (estimate {registers.error(said.registers):+.0%})" if said.is_adreno else ""
+        return f"{said.registers}{error}"
+
+    def executed(said: KernelStatistics) -> object:
+        instructions = kernel.executed_instructions(said)
+        return "-" if instructions is None else instructions
+
+    def per_multiply_add(said: KernelStatistics) -> object:
+        return "-" if (per := said.inner.instructions_per_multiply_add) is None else f"{per:.2f}"
+
+    row("registers (32 bit)", round(registers.live), registers_of, lambda s: s.registers)
+    row("  needed: what pruning judges", f"{registers.needed:g}")
+    row("  uniform", "", of_vendor=lambda s: s.uniform_registers)
+    row("waves of 64", "", lambda s: s.waves)
+    row("occupancy that registers allow", "", _occupancy, _occupancy)
+    row("spills (private memory accesses)", "", lambda s: s.spills, _spills)
+    row("private memory, bytes", "", lambda s: s.private_memory_bytes)
+    row("instructions, loops once", "", lambda s: s.instructions)
+    row("cycles, loops once", "", lambda s: None if s.cycles is None else f"{s.cycles:g}", _bound)
+    row("instructions executed, all conditions true", "", executed)
+    row("innermost loop: multiply-adds", traffic.multiply_adds, lambda s: s.inner.multiply_adds)
+    row("innermost loop: instructions", "", lambda s: s.inner.instructions)
+    row("innermost loop: instructions per multiply-add", "", per_multiply_add)
+    row("innermost loop: bytes loaded", traffic.bytes_loaded)
     row(
         "  from buffers, images, local memory",
         f"{traffic.buffer_bytes}, {traffic.image_bytes}, {traffic.local_bytes}",
-        ["" for _ in said],
     )
-    row("integer operations in loops", operations.in_loops, ["" for _ in said])
-    row("  times trips", operations.in_loops_weighted, ["" for _ in said])
-    row("divisions and modulos in loops", operations.divisions_in_loops, ["" for _ in said])
-    row("  in the text", text.divisions_in_loops + text.modulos_in_loops, ["" for _ in said])
+    row("integer operations in loops", operations.in_loops)
+    row("  times trips", operations.in_loops_weighted)
+    row("divisions and modulos in loops", operations.divisions_in_loops)
+    row("  in the text", text.divisions_in_loops + text.modulos_in_loops)
     return table
+
+
+def _occupancy(said: KernelStatistics | VendorStatistics) -> object:
+    return None if said.occupancy is None else f"{said.occupancy:.0%}"
+
+
+def _spills(said: VendorStatistics) -> object:
+    return "none" if not said.is_spilling else "yes" if said.spill_bytes is None else f"{said.spill_bytes} bytes"
+
+
+def _bound(said: VendorStatistics) -> object:
+    return f"{max(said.cycles_by_unit.values(), default=0.0):g} ({', '.join(said.bound_by)})"
 
 
 def _print_pass(step: PassStep, out: Console) -> None:
