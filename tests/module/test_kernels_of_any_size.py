@@ -11,6 +11,7 @@ import pytest
 import tvm
 
 import romou
+from reverse_order import reverse_kernels
 from romou.compiler.assembly.kernels import ModelKernels
 from romou.compiler.assembly.run_time_rows import shapes_in
 from romou.compiler.operators.families.attention import AttentionTemplate
@@ -189,6 +190,34 @@ def test_a_phones_activations_of_any_size_are_in_buffers(shape: Shape, opencl_de
         return {"x": np.random.default_rng(n).standard_normal(own).astype("float32")}
 
     assert wrong_points(model, network, [(1,), (7,), (19,)], inputs_of) == []
+
+
+@pytest.mark.parametrize("device", ["adreno640", "mali_g76"])
+@pytest.mark.parametrize("pads", [[0, 0, 1, 2], [1, 2, 1, 0]], ids=["width", "both"])
+def test_no_element_depends_on_the_order_of_work_items(
+    pads: list[int], device: str, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    """Vectors of four do not divide rows of 9 and of 11: what is behind the last whole vector is stored alone."""
+    reverse_kernels(monkeypatch)
+    g = NetworkBuilder({"x": ("b", "n", 9)})
+    padded = g.add("Pad", "x", g.constant(np.array([0, *pads[:2], 0, *pads[2:]])))
+    network = g.model(g.add("Sigmoid", padded), g.add("Transpose", g.add("Exp", "x"), perm=[1, 0, 2]))
+    dims = {"b": range(1, 4), "n": range(1, 40)}
+    model = romou.compile(network, dims=dims, device=device, target="opencl", verify=False)
+    assert any("float4" in source for source in model.sources().values())
+
+    def inputs_of(b: int, n: int) -> dict[str, np.ndarray]:
+        return {"x": np.random.default_rng(n).standard_normal((b, n, 9)).astype("float32")}
+
+    assert wrong_points(model, network, [(1, 1), (3, 38), (2, 39)], inputs_of) == []
+
+
+def test_a_tensor_of_no_elements_has_free_sizes(opencl_device: tvm.runtime.Device) -> None:
+    g = NetworkBuilder({"x": ("b", 4, "n")})
+    nothing = g.add("Slice", "x", *(g.constant(np.array([number])) for number in (0, 0, 1)))
+    network = g.model(g.add("Relu", "x"), g.add("Exp", nothing))
+    model = romou.compile(network, dims={"b": range(1, 4), "n": range(1, 20)}, target=HOST, verify=False)
+    assert [output.shape for output in model.run({"x": np.ones((2, 4, 7), np.float32)})] == [(2, 4, 7), (2, 0, 7)]
 
 
 @exhaustive

@@ -71,10 +71,14 @@ def check_constants(main: relax.Function, smaller: relax.Function, sizes: str) -
 
 
 def _constants(value: relax.Expr) -> list[Any]:
+    """Return the tensors in an expression. A tensor of no elements has a constant dtype, too."""
     found: list[Any] = []
-    relax.analysis.post_order_visit(
-        value, lambda node: found.append(node) if isinstance(node, tvm.ir.GenericConst) else None
-    )
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.ir.GenericConst) and isinstance(node.value, tvm.runtime.Tensor):
+            found.append(node)
+
+    relax.analysis.post_order_visit(value, visit)
     return found
 
 

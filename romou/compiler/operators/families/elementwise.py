@@ -249,7 +249,8 @@ class Elementwise(StreamingTemplate):
         count = 1
         while count < len(variables):
             before, behind = variables[-count - 1], variables[-count]
-            if not _are_neighbours(before, behind, self.shape[-count], value):
+            is_fixed = isinstance(self.shape[-count - 1], int)
+            if not is_fixed or not _are_neighbours(before, behind, self.shape[-count], value):
                 break
             count += 1
         return count
@@ -358,11 +359,12 @@ class Elementwise(StreamingTemplate):
         ((vectors, value),) = self.vectors(width)
         axes = [axis.var for axis in self._block.iter_vars[:-1]]
         group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
-        grid = self._grid(width, across)
-        is_free = not all(isinstance(extent, int) for extent in grid)
-        texels = math.prod(grid) if is_free else int(self._vectors(width, across))
+        has_singles = isinstance(self.shape[-1], int) and self._has_singles(width, across)
+        outer = self.shape[: len(self.shape) - self._row_axes]
+        grid = [*outer, sum(divmod(self._row, width))] if has_singles else self._grid(width, across)
+        texels = math.prod(grid)
         texel = (group * items + item) * size + thread
-        if not is_free and self._has_singles(width, across):
+        if has_singles:
             body, buffers = self._vectors_and_singles(texel, width)
         elif across == 1:
             indices = unravel(texel, grid if self.image_scopes(config, limits) else self._joined(grid, width))
