@@ -106,6 +106,7 @@ def test_plot_draws_every_curve_and_one_page(files: tuple[Path, Path], tmp_path:
     }
     page = (folder / "index.html").read_text()
     assert page.count("<svg") == 3
+    assert "color-scheme: light dark" in page
     assert "end of the sweep &lt;here&gt;" in page
     listed = page.partition("<h2>Not known of this device</h2>")[2].partition("</ul>")[0]
     assert "<li>ImageBandwidth: not applicable: no texture units</li>" in listed

@@ -164,6 +164,7 @@ def test_the_command_prints_json_and_a_page_and_has_exit_codes(tmp_path: Path) -
     assert data["ms"] == pytest.approx(sum(layer["ms"] for layer in data["layers"]))
     text = page.read_text()
     assert "<h2>Memory</h2>" in text
+    assert "color-scheme: light dark" in text
     assert all(f"<td>{layer['name']}</td></tr>" in text for layer in data["layers"])
     assert f'<th scope="row">{nodes_text(data["layers"][0]["nodes"])}</th>' in text
     assert invoke(net(), tmp_path, "--device", "adreno740", "--max-ms", "0.0001").exit_code == 1
