@@ -21,11 +21,10 @@ from dataclasses import dataclass
 
 import click
 import numpy as np
-import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from child_pool import in_children
-from reverse_order import reverse_kernels
+from reverse_order import reversed_for
 from romou.base.errors import ModelError, NumericError, RomouError
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
@@ -58,9 +57,7 @@ def wrong_at(case: SizeModel, target: str, *, verify: bool, seed: int) -> list[s
     """Compile a model, run it at some sizes, and return what is wrong at each."""
     import romou
 
-    with pytest.MonkeyPatch.context() as patch:
-        if "adreno" in target:
-            reverse_kernels(patch)
+    with reversed_for(target):
         model = romou.compile(case.model, target=target, dims={**case.fixed, **case.dims}, verify=verify)
     assert isinstance(model, romou.RunTimeRowsModel)
     session = cpu_session(case.model)

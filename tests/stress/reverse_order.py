@@ -6,8 +6,9 @@ no GPU. Both orders give the same outputs unless work-items depend on one anothe
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +19,15 @@ _PLACES = (
     (re.compile(r"\bget_group_id\((\d)\)"), r"(get_num_groups(\1) - 1 - get_group_id(\1))"),
     (re.compile(r"\bget_local_id\((\d)\)"), r"(get_local_size(\1) - 1 - get_local_id(\1))"),
 )
+
+
+@contextlib.contextmanager
+def reversed_for(target: str) -> Iterator[None]:
+    """Reverse both orders of kernels for Adreno that are compiled in the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "adreno" in target:
+            reverse_kernels(patch)
+        yield
 
 
 def reverse_kernels(patch: pytest.MonkeyPatch) -> None:
