@@ -27,6 +27,10 @@ CONVERTED = {
         "  int x_ptr[1];\n  int x[1];\n  x_ptr[0] = x[0];\n",
         "  int x_0;\n  int x__0;\n  x_0 = x__0;\n",
     ),
+    "no name": (
+        "  int _ptr[2];\n  _ptr[0] = _ptr[1];\n",
+        "  int _0, _1;\n  _0 = _1;\n",
+    ),
     "a taken name": (
         "  int x_ptr[1];\n  int x_0 = 3;\n  x_ptr[0] = x_0;\n",
         "  int x__0;\n  int x_0 = 3;\n  x__0 = x_0;\n",

@@ -56,8 +56,10 @@ def named(body: str) -> str:
         return f"{indent}{kind}{'' if lanes == 1 else lanes} {texels};"
 
     def texel(name: str, start: str) -> str | None:
-        stem, lanes = variables.get(name, ("", 1))
-        return f"{stem}_{int(start) // lanes}" if stem else None
+        if name not in variables:
+            return None
+        stem, lanes = variables[name]
+        return f"{stem}_{int(start) // lanes}"
 
     def stored(match: re.Match[str]) -> str:
         indent, _, value, *place = match.groups()
