@@ -169,12 +169,12 @@ GRAPH = listed(
     stage(relax.transform.FuseTIR(), "a group becomes one TIR function"),
     stage(name_parameters_apart, "images are chosen by name, and both parameters of x * x have one"),
     stage(relax.transform.DeadCodeElimination(), "operators that are now in a group are unused"),
-    stage(join_terms, "a norm squares its elements itself", "rungs"),
     stage(merge_views, "reshapes of reshapes are one view, which needs no kernel"),
     stage(shorten_names, "compilers put a kernel's name into file names"),
     stage(mark_rungs, "no family takes a function whose kernel failed", "rungs"),
     # Memory of activations
     stage(check_families, "a family that fails is named with its ONNX nodes"),
+    stage(join_terms, "a norm squares its elements itself", "rungs"),
     stage(place_images, "reads of images go through the texture cache", "target"),
     # Run again whenever measurements decide which chains are joined
     stage(join_chains, "several operators in one kernel save the tensors between them", "chains"),
