@@ -7,7 +7,7 @@ import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 
-from tvm_patches import cuda_runtime, pypi_driver
+from tvm_patches import cuda_runtime, pypi_driver, value_hashes
 from tvm_patches.version import __version__ as __version__
 
 
@@ -53,6 +53,7 @@ def autoload() -> None:
     """
     if _libraries:
         return
+    value_hashes.replace_c_functions()
     for kind, path in RUNTIMES.items():
         try:
             _load(kind, path)

@@ -75,7 +75,7 @@ checks = (patches / "compat.py").read_text(encoding="utf-8")
 for package in ("apache-tvm", "apache-tvm-ffi"):
     pinned = re.search(rf'"{package}": "([^"]+)"', checks)[1]
     if version(package) != pinned:
-        sys.exit(f"{package} {version(package)} is installed, {pinned} is needed")
+        sys.exit(f"{package} {version(package)} is installed, {pinned} is needed: pip install {package}=={pinned}")
     print(pinned)
 print(re.search(r'^__version__ = "([^"]+)"', (patches / "version.py").read_text(encoding="utf-8"), re.M)[1])
 PY

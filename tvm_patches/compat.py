@@ -14,6 +14,8 @@ from tvm_patches.errors import VersionError
 from tvm_patches.version import __version__
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
+# Others that work, too (value_hashes.py). Runtimes are built for the pinned one.
+ALSO = {"apache-tvm-ffi": ("0.1.15.post1", "0.1.15.post2")}
 HINT = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
 REBUILD = (
     "Reinstall Romou, so that its C++ runtime is built: pip install --force-reinstall --no-deps PATH, its wheel or its"
@@ -23,7 +25,7 @@ REBUILD = (
 
 @functools.cache
 def check_versions() -> None:
-    """Raise VersionError unless the TVM packages are the pinned pair and the runtimes were built for them.
+    """Raise VersionError unless the TVM packages are a pair that works and the runtimes were built for it.
 
     It runs at first use, not at import, so that `romou doctor` can report the mismatch.
     """
@@ -32,9 +34,10 @@ def check_versions() -> None:
             installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError as error:
             raise VersionError(f"{name} is not installed; Romou needs {wanted}", hint=HINT, package=name) from error
-        if installed != wanted:
+        known = (wanted, *ALSO.get(name, ()))
+        if installed not in known:
             raise VersionError(
-                f"{name} is {installed}; this Romou works with {wanted} only, other versions crash",
+                f"{name} is {installed}; this Romou works with {' or '.join(known)} only, other versions crash",
                 hint=HINT,
                 package=name,
                 found=installed,
