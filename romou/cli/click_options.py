@@ -229,7 +229,7 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         _repeated(_read_calibration, "FILE.npz", click.Path(exists=True, dir_okay=False, path_type=Path)),
         "May be repeated.",
     ),
-    "gpu": (("--gpu",), dict(GPU_FORM), "Without a name, or as `own`: the target's GPU."),
+    "gpu": (("--gpu",), {**GPU_FORM, "default": None}, "Without a name, or as `own`: the target's GPU."),
     "measure": (("--measure",), _repeated(parse_measures, "NAME=VALUE"), "As repeat=5. May be repeated."),
     "max_memory": (
         ("--max-memory",),

@@ -23,6 +23,10 @@ SMALLER: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("README.md", "import numpy"): (("trials=200", "trials=0"),),
     ("docs/reference/python.md", "bound = "): (),
     ("docs/guide/language-models.md", "import romou\n\nquantized"): (("bundled:bert_2layer", "model.onnx"),),
+    ("docs/guide/regression-runs.md", "import romou"): (
+        ("romou.bench(", "romou.bench(times=False, model="),
+        ('"5%"', '"5%", times=False'),
+    ),
     ("docs/guide/shapes.md", "import numpy"): (("shapes=shapes,", "shapes=shapes, trials=0,"),),
     ("docs/guide/training.md", "layer = "): (
         ("channels=96, size=27, out_channels=256, kernel=5", "channels=4, size=5, out_channels=8, kernel=5"),

@@ -94,7 +94,13 @@ class InspectedKernel(Headline):
         return count_text_operations(self.source)
 
     def executed_instructions(self, compiled: KernelStatistics) -> float | None:
-        """Return the instructions that a work-item executes, all conditions true. None if trip counts are unknown."""
+        """Return the instructions that a work-item executes, all conditions true. None if trip counts are unknown.
+
+        Parameters
+        ----------
+        compiled
+            Statistics of the kernel by a mobile GPU's compiler.
+        """
         try:
             executed = executed_instructions(compiled.code, trip_loops(self.lowered))
         except UnknownTripCountError:
