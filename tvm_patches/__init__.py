@@ -53,16 +53,16 @@ def autoload() -> None:
     """
     if _libraries:
         return
-    value_hashes.replace_c_functions()
     for kind, path in RUNTIMES.items():
         try:
             _load(kind, path)
         except Exception as error:
             load_errors[kind] = str(error)
-    try:
-        cuda_runtime.load()
-    except Exception as error:
-        load_errors[cuda_runtime.__name__] = str(error)
+    for load in (value_hashes.replace_c_functions, cuda_runtime.load):
+        try:
+            load()
+        except Exception as error:
+            load_errors[load.__module__] = str(error)
 
 
 def _load(kind: str, path: Path) -> None:

@@ -68,7 +68,7 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
-    """Chooses a token, see `Decoder.generate`."""
+    """Draws a token by its logits, see `Decoder.generate`. temperature: 0 if none is drawn."""
 
     temperature: float
     top_k: int | None
@@ -83,11 +83,8 @@ class _Choice:
         random = np.random.default_rng(whole_of("seed", seed, lowest=0))
         return cls(temperature=float(temperature), top_k=most, random=random)
 
-    def __call__(self, output: np.ndarray) -> int:
-        """Return a token by the logits, or the most likely one, which the device has found."""
-        if self.temperature == 0:
-            return int(output[0])
-        logits = output
+    def __call__(self, logits: np.ndarray) -> int:
+        """Return a token."""
         likely = np.arange(len(logits))
         if self.top_k is not None and self.top_k < len(logits):
             # A sort of all words takes longer than a run.
@@ -269,8 +266,10 @@ class Decoder:
             The device failed.
         """
         tokens = whole_of("tokens", tokens, lowest=1)
-        choose = _Choice.checked(temperature, top_k, seed)
-        output = self._model.logits if temperature else self._form.token
+        choose: Callable[[np.ndarray], int] = _Choice.checked(temperature, top_k, seed)
+        output = self._model.logits
+        if temperature == 0:  # the device finds the most likely token
+            choose, output = (lambda token: int(token[0])), self._form.token
         ids, ends = self._tokens("prompt", prompt), self._tokens("stop", stop)
         if not ids:
             raise UsageError("the prompt is empty; give at least one token")

@@ -191,7 +191,7 @@ def test_counts_of_two_compilers_are_not_compared(other: Compiler | None) -> Non
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing or another compiler's is said before the model is compiled, and is not exit code 1."""
+    """A missing compiler, or another one than the baseline's, is named before the model is compiled."""
     folder, baseline = tmp_path / "mesa", tmp_path / "counts.json"
     monkeypatch.setenv("ROMOU_MOBILE_COMPILERS", str(folder))
     with_counts().save(baseline)

@@ -130,7 +130,7 @@ def test_every_truncated_and_damaged_report_is_one_error_or_statistics() -> None
 
 @pytest.mark.parametrize(("gpu", "core"), [("g76", "Mali-G76"), ("g610", "Mali-G610"), ("g925", "Mali-G925")])
 def test_how_malioc_is_called(malioc: Path, gpu: str, core: str) -> None:
-    """As Arm's page has it: https://learn.arm.com/learning-paths/smartphones-and-mobile/ams/malioc."""
+    """The form is Arm's: https://learn.arm.com/learning-paths/smartphones-and-mobile/ams/malioc."""
     assert vendor_compiler(gpu) == malioc
     (said,) = compile_by_vendor([KERNEL], gpu)
     assert isinstance(said, VendorStatistics)

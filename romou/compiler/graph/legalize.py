@@ -101,10 +101,10 @@ def _take(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     def take(x: te.Tensor, indices: te.Tensor) -> te.Tensor:
         first = int(axis) % len(x.shape)
-        behind = first + len(indices.shape)
+        after = first + len(indices.shape)
 
         def element(*i: tirx.Var) -> tirx.Expr:
-            return x[(*i[:first], indices[i[first:behind]], *i[behind:])]
+            return x[(*i[:first], indices[i[first:after]], *i[after:])]
 
         shape = [*x.shape[:first], *indices.shape, *x.shape[first + 1 :]]
         return te.compute(shape, element, name="T_take", tag="injective")

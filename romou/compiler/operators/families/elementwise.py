@@ -365,7 +365,7 @@ class Elementwise(StreamingTemplate):
         texels = math.prod(grid)
         texel = (group * items + item) * size + thread
         if has_singles:
-            body, buffers = self._vectors_and_singles(texel, width)
+            body, buffers = self._vectors_and_singles(unravel(texel, grid), width)
         elif across == 1:
             indices = unravel(texel, grid if self.image_scopes(config, limits) else self._joined(grid, width))
             position = [*axes, vectors.index] if self._block.body.indices else []
@@ -382,16 +382,19 @@ class Elementwise(StreamingTemplate):
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})
 
-    def _vectors_and_singles(self, item: tirx.Expr, width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Return statements of a work-item that stores a whole vector of a row or one element behind them all."""
+    def _vectors_and_singles(self, indices: Sequence[tirx.Expr], width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Return statements of a work-item that stores a whole vector of a row or one element behind them all.
+
+        indices: of the row, and of the vector or element in it.
+        """
         block, value = self._block, bounded(self._block.body.value)
         variables = [axis.var for axis in block.iter_vars]
         split, (whole, single) = len(variables) - self._row_axes, divmod(self._row, width)
-        *leading, number = unravel(item, [*self.shape[:split], whole + single])
+        *leading, number = indices
         outer = dict(zip(variables[:split], leading, strict=True))
         # An index beyond the last axis is one in the row.
         row_axes = {var: self._row if var.same_as(variables[-1]) else e for var, e in axes_of(block).items()}
-        outer |= dict.fromkeys(variables[split:-1], tirx.const(0, item.ty))
+        outer |= dict.fromkeys(variables[split:-1], tirx.const(0, number.ty))
         parts, buffers = [], []
         for lanes, at in ((width, number), (1, number + (whole * width - whole))):
             vectors = Vectors(row_axes, variables[-1], lanes)

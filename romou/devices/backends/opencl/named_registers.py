@@ -67,8 +67,10 @@ def named(body: str) -> str:
 
     def element(match: re.Match[str]) -> str:
         name, index = match.groups()
-        lane = f".s{int(index) % lanes:x}" if (lanes := variables.get(name, ("", 1))[1]) > 1 else ""
-        return match[0] if (variable := texel(name, index)) is None else variable + lane
+        if (variable := texel(name, index)) is None:
+            return match[0]
+        lanes = variables[name][1]
+        return variable if lanes == 1 else f"{variable}.s{int(index) % lanes:x}"
 
     body = _STORE.sub(stored, _ARRAY.sub(declared, body))
     return _ELEMENT.sub(element, _LOAD.sub(lambda match: texel(*match.groups()[1:]) or match[0], body))
