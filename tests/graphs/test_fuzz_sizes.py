@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fuzz_sizes
-from fuzz_sizes import CAUGHT, FAULTS, REFUSED, RIGHT, UNCLEAR, WRONG, fuzz, reasons, run_case
+from fuzz_sizes import CAUGHT, FAULTS, REFUSED, RIGHT, TARGETS, UNCLEAR, WRONG, fuzz, reasons, run_case
 from size_models import SizeModel, model_of
 
 SEED, CASES = 20261128, 4
@@ -13,7 +13,7 @@ SEED, CASES = 20261128, 4
 
 def test_random_models_are_right_or_refused(opencl_device: object) -> None:
     print(f"seed {SEED}: python tests/stress/fuzz_sizes.py --seed {SEED} --cases {CASES}")
-    results = [run_case(SEED, number) for number in range(CASES)]
+    results = [run_case(SEED, number, TARGETS[number % len(TARGETS)]) for number in range(CASES)]
     assert not [result for result in results if result[0] in (*FAULTS, CAUGHT)]
     assert RIGHT in {outcome for outcome, _ in results}
 
@@ -37,7 +37,7 @@ def test_faults_are_counted(fault: list[str] | Exception, outcome: str, monkeypa
         return fault
 
     monkeypatch.setattr(fuzz_sizes, "wrong_at", planted)
-    assert run_case(1, 0)[0] == outcome
+    assert run_case(1, 0, TARGETS[0])[0] == outcome
     assert outcome in FAULTS
     refused = fuzz_sizes.Result(0, REFUSED, "conv", "the kernel fused_conv2d1 takes no size", 1.0)
     assert dict(reasons([refused])) == {"the kernel … takes no size": 1}

@@ -4,6 +4,7 @@ must be right at every size, or be refused in one clear line.
 
     python tests/stress/fuzz_sizes.py                                    300 models of a new seed
     python tests/stress/fuzz_sizes.py --cases 50 --seed 7                the first models of seed 7
+    python tests/stress/fuzz_sizes.py --target cuda --target vulkan      for a GPU, by two ways in turns
     python tests/stress/fuzz_sizes.py --seed 7 --first 41 --cases 1      one model again
 
 Before each run, a run of the bound leaves NaN in all memory. Of four models, three are compiled without the check of
@@ -91,11 +92,11 @@ def _fault(found: np.ndarray, right: np.ndarray) -> str:
     return "" if is_close.all() else f"{int((~is_close).sum())} of {right.size} elements differ"
 
 
-def run_case(seed: int, number: int) -> tuple[str, str]:
+def run_case(seed: int, number: int, target: str) -> tuple[str, str]:
     """Return the outcome of a model and its detail, in a child process."""
     case = model_of(seed, number)
     try:
-        faults = wrong_at(case, TARGETS[number % len(TARGETS)], verify=number % 4 == 0, seed=seed)
+        faults = wrong_at(case, target, verify=number % 4 == 0, seed=seed)
     except NumericError as error:
         return CAUGHT, error.message
     except RomouError as error:
@@ -105,15 +106,24 @@ def run_case(seed: int, number: int) -> tuple[str, str]:
 
 
 def fuzz(
-    numbers: range, *, seed: int, jobs: int = 1, verbose: bool = False, child: ChildProcess | None = None
+    numbers: range,
+    *,
+    seed: int,
+    jobs: int = 1,
+    verbose: bool = False,
+    child: ChildProcess | None = None,
+    targets: tuple[str, ...] = TARGETS,
 ) -> list[Result]:
-    """Return the outcome of each model, by `jobs` new processes, or by `child`."""
+    """Return the outcome of each model, for one of the targets, by `jobs` new processes, or by `child`."""
 
     def run(child: ChildProcess, number: int) -> Result:
         started, case = time.monotonic(), model_of(seed, number)
-        blocks = f"{' '.join(case.blocks)} over {case.dims}, {case.fixed}"
+        target = targets[number % len(targets)]
+        blocks = f"{' '.join(case.blocks)} over {case.dims}, {case.fixed}, for {target}"
         try:
-            outcome, detail = child.call(f"fuzz_sizes:{run_case.__name__}", seed, number, timeout_s=WALL_LIMIT_S)
+            outcome, detail = child.call(
+                f"fuzz_sizes:{run_case.__name__}", seed, number, target, timeout_s=WALL_LIMIT_S
+            )
         except ChildTimeoutError as error:
             outcome, detail = OVER_TIME, str(error)
         except (ChildBugError, ChildCrashError) as error:
@@ -137,12 +147,13 @@ def reasons(results: list[Result]) -> Counter[str]:
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first model.")
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="A new one unless given; it is printed.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Child processes at a time.")
-def main(cases: int, first: int, seed: int | None, jobs: int) -> None:
+@click.option("--target", "targets", multiple=True, default=TARGETS, show_default=True, help="In turns; repeatable.")
+def main(cases: int, first: int, seed: int | None, jobs: int, targets: tuple[str, ...]) -> None:
     """Print each model that is not right, and the number of models for each outcome."""
     started = time.monotonic()
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     print(f"seed {seed}", flush=True)
-    results = fuzz(range(first, first + cases), seed=seed, jobs=jobs, verbose=True)
+    results = fuzz(range(first, first + cases), seed=seed, jobs=jobs, verbose=True, targets=targets)
     for reason, count in reasons(results).most_common():
         print(f"{count} refused: {reason}")
     counts = Counter(result.outcome for result in results)
