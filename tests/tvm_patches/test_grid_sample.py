@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
+import tvm
 
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.importing import import_onnx
+from romou.compiler.pipeline import fuse_operators
+from romou.devices.targets import Target
+from support.kernels.operators import assert_agrees, random_arrays, reference
 from support.models.nodes import assert_as_onnxruntime, model_of
+from tvm_patches.quiet import quiet_stderr
 
+PHONE = Target("opencl -device=adreno640")
 PADDINGS = ("zeros", "border", "reflection")
 
 
@@ -56,6 +65,31 @@ def test_formulas_of_a_position_stand_once() -> None:
     model = model_of({"y": ("GridSample", "x grid", {"mode": "cubic", "padding_mode": "reflection"})}, inputs, opset=20)
     kernels = romou.compile(model, target="opencl -device=adreno640", strict=True, verify=False).sources()
     assert ["floor(" in text for name, text in sorted(kernels.items())] == [True, True, False]
+
+
+def test_channels_share_a_position(opencl_device: tvm.runtime.Device) -> None:
+    """A work-item reads a position once for its channels, without a branch for each. Tiles need not divide them."""
+    rng = np.random.default_rng(1)
+    inputs = {
+        "x": rng.standard_normal((2, 19, 7, 9)).astype("float32"),
+        "grid": (rng.random((2, 5, 3, 2)) * 3 - 1.5).astype("float32"),
+    }
+    model = model_of({"y": ("GridSample", "x grid")}, inputs, opset=20)
+    assert_as_onnxruntime(model, inputs, target=str(PHONE))
+    with quiet_stderr():
+        (kernel,) = (k for k in romou.inspect(model, target=str(PHONE)) if k.name == "gridsample_kernel")
+        tasks, _ = extract_tasks(fuse_operators(import_onnx(model).mod, PHONE))
+    assert int(kernel.config["tile"]) > 1
+    # Two taps along each of two axes: four indices and four weights. The only branch is the one at the last channels.
+    assert len(re.findall(r"= lv1?_ptr\[", kernel.source)) == 8
+    assert "condval" not in kernel.source
+    (task,) = (each for each in tasks if each.template.family == "pool")
+    arrays = random_arrays(task, rng)
+    (indices,) = (each for each in arrays if each.dtype == np.int32)
+    indices[:] = rng.integers(-1, 7, indices.shape)
+    expected = reference(task, arrays)
+    for config in [task.default_config(PHONE), *task.space(PHONE).sample(rng, 2)]:
+        assert_agrees(PHONE, task, config, arrays, expected, 1e-5)
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])

@@ -9,6 +9,7 @@ All channels share the positions. An index of -1 is outside of the input, where 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 
 from tvm import relax, te, tirx
@@ -74,25 +75,33 @@ class _Samples:
         return self._table(grid, weight)
 
     def chosen(self, x: te.Tensor, at: te.Tensor) -> te.Tensor:
-        taps = [0] * len(self.extents)
-        return te.compute(self.shape, lambda *i: self._sample(x, at, i, taps), name="grid_sample")
+        def element(*i: tirx.Var) -> tirx.Expr:
+            value, outside = self._sample(x, at, i, [0] * len(self.extents))
+            return tirx.Select(outside < 0, tirx.const(0, x.dtype), value)
+
+        return te.compute(self.shape, element, name="grid_sample")
 
     def summed(self, x: te.Tensor, at: te.Tensor, weight: te.Tensor) -> te.Tensor:
         taps = [te.reduce_axis((0, len(self.offsets)), name=f"tap{axis}") for axis in range(len(self.extents))]
 
         def element(*i: tirx.Var) -> tirx.Expr:
             factors = [weight[(i[0], *i[2:], axis, tap)] for axis, tap in enumerate(taps)]
-            return te.sum(functools.reduce(lambda a, b: a * b, [self._sample(x, at, i, taps), *factors]), axis=taps)
+            value, outside = self._sample(x, at, i, taps)
+            # A mask, because a select of a load is a branch, one for each channel.
+            bits = str(x.dtype).replace("float", "int")
+            mask = tirx.bitwise_not(outside >> 31).astype(bits)
+            inside = tirx.reinterpret(x.dtype, tirx.bitwise_and(tirx.reinterpret(bits, value), mask))
+            return te.sum(functools.reduce(operator.mul, factors) * inside, axis=taps)
 
         return te.compute(self.shape, element, name="grid_sample")
 
     def _sample(
         self, x: te.Tensor, at: te.Tensor, i: Sequence[tirx.Var], taps: Sequence[te.IterVar | int]
-    ) -> tirx.Expr:
-        zero = tirx.const(0, "int32")
+    ) -> tuple[tirx.Expr, tirx.Expr]:
+        """Return an element, or one in its place outside of the input, and a number that is negative there."""
         indices = [at[(i[0], *i[2:], axis, tap)] for axis, tap in enumerate(taps)]
-        value = x[(*i[:2], *(tirx.max(index, zero) for index in indices))]
-        return tirx.Select(tirx.all(*(index >= zero for index in indices)), value, tirx.const(0, x.dtype))
+        value = x[(*i[:2], *(tirx.max(index, tirx.const(0, "int32")) for index in indices))]
+        return value, functools.reduce(tirx.bitwise_or, indices)
 
     def _table(self, grid: te.Tensor, entry: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]) -> te.Tensor:
         """Return `entry(position, offset, axis)` for each element. The grid has the last axis first."""

@@ -4,6 +4,7 @@ out[n, c, y, x, lane] = f(max over (ky, kx) of data[n, c, y * s + ky, x * s + kx
 
 work-item     `tile` neighbours along x, each a vector of `vector_width` lanes if channels are packed
               windows are reduced in registers
+              where windows have indices that are loaded (GridSample), `tile` channels that share these
 work group    `work_group` work-items in row-major order, x fastest
 unroll        the window is unrolled, or there is one loop for each of its axes
 """
@@ -54,7 +55,7 @@ KNOBS = (
         name="tile",
         choices=_TILES,
         default=1,
-        help="neighbours of a row that a work-item computes",
+        help="neighbours of a row, or channels with the same indices, that a work-item computes",
         scales_outputs=True,
     ),
     Knob(
@@ -119,11 +120,16 @@ class Pool(StreamingTemplate):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """Return a config with the preset's tile if windows overlap, so that shared elements are loaded once."""
+        """Return a config with a tile of outputs that share indices, or the preset's if windows overlap."""
         config, space = super().default_config(limits), self.space(limits)
-        wide = config.replace(tile=limits.preset.streaming.pool_tile)
-        has_overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
-        return wide if has_overlaps and space.knows(wide) and space.is_valid(wide) else config
+        if self._tiled != self._row_axis:
+            # The fewest work-items, then the least padding
+            tile = min(map(int, space.knobs["tile"]), key=lambda tile: (count_of(self._row, tile), tile))
+        else:
+            has_overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
+            tile = limits.preset.streaming.pool_tile if has_overlaps else 1
+        wide = config.replace(tile=tile)
+        return wide if space.knows(wide) and space.is_valid(wide) else config
 
     @property
     def _data_row(self) -> int:
@@ -150,20 +156,40 @@ class Pool(StreamingTemplate):
         return len(self.shape) > 2 and self.shape[-1] == LANES
 
     @property
+    def _row_axis(self) -> int:
+        return len(self.shape) - (2 if self._is_packed else 1)
+
+    @cached_property
+    def _tiled(self) -> int:
+        """Axis along which tiles are cut: the row, or one that no loaded index depends on, so that a tile shares them.
+
+        sum over t of x[c, at[y, x, t]]      ->      c
+        """
+        term = self._reduction.term
+        loaded = [inner for load in loads_of(term) for index in load.indices for inner in loads_of(index)]
+        spatial = self._spatial(self.blocks[0])
+        is_read = [any(v.same_as(var) for inner in loaded for v in nodes_in(inner, tirx.Var)) for var in spatial]
+        shared = [
+            axis
+            for axis, extent in enumerate(self.shape[: self._row_axis])
+            if isinstance(extent, int) and extent > 1 and not is_read[axis]
+        ]
+        return shared[-1] if loaded and is_read[self._row_axis] and shared else self._row_axis
+
+    @property
     def _row(self) -> Any:
-        """Pixels of an output row. Tiles are cut from rows."""
-        return self.shape[-2] if self._is_packed else self.shape[-1]
+        """Outputs along the axis from which tiles are cut."""
+        return self.shape[self._tiled]
 
     def _grid(self, width: int, tile: int) -> list[Any]:
         """Return the number of tiles along each axis of the output."""
-        if self._is_packed:
-            return [*self.shape[:-2], count_of(self.shape[-2], tile), self.shape[-1] // width]
-        return [*self.shape[:-1], count_of(self.shape[-1], tile)]
+        grid = list(self.shape)
+        grid[self._tiled] = count_of(self._row, tile)
+        return [*grid[:-1], grid[-1] // width] if self._is_packed else grid
 
-    def _outer(self, block: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Var]:
-        """Return the spatial axes of a block, and the axis of a row."""
-        spatial = [axis.var for axis in block.iter_vars][: len(self.shape)]
-        return spatial, spatial[-2 if self._is_packed else -1]
+    def _spatial(self, block: s_tir.SBlock) -> list[tirx.Var]:
+        """Return the spatial axes of a block."""
+        return [axis.var for axis in block.iter_vars][: len(self.shape)]
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Return every tap of the windows of the first work group."""
@@ -198,11 +224,10 @@ class Pool(StreamingTemplate):
             shape = (-1, *[1] * (2 + len(window)))
             indices = [p.reshape(shape) for p in indices]
             steps = np.arange(tile).reshape(1, -1, *[1] * (1 + len(window)))
-            row_axis = -2 if self._is_packed else -1
-            indices[row_axis] = indices[row_axis] * tile + steps
+            indices[self._tiled] = indices[self._tiled] * tile + steps
             if not window:
                 # An epilogue computes no element beyond the row.
-                indices[row_axis] = np.minimum(indices[row_axis], self._row - 1)
+                indices[self._tiled] = np.minimum(indices[self._tiled], self._row - 1)
             if self._is_packed:
                 indices[-1] = indices[-1] * width + np.arange(width).reshape(1, 1, -1, *[1] * len(window))
             taps = [w.reshape([-1 if i == axis else 1 for i in range(len(window))]) for axis, w in enumerate(window)]
@@ -211,11 +236,11 @@ class Pool(StreamingTemplate):
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Return the elements of the group's tiles inside of the row."""
+        """Return the elements of the group's tiles inside of the axis."""
         width, tile = knobs["vector_width"], knobs["tile"]
         grid = self._grid(width, tile)
         indices = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)
-        tiles = indices[-2 if self._is_packed else -1]
+        tiles = indices[self._tiled]
         return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
 
     def work_groups(self, columns: Columns) -> Any:
@@ -223,7 +248,7 @@ class Pool(StreamingTemplate):
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
         return [
-            (Vectors(axes_of(block), self._outer(block)[0][-1], width), value)
+            (Vectors(axes_of(block), self._spatial(block)[-1], width), value)
             for block, value in zip(self.blocks, self.values, strict=True)
         ]
 
@@ -233,9 +258,9 @@ class Pool(StreamingTemplate):
         The windows of all tiles then read addresses of the same form.
         """
         block = self.blocks[0]
-        spatial, row = self._outer(block)
+        spatial = self._spatial(block)
         axes = axes_of(block)
-        axes[next(var for var in axes if var.same_as(row))] = count_of(self._row, tile) * tile
+        axes[next(var for var in axes if var.same_as(spatial[self._tiled]))] = count_of(self._row, tile) * tile
         term = self.values[0] if is_multiple(self._row, tile) else kept_inside(self.values[0], axes)
         return Vectors(axes, spatial[-1], width), term
 
@@ -249,17 +274,14 @@ class Pool(StreamingTemplate):
         buffers = [sums]
         index = group * size + thread
         indices = unravel(index, grid)
-        row_axis = -2 if self._is_packed else -1
-        along = indices[row_axis] * tile + step
-        indices[row_axis] = along
+        along = indices[self._tiled] * tile + step
+        indices[self._tiled] = along
 
         def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
             """Rewrite a statement over a block's axes to one over the work-item, an element of its tile and a lane."""
-            spatial, row = self._outer(block)
-            values = {var: along if var.same_as(row) else value for var, value in zip(spatial, indices, strict=True)}
-            # Without packed channels, the row's axis is also the axis of vectors of one element.
-            values[vectors.vector] = indices[-1] if self._is_packed else along
-            return substitute(body, {**values, vectors.lane: lane})
+            values = dict(zip(self._spatial(block), indices, strict=True))
+            # Without packed channels, the last axis is also the axis of vectors of one element.
+            return substitute(body, {**values, vectors.vector: indices[-1], vectors.lane: lane})
 
         window = self.blocks[0]
         vectors, term = self._window_vectors(width, tile)
@@ -279,11 +301,9 @@ class Pool(StreamingTemplate):
 
         last = self.blocks[-1]
         vectors, value = self.vectors(width)[-1]
-        spatial, row = self._outer(last)
         result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(str(reduction.buffer.dtype))
         value = result if len(self.blocks) == 1 else replace_loads(value, reduction.buffer, lambda _: result)
-        outer = [along if var.same_as(row) else var for var in spatial[:-1]]
-        store, tiles = vectors.store(last.body.buffer, [*outer, vectors.index if self._is_packed else along], value)
+        store, tiles = vectors.store(last.body.buffer, [*self._spatial(last)[:-1], vectors.index], value)
         buffers += tiles
         store = guarded(None if is_multiple(self._row, tile) else along < self._row, placed(store, last, vectors))
         body = tirx.SeqStmt([start, body, loop(step, tile, store, "unrolled")])
