@@ -9,7 +9,8 @@ functions as they are, and the joined functions as additional tasks.
 
     mean(x * x) * x                                 ->      one row reduction
 
-Terms of a reduction are joined without a question: they save a tensor, and no other kernel reads it.
+Terms of a reduction, and the reductions of one norm, are joined without a question: they save a tensor, and no other
+kernel reads it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from romou.compiler.scheduling.blocks import (
     read_buffers,
     reductions_of,
 )
-from romou.compiler.scheduling.rewrites import inlined, join
+from romou.compiler.scheduling.rewrites import inlined, join, without_repeats
 from romou.compiler.task import TunableTask, key_of, plain_form
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import extents_of
-from romou.compiler.tir.origin import origins_of
+from romou.compiler.tir.origin import Origin, origins_of
 from romou.compiler.tir.traversal import nodes_in
 
 # Functions of an attention: both products, softmax, and a mask and reshapes between them.
@@ -190,30 +191,46 @@ def join_chains(mod: tvm.IRModule, chains: Sequence[Chain]) -> tvm.IRModule:
 
 
 def join_terms(mod: tvm.IRModule, rungs: Rungs) -> tvm.IRModule:
-    """Return `mod` with sums, differences and products in the row reductions that alone read them.
+    """Return `mod` with sums, differences, products and row reductions in the row reductions that alone read them.
 
     y = multiply(x, x), z = mean_divide(y, x)      ->      z = multiply_mean_divide(x)
+    y = variance_sqrt(x), z = mean_divide(x, y)    ->      z = variance_sqrt_mean_divide(x)
 
     TVM fuses nothing into a reduction that has an epilogue.
     """
-    graph, failed, origins = _Graph(mod), nodes_from(rungs, Rung.APART), origins_of(mod["main"])
+    failed, has_changed = nodes_from(rungs, Rung.APART), True
+    # A joined function may be the only reader of another result.
+    while has_changed:
+        joiner = _TermJoiner(mod, failed)
+        mod, has_changed = rebuild_main(mod, joiner), joiner.has_changed
+    return mod
 
-    class Joiner(MainRewriter):
-        def visit(self, binding: relax.VarBinding) -> None:
-            joined = None if origins[binding.var] & failed else graph.with_terms(binding.value)
-            if joined is None:
-                super().visit(binding)
-                return
-            calls, func, fields = joined
-            self.bb.origin |= origins[graph.results[calls.calls[0]]]
-            # Calls of the same functions may share other arguments.
-            key = calls.key, tuple(map(calls.fields.index, calls.fields))
-            function = self.variant(calls.name, key, lambda: func)
-            self.plain[binding.var] = self.bb.emit(
-                relax.call_tir(function, list(map(self.plain_expr, fields)), out_ty=outputs_of(binding.var.ty))
-            )
 
-    return rebuild_main(mod, Joiner())
+class _TermJoiner(MainRewriter):
+    has_changed = False
+
+    def __init__(self, mod: tvm.IRModule, failed: Origin) -> None:
+        super().__init__()
+        self._graph, self._failed, self._origins = _Graph(mod), failed, origins_of(mod["main"])
+        self._taken = {var.name_hint for var in mod.get_global_vars()}
+
+    def visit(self, binding: relax.VarBinding) -> None:
+        joined = None if self._origins[binding.var] & self._failed else self._graph.with_terms(binding.value)
+        if joined is None:
+            super().visit(binding)
+            return
+        calls, func, fields = joined
+        self.has_changed = True
+        self.bb.origin |= self._origins[self._graph.results[calls.calls[0]]]
+        # Calls of the same functions may share other arguments.
+        key = calls.key, tuple(map(calls.fields.index, calls.fields))
+        name = calls.name
+        while name in self._taken:
+            name += "_again"
+        function = self.variant(name, key, lambda: func)
+        self.plain[binding.var] = self.bb.emit(
+            relax.call_tir(function, list(map(self.plain_expr, fields)), out_ty=outputs_of(binding.var.ty))
+        )
 
 
 def _is_term(func: tirx.PrimFunc, shape: Sequence[int]) -> bool:
@@ -315,18 +332,22 @@ class _Graph:
                 yield None
 
     def with_terms(self, call: relax.Expr) -> tuple[_Calls, tirx.PrimFunc, list[relax.Expr]] | None:
-        """Return a row reduction with a term that only one of its passes reads, or None."""
+        """Return a row reduction with a term that only one of its passes reads, or with another reduction, or None."""
         func = self._function(call) if op_name(call) == "relax.call_tir" else None
         if not isinstance(func, tirx.PrimFunc) or not isinstance(template_of(func), RowReduction):
             return None
         for position, parameter in enumerate(func.params[:-1]):
             source = self._source(call, position)
-            if source is None or not _is_term(self._function(source), extents_of(parameter.shape)):
+            if source is None:
                 continue
-            if sum(any(parameter.same_as(read) for read in read_buffers(block)) for block in find_blocks(func)) > 1:
+            made = self._function(source)
+            reads = sum(any(parameter.same_as(read) for read in read_buffers(block)) for block in find_blocks(func))
+            is_term = reads == 1 and _is_term(made, extents_of(parameter.shape))
+            if not is_term and not isinstance(template_of(made), RowReduction):
                 continue
             calls = _Calls((source, call), (position,))
             joined, fields = _with_shared_parameters(_joined(self._mod, *calls.key), calls.fields)
+            joined = without_repeats(joined)
             if isinstance(template_of(joined), RowReduction):
                 return calls, joined, fields
         return None

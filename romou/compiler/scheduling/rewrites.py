@@ -7,7 +7,7 @@ replaced by the form that the config needs: a padded domain, a tile in local mem
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import tvm
@@ -108,6 +108,37 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
         second.attrs,
     )
     return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
+
+
+def without_repeats(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Drop nests that compute again what an earlier nest has computed.
+
+    a = sum(x), b = sum(x), y = f(a, b)      ->      a = sum(x), y = f(a, a)
+    """
+    kept: list[tuple[tirx.Stmt, s_tir.SBlock]] = []
+    same: dict[tirx.Var, tirx.Buffer] = {}
+    inner = list(func.body.block.alloc_buffers)
+
+    def renamed(nest: tirx.Stmt, names: Mapping[tirx.Var, tirx.Buffer]) -> tirx.Stmt:
+        return structural_map(nest, (tirx.Var, lambda var: names.get(var, var)))
+
+    for original in blocks.nests_of(func):
+        nest = renamed(original, same)
+        (block,) = nodes_in(nest, s_tir.SBlock)
+        written = block.writes[0].source
+        for other, before in kept if any(written.same_as(buffer) for buffer in inner) else ():
+            into, reads = (
+                before.writes[0].source,
+                zip(blocks.read_buffers(block), blocks.read_buffers(before), strict=False),
+            )
+            # Structural equality takes one tensor for another.
+            if all(a.same_as(b) for a, b in reads) and structural_equal(other, renamed(nest, {written: into})):
+                same[written] = into
+                break
+        else:
+            kept.append((nest, block))
+    left = [buffer for buffer in inner if buffer not in same]
+    return with_root(func, tirx.SeqStmt([nest for nest, _ in kept]), left) if same else func
 
 
 def renest(
