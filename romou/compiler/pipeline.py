@@ -41,6 +41,7 @@ from romou.compiler.frontend.qlinear import with_standard_operators
 from romou.compiler.frontend.quantized import with_packed_weights, with_packed_weights_of_few_rows
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.scikit_learn import with_standard_definitions
+from romou.compiler.frontend.summed_products import sum_products
 from romou.compiler.frontend.wide_nodes import widened
 from romou.compiler.graph import (
     bound_indices,
@@ -139,6 +140,7 @@ ONNX = listed(
     # Precision
     stage(widened, "statistics, angles and masks overflow or lose all digits in fp16"),
     stage(scale_factors, "an fp16 sum overflows before it is scaled", "sum_type"),
+    stage(sum_products, "a column of ones is a copy, and keeps products from whole texels"),
     stage(merge_products, "queries, keys and values are one product, which reads its input once"),
     stage(with_fp16, "storage of half the size", "is_as_given", "fp32_nodes"),
 )
