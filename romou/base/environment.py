@@ -67,6 +67,9 @@ VARIABLES = {
         "a new private folder romou-opencl-* in TMPDIR",
     ),
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
+    "ROMOU_OPENCL_PERF_HINT": Variable(
+        "high: contexts of Qualcomm's driver request the highest clock (cl_qcom_perf_hint), as for tuning"
+    ),
     "ROMOU_PROGRAM_CACHE_MB": Variable(
         "megabytes of compiled programs that are kept below ROMOU_CACHE_DIR; 0: none", "256"
     ),

@@ -76,6 +76,7 @@ class Limits:
     has_cooperative_matrices: whether the language multiplies matrices of fp16 that a warp of 32 holds together
         (VK_KHR_cooperative_matrix).
     sub_groups: the sub-group functions that kernels may call. None if there are none or they are not known.
+    searches_waves: whether spaces have the knob `wave` (Qualcomm's OpenCL).
     without: (knob, choice as text) that spaces leave out because a driver miscompiles it.
     variant: name of Boda's variant that operators keep to, if they have it (romou/base/variants.py). None for all.
     """
@@ -111,6 +112,7 @@ class Limits:
     allows_tf32: bool = False
     has_cooperative_matrices: bool = False
     sub_groups: SubGroups | None = None
+    searches_waves: bool = False
     without: tuple[tuple[str, str], ...] = ()
     variant: str | None = None
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -65,10 +66,10 @@ constexpr uint32_t kExtensions = 0x1030;
 
 extern "C" __attribute__((visibility("default"))) int32_t clGetDeviceInfo(void* device, uint32_t what, size_t bytes, void* value, size_t* needed) {
   const auto ask = real<decltype(&clGetDeviceInfo)>("clGetDeviceInfo");
-  if (what == kExtensions && is("recordable queues")) {
+  if (what == kExtensions && (is("recordable queues") || is("performance hint"))) {
     std::string text(1 << 14, '\0');
     if (const int32_t code = ask(device, what, text.size(), text.data(), nullptr)) return code;
-    text = std::string(text.c_str()) + " cl_qcom_recordable_queues";
+    text = std::string(text.c_str()) + (is("performance hint") ? " cl_qcom_perf_hint" : " cl_qcom_recordable_queues");
     if (const size_t found = text.find("cl_khr_command_buffer "); found != std::string::npos) text.erase(found, 22);
     if (needed != nullptr) *needed = text.size() + 1;
     if (value != nullptr) std::memcpy(value, text.c_str(), std::min(bytes, text.size() + 1));
@@ -97,6 +98,19 @@ extern "C" __attribute__((visibility("default"))) int32_t clEnqueueNDRangeKernel
     return real<int32_t (*)(void*, uint32_t, const void*, void**)>("clEnqueueMarkerWithWaitList")(queue, count, events, event);
   }
   return real<decltype(&clEnqueueNDRangeKernel)>("clEnqueueNDRangeKernel")(queue, kernel, dimensions, offset, global, local, count, events, event);
+}
+
+// Prints the properties of contexts, which only Qualcomm's driver knows.
+extern "C" __attribute__((visibility("default"))) void* clCreateContext(const intptr_t* properties, uint32_t count, void* const* devices, void* callback, void* data,
+                                                                        int32_t* code) {
+  if (is("performance hint")) {
+    std::printf("properties");
+    for (const intptr_t* each = properties; each != nullptr && *each != 0; ++each) std::printf(" %lx", static_cast<long>(*each));
+    std::printf("\n");
+    std::fflush(stdout);
+    properties = nullptr;
+  }
+  return real<decltype(&clCreateContext)>("clCreateContext")(properties, count, devices, callback, data, code);
 }
 
 extern "C" __attribute__((visibility("default"))) void* clCreateBuffer(void* context, uint64_t flags, size_t bytes, void* host, int32_t* code) {

@@ -18,6 +18,7 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
+from support.devices import standin
 from support.servers import forked
 
 HOST_AND_OPENCL = tvm.target.Target({"kind": "opencl"}, host={"kind": "llvm"})
@@ -404,3 +405,19 @@ def test_a_device_is_chosen_by_name(opencl_device: tvm.runtime.Device) -> None:
     assert result.returncode != 0
     assert "ROMOU_OPENCL_DEVICE='no such GPU' matches no OpenCL device; found are" in result.stderr
     assert name in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("driver", "hint", "properties"),
+    [
+        ("performance hint", "high", "properties 40c2 40c3"),
+        ("performance hint", "", "properties"),
+        ("performance hint", "low", "properties"),
+        ("no extension", "high", ""),
+    ],
+)
+def test_a_context_requests_the_highest_clock_if_it_is_asked_to(driver: str, hint: str, properties: str) -> None:
+    code = "import romou, tvm; tvm.runtime.empty((1,), 'float32', romou.Target('opencl').backend.device(0))"
+    variables = {"ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": driver, "ROMOU_OPENCL_PERF_HINT": hint}
+    done = run_python(code, **variables)
+    assert (done.returncode, done.stdout.strip()) == (0, properties), done.stderr

@@ -139,7 +139,11 @@ cl_context Device::context() {
   std::lock_guard<std::mutex> lock(context_mutex_);
   if (context_ == nullptr) {
     cl_int code = CL_SUCCESS;
-    context_ = api().clCreateContext(nullptr, 1, &id_, nullptr, nullptr, &code);
+    // CL_CONTEXT_PERF_HINT_QCOM and CL_PERF_HINT_HIGH_QCOM, which Khronos' headers lack.
+    const char* hint = std::getenv("ROMOU_OPENCL_PERF_HINT");
+    const bool is_hinted = hint != nullptr && std::string(hint) == "high" && facts_.extensions.find("cl_qcom_perf_hint") != std::string::npos;
+    const intptr_t properties[] = {is_hinted ? 0x40C2 : 0, 0x40C3, 0};
+    context_ = api().clCreateContext(is_hinted ? properties : nullptr, 1, &id_, nullptr, nullptr, &code);
     check(code, "clCreateContext");
   }
   return context_;

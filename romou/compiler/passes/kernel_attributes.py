@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 
 from romou.compiler.tir.primitives import NATIVE_FUNCTIONS
-from romou.devices.backends.launch import DIMENSIONS
+from romou.devices.backends.launch import DIMENSIONS, WAVE_KIND
 
 
 @tvm.transform.module_pass(opt_level=0)
@@ -23,7 +23,7 @@ def keep_attributes(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> t
     if not kernels:
         return mod
     last = max(kernels, key=lambda var: (len(str(var.name_hint)), str(var.name_hint)))
-    for name, into in ((DIMENSIONS, [last]), (NATIVE_FUNCTIONS, kernels)):
+    for name, into in ((DIMENSIONS, [last]), (NATIVE_FUNCTIONS, kernels), (WAVE_KIND, kernels)):
         values = [func.attrs[name] for func in functions.values() if func.attrs and name in func.attrs]
         if len(values) != 1:
             continue

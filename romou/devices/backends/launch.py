@@ -28,6 +28,10 @@ IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
 # Attribute of a function: lines that name the dimensions of its kernel (`romou.compiler.passes.kernel_attributes`).
 DIMENSIONS = "romou.dimensions"
 
+# Attribute of a function and of its kernels: a choice of the knob `wave`; and the choice that marks buffers at whose
+# elements all work-items of a wave load the same.
+WAVE_KIND, UNIFORM = "romou.wave", "uniform"
+
 
 def dimension_comment(func: tirx.PrimFunc) -> str:
     """Return the comment above a device function's kernel that names its dimensions, or an empty text."""

@@ -12,8 +12,10 @@ from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.native_functions import FUNCTIONS
+from romou.compiler.operators.waves import WAVE
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
 from romou.compiler.tir.primitives import LANES, MemoryKind
+from romou.devices.backends.launch import UNIFORM
 
 # Most float4 accumulators of one work-item. With more, every known GPU spills.
 MAX_TILE = 32
@@ -189,6 +191,7 @@ KNOBS = (
         absent=ITEM,
     ),
     FUNCTIONS,
+    WAVE,
 )
 
 
@@ -230,8 +233,20 @@ def space_of(
                 | (config["autobroadcast"] == limits.has_vector_arithmetic),
             }
         )
+    if limits.searches_waves:
+        space.add_constraint(lambda config: _wave_constraints(config, dtype))
     space.add_constraint(lambda config: _constraints(config, flat, rows, limits))
     return space
+
+
+def _wave_constraints(config: Columns, dtype: str) -> dict[str, Any]:
+    is_in_buffer = (config["weight"] == MemoryKind.BUFFER) & (config["wg_o"] == 1) & (config["local"] == 0)
+    # Other loads are calls of functions of pointers.
+    is_indexed = (config["vector_width"] != 2) & ((config["accumulate"] == FP16) | (dtype == "float32"))
+    return {
+        "a wave's work-items load the same weights, from a buffer": (config[WAVE.name] != UNIFORM)
+        | (is_in_buffer & is_indexed)
+    }
 
 
 def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool, limits: Limits) -> dict[str, Sequence[Choice]]:

@@ -41,6 +41,10 @@ _USUAL_SUB_GROUP = 16
 # OpenCL C's widest vectors.
 _LANES = 16
 
+_WAVES = base.TargetOption(
+    name="waves", pattern="search", error="target option -waves={value}: must be search, or left out"
+)
+
 _CLOCK_KERNEL = """
 __kernel void clock_check(__global float *out, int iterations) {
   float a = (float)get_global_id(0), b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
@@ -57,7 +61,7 @@ class OpenCL(ComputeApi):
     title = "OpenCL"
     language = "OpenCL C"
     source_suffix = "cl"
-    options = (base.DEVICE, base.HOST, FP16, base.IMAGES, base.FACTS, base.WITHOUT, base.VARIANT)
+    options = (base.DEVICE, base.HOST, FP16, base.IMAGES, base.FACTS, base.WITHOUT, base.VARIANT, _WAVES)
     limit_names = (
         "image_base_address_alignment",
         "max_function_args",
@@ -134,6 +138,7 @@ class OpenCL(ComputeApi):
             "has_word_images": True,
             "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
             "sub_groups": self.sub_groups(spec),
+            "searches_waves": _WAVES.name in options,
         }
 
     def narrower_options(

@@ -21,6 +21,8 @@ which costs registers and instructions. A read with a sampler takes floats, into
 
 The number of a work-item in kernels with functions of sub-groups, and their size (`sub_groups.py`).
 
+The width of waves and uniform loads, for Qualcomm's compiler (`waves.py`).
+
 Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 
     float4* at = POINTER(x, i)      ->      const __global float4* at = x + i
@@ -56,13 +58,21 @@ from types import MappingProxyType
 from typing import Any
 
 from romou.base.errors import BuildError
-from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
+from romou.devices.backends.launch import (
+    INSIDE_IMAGE,
+    PLAIN_IMAGE,
+    ROW_AXES,
+    WAVE_KIND,
+    dimension_comment,
+    work_group,
+)
 from romou.devices.backends.opencl import (
     dot_products,
     fp16_accesses,
     ptx_functions,
     rounding,
     sub_groups,
+    waves,
     word_accesses,
 )
 from romou.devices.backends.opencl.functions import definitions
@@ -162,12 +172,14 @@ class _Kernel:
     images: position -> scope, for image parameters read without a sampler.
     words: positions of those whose texels are of uint32.
     comment: names of its dimensions, above the definition.
+    wave: what it says of waves (`waves.py`), "" for nothing.
     """
 
     work_group: tuple[int, int, int]
     images: Mapping[int, str]
     words: frozenset[int]
     comment: str
+    wave: str
 
 
 class _Building(threading.local):
@@ -190,7 +202,8 @@ def _kernel_of(func: Any) -> _Kernel:
     )
     images = {position: scope for position, scope in scopes if scope in _READS}
     words = frozenset(at for at in images if str(func.params[at].ty.element_type).startswith("uint32"))
-    return _Kernel(work_group(func), images, words, dimension_comment(func))
+    wave = str(func.attrs[WAVE_KIND]) if func.attrs and WAVE_KIND in func.attrs else ""
+    return _Kernel(work_group(func), images, words, dimension_comment(func), wave)
 
 
 def _extended_module(source: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -205,7 +218,7 @@ def _extended_module(source: str, kernels: Mapping[str, _Kernel]) -> str:
 
 def _extended_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
-    extended = [_extended_kernel(text, kernels) for text in texts]
+    extended = waves.with_uniform_buffers([_extended_kernel(text, kernels) for text in texts])
     reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in extended)]
     defined = [
         f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {coordinate})\n"
@@ -224,6 +237,7 @@ def _extended_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
         for part in (
             definitions,
             sub_groups.definitions,
+            waves.definitions,
             dot_products.definitions,
             fp16_accesses.definitions,
             rounding.definitions,
@@ -258,7 +272,7 @@ def _extended_kernel(text: str, kernels: Mapping[str, _Kernel]) -> str:
         body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
     sides = ", ".join(map(str, kernel.work_group))
     comment = "" if body.startswith(";") else kernel.comment
-    attributes = f"__attribute__((reqd_work_group_size({sides}))){size}"
+    attributes = f"__attribute__((reqd_work_group_size({sides}))){waves.attribute(kernel.wave)}{size}"
     return f"{comment}__kernel {attributes} void {head[1]}({', '.join(declared)}){body}"
 
 

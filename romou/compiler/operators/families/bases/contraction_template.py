@@ -34,6 +34,7 @@ from romou.compiler.operators.contraction.knobs import FP16, FP32, KNOBS, MIXED
 from romou.compiler.operators.contraction.occupancy import min_work_items, work_items
 from romou.compiler.operators.native_functions import with_functions
 from romou.compiler.operators.schedule_template import StoredWeight, Template
+from romou.compiler.operators.waves import DRIVER, WAVE, with_wave
 from romou.compiler.operators.workload import FAMILY, Workload
 from romou.compiler.scheduling.blocks import (
     find_blocks,
@@ -46,7 +47,7 @@ from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, keep_loops, set_image
-from romou.devices.backends.launch import DIMENSIONS
+from romou.devices.backends.launch import DIMENSIONS, UNIFORM
 
 
 class ContractionTemplate(Template):
@@ -342,10 +343,12 @@ class ContractionTemplate(Template):
         is_direct = config.get("algorithm", DIRECT) == DIRECT
         reads_images = is_direct and config["data"] == config["weight"] == MemoryKind.IMAGE
         reads_buffers = not config["local"] and not reads_images
-        has_pointers = limits.is_mobile and reads_buffers
+        # A pointer hides that all work-items of a wave load the same.
+        is_uniform = config.get(WAVE.name, DRIVER) == UNIFORM
+        has_pointers = limits.is_mobile and reads_buffers and not is_uniform
         read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
         scheduled = keep_loops(scheduled, self._algorithm(config).kept_loop_names(config, limits))
-        return advance_pointers(scheduled, read_ahead) if has_pointers else scheduled
+        return with_wave(advance_pointers(scheduled, read_ahead) if has_pointers else scheduled, config)
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
         """Return the function scheduled by `config`. Its parameters are already in the config's images.
