@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from romou.base.space import Config
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES, set_image
 from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from support.kernels.operators import (
     assert_agrees,
     each_kind,
@@ -227,3 +229,24 @@ def test_half_precision_sums_are_single(target: Target) -> None:
 )
 def test_what_is_none_of_ours_is_left_to_tvm(build: Callable[..., relax.Expr], shapes: list[tuple[int, ...]]) -> None:
     assert relax_tasks(build, *shapes) == []
+
+
+@pytest.mark.parametrize("width", [20, 13])
+def test_neighbouring_windows_load_an_element_once(width: int, opencl_device: tvm.runtime.Device) -> None:
+    """Windows of 5x5 are unrolled for four neighbours, because these have 40 elements, not 100."""
+    shape = (2, 3, 11, width)
+    (task,) = relax_tasks(lambda a: op.nn.max_pool2d(a, (5, 5), (1, 1), (2, 2, 2, 2)), shape)
+    config = task.default_config(PHONE)
+    assert (config["tile"], config["is_unrolled"]) == (4, True)
+    (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+    assert len(re.findall(r"x0_ptr\[", kernel.source)) == 5 * (5 + 3)
+    # Every second column: neighbours share fewer elements
+    (apart,) = relax_tasks(lambda a: op.nn.max_pool2d(a, (5, 5), (1, 2), (2, 2, 2, 2)), shape)
+    space = apart.space(PHONE)
+    is_short = {tile: space.is_valid(apart.default_config(PHONE).replace(tile=tile)) for tile in (4, 7)}
+    assert is_short == {4: True, 7: False}
+    rng = np.random.default_rng(SEED)
+    for each, configs in ((task, [config, config.replace(tile=8)]), (apart, [apart.default_config(PHONE)])):
+        arrays = random_arrays(each, rng)
+        for chosen in configs:
+            assert_agrees(PHONE, each, chosen, arrays, reference(each, arrays), 1e-6)

@@ -26,6 +26,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.analysis.form import tabulate
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, StreamingTemplate
 from romou.compiler.operators.kernels.streaming.windows import kept_inside, without_branches
@@ -43,6 +44,7 @@ from romou.compiler.scheduling.blocks import (
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
+from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_multiple
 from romou.compiler.tir.primitives import LANES, ignore_nan
 from romou.compiler.tir.traversal import nodes_in
@@ -65,7 +67,7 @@ KNOBS = (
         help="write the window out instead of a loop for each of its axes",
     ),
 )
-# Most loads of an unrolled window.
+# Most elements that the unrolled windows of a work-item load.
 _MOST_UNROLLED = 64
 # Most taps of all windows of a work group.
 _MOST_OF_GROUP = 1 << 16
@@ -113,7 +115,7 @@ class Pool(StreamingTemplate):
             is_filled = (config["work_group"] == smallest) | (elements < 2 * self.elements)
             return {
                 "a group less than twice as large as the output": is_filled,
-                "short unrolled windows": is_looped | (config["tile"] * taps <= _MOST_UNROLLED),
+                "short unrolled windows": is_looped | (tabulate(self._loads, config["tile"]) <= _MOST_UNROLLED),
             }
 
         space.add_constraint(conditions)
@@ -128,8 +130,8 @@ class Pool(StreamingTemplate):
         else:
             has_overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
             tile = limits.preset.streaming.pool_tile if has_overlaps else 1
-        wide = config.replace(tile=tile)
-        return wide if space.knows(wide) and space.is_valid(wide) else config
+        tiles = sorted((each for each in map(int, space.knobs["tile"]) if each <= tile), reverse=True)
+        return next((wide for each in tiles if space.is_valid(wide := config.replace(tile=each))), config)
 
     @property
     def _data_row(self) -> int:
@@ -168,13 +170,27 @@ class Pool(StreamingTemplate):
         term = self._reduction.term
         loaded = [inner for load in loads_of(term) for index in load.indices for inner in loads_of(index)]
         spatial = self._spatial(self.blocks[0])
-        is_read = [any(v.same_as(var) for inner in loaded for v in nodes_in(inner, tirx.Var)) for var in spatial]
+        is_read = [any(_reads(inner, var) for inner in loaded) for var in spatial]
         shared = [
             axis
             for axis, extent in enumerate(self.shape[: self._row_axis])
             if isinstance(extent, int) and extent > 1 and not is_read[axis]
         ]
         return shared[-1] if loaded and is_read[self._row_axis] and shared else self._row_axis
+
+    def _loads(self, tile: int) -> Any:
+        """Return the elements that the windows of a tile load, an element of several windows once."""
+        taps, row = math.prod(self._window), self._spatial(self.blocks[0])[self._tiled]
+        for index in (index for load in loads_of(self._reduction.term) for index in load.indices):
+            inside = [axis for axis in self._reduction.reduced if _reads(index, axis.var)]
+            extents = extents_of(axis.dom.extent for axis in inside)
+            known = {row, *(axis.var for axis in inside)}
+            if inside and _reads(index, row) and all(var in known for var in nodes_in(index, tirx.Var)):
+                at = dict(
+                    zip((row, *(axis.var for axis in inside)), np.ix_(*map(np.arange, (tile, *extents))), strict=True)
+                )
+                return taps // math.prod(extents) * len(np.unique(evaluate(index, at)))
+        return tile * taps
 
     @property
     def _row(self) -> Any:
@@ -330,6 +346,10 @@ def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:
     """Return whether an index contains both an output axis and a reduced axis."""
     is_reduced = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in nodes_in(index, tirx.Var)]
     return any(is_reduced) and not all(is_reduced)
+
+
+def _reads(expr: tirx.Expr, var: tirx.Var) -> bool:
+    return any(var.same_as(each) for each in nodes_in(expr, tirx.Var))
 
 
 class PoolFamily(Family):
