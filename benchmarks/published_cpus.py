@@ -23,6 +23,7 @@ from rich.console import Console
 from scipy import optimize
 
 from published_networks import layers_of, sum_ms
+from romou.tools.inspection.check_report import CheckedLayer
 from romou.tools.inspection.worth import FASTER, SLOWER, UNKNOWN, PhoneCpu, verdict
 from romou.tools.report.table import print_table, table_of_numbers
 
@@ -81,13 +82,16 @@ def estimated(groups: Mapping[Group, Sequence[Pair]]) -> dict[str, Estimate]:
         gpus.setdefault(pair.network, {})[pair.gpu] = None
     found = {}
     for network, own in gpus.items():
-        layers = layers_of(network, own, "float16")
-        first = next(iter(layers.values()))
-        flops = sum(layer.calls * layer.flops for layer in first)
-        # A float has two bytes here.
-        moved = sum(2 * layer.calls * layer.bytes for layer in first)
-        found[network] = Estimate(flops, moved, {gpu: sum_ms(of_gpu) for gpu, of_gpu in layers.items()})
+        found[network] = estimate(layers_of(network, own, "float16"))
     return found
+
+
+def estimate(layers: Mapping[str, Sequence[CheckedLayer]], float_bytes: int = 2) -> Estimate:
+    """Return an estimate from GPU -> layers, whose floats have `float_bytes`."""
+    first = next(iter(layers.values()))
+    flops = sum(layer.calls * layer.flops for layer in first)
+    moved = sum(layer.calls * layer.bytes for layer in first) * 4 / float_bytes
+    return Estimate(flops, moved, {gpu: sum_ms(of_gpu) for gpu, of_gpu in layers.items()})
 
 
 def fitted(group: Sequence[Pair], known: Mapping[str, Estimate]) -> PhoneCpu:

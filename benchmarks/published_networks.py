@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 import click
 import numpy as np
+import onnx
 from rich.console import Console
 from scipy import stats
 
@@ -44,6 +45,9 @@ GPUS: dict[str, tuple[str, dict[str, float]]] = {
     "Adreno 540": ("adreno530", {"clock_mhz": 710}),
     "Adreno 616": ("adreno618", {}),
     "Mali-G76 MP10": ("mali_g76", {"clock_mhz": 720, "shader_cores": 10}),
+    # 64 bits of LPDDR5X at 10.6 Gb/s
+    "Adreno 840": ("adreno840", {"clock_mhz": 1200, "dram_bandwidth_gbps": 84.8}),
+    "Mali-G77 MP11": ("mali_g77", {"clock_mhz": 800, "shader_cores": 11}),
 }
 _RATES = ("l1_texture_bandwidth_gbps", "l1_buffer_bandwidth_gbps", "l2_bandwidth_gbps")
 # These grow with the channels of the memory, taken to be in proportion to the cores.
@@ -87,6 +91,13 @@ def target_of(gpu: str) -> Target:
 def layers_of(network: str, gpus: Iterable[str], precision: Precision) -> dict[str, tuple[CheckedLayer, ...]]:
     """Return GPU -> layers of a network with default kernels, as `romou check` estimates them."""
     graph = classifiers.network(network) if network in classifiers.names() else models.load(network)
+    return layers_of_graph(graph, gpus, precision)
+
+
+def layers_of_graph(
+    graph: onnx.ModelProto, gpus: Iterable[str], precision: Precision
+) -> dict[str, tuple[CheckedLayer, ...]]:
+    """Return GPU -> layers of a graph, as `layers_of`."""
     imported = CheckOptions(precision=precision).imported(graph)
     return {gpu: checked_layers(Compilation.of(imported, target_of(gpu)).lowered(), {}, spec_of(gpu)) for gpu in gpus}
 

@@ -1,6 +1,6 @@
 """Import an ONNX model as a Relax module: the rules of `pipeline.ONNX`, then TVM's importer.
 
-Shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them. Relax folds the batch norms
+Shapes are fixed first, so that the shape arithmetic that depends on them can be folded. Relax folds the batch norms
 that remain. Nodes in `host_table.py` run on the host, and so do nodes that cannot be imported. The latter are searched
 for only after the import of the whole model has failed, so other models pay nothing.
 """

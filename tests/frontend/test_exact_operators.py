@@ -53,7 +53,7 @@ def product(operator: str, first: str, second: str, *, is_constant: bool, has_ze
         constants["w"] = integers(second, shapes[1])
     else:
         values.append(helper.make_tensor_value_info("w", KINDS[second], shapes[1]))
-    # The second product shares the weight and the zero point, as onnxslim leaves them.
+    # The second product shares the weight and the zero point, as some tools leave them.
     nodes = [helper.make_node(operator, inputs, [name], domain=domain) for name in ("y", "z")]
     tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items() if name in inputs]
     outputs = [helper.make_empty_tensor_value_info(name) for name in ("y", "z")]

@@ -4,6 +4,7 @@ course, and the checks of the import.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tvm import relax
 
 import romou
 from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend.fold import fold
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.importing import import_onnx
 from tvm_patches.onnx_converters.node import CONVERTERS
@@ -313,8 +315,28 @@ def test_batch_norms_of_constants_are_a_product_and_a_sum() -> None:
     assert relative_l2_error(run(model(), {"x": x})[0], run_onnxruntime(model(), {"x": x})[0]) < 1e-6
 
 
+def test_nodes_that_are_twice_or_unread_go() -> None:
+    """Outputs, what a subgraph reads and random draws stay, and so does a node with another attribute or type."""
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x, bool c) => (float[2, 3] y, float[2, 3] same, float[3, 2] z, float[2, 3] w, float[2, 3] d) {
+            a = Exp(x) b = Exp(x) y = Add(a, b) same = Exp(x)
+            p = Transpose<perm = [1, 0]>(a) q = Transpose<perm = [1, 0]>(b) o = Transpose<perm = [0, 1]>(b) z = Add(p, q)
+            inner = Exp(x) r = Relu(x)
+            w = If<then_branch = t () => (float[2, 3] u) { u = Add(inner, o) }, else_branch = e () => (float[2, 3] v) { v = Neg(r) }>(c)
+            m = RandomNormalLike(x) n = RandomNormalLike(x) d = Sub(m, n)
+            unread = Sin(x) also = Cos(unread)
+        }"""  # noqa: E501
+    )
+    lean = fold(model)
+    counts = Counter(node.op_type for node in lean.graph.node)
+    assert counts == {"Exp": 3, "Add": 2, "Transpose": 2, "Relu": 1, "If": 1, "RandomNormalLike": 2, "Sub": 1}
+    inputs = {"x": floats(2, 3), "c": np.array(True)}
+    for found, right in zip(run_onnxruntime(lean, inputs)[:4], run_onnxruntime(model, inputs)[:4], strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
 def test_outputs_that_become_constants_keep_their_positions() -> None:
-    """Onnxslim drops the first part of the split, which only a folded node reads, and so moves the second one."""
+    """Only a folded node reads the first part of the split; the second one stays the second."""
     model = model_of(
         """<ir_version: 10, opset_import: ["": 21]> g (float[5] x) => (float[2] second, float[1] last, float[5] y)
         <float[4] c = {1, 2, 3, 4}, int64[2] sizes = {2, 2}, int64[1] from = {2}, int64[1] to = {0}, int64[1] axis = {0}, int64[1] step = {-2}> {
@@ -329,7 +351,7 @@ def test_outputs_that_become_constants_keep_their_positions() -> None:
 
 
 def test_parts_without_elements_keep_their_sizes() -> None:
-    """Onnxslim drops a part of a Concat that has no elements, though it is two columns wide."""
+    """A part of a Concat that has no elements is two columns wide."""
     model = model_of(
         """<ir_version: 10, opset_import: ["": 21]> g (float[0, 3] x) => (float[0, 21] y)
         <float[0, 2] one = {}, float[0, 16] other = {}> {

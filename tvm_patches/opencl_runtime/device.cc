@@ -254,11 +254,11 @@ Device& DeviceTable::at(int index) {
   if (!api().loaded) {
     TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << ": no OpenCL library could be opened:\n"
                                 << api().failure
-                                << "Install an OpenCL driver (pip install 'romou[cpu]', or on Debian apt-get install pocl-opencl-icd), or set ROMOU_OPENCL_LIBRARY.";
+                                << "Install an OpenCL driver (pip install intel-opencl-rt intel-cmplr-lib-rt tbb, or on Debian apt-get install pocl-opencl-icd), or set ROMOU_OPENCL_LIBRARY.";
   }
   if (count == 0) {
     TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << ": " << api().library
-                                << " was opened but lists no device. Install a driver (pip install 'romou[cpu]', or on Debian apt-get install "
+                                << " was opened but lists no device. Install a driver (pip install intel-opencl-rt intel-cmplr-lib-rt tbb, or on Debian apt-get install "
                                    "pocl-opencl-icd), or set OCL_ICD_VENDORS to the folder of the system's .icd files.";
   }
   TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << "; there are " << count << ":\n" << device_listing(devices_);

@@ -1,4 +1,4 @@
-"""Fold constants: onnxslim's rewrites first, then onnxruntime computes nodes of constants and static shapes."""
+"""Fold constants by onnxruntime, and drop nodes that nothing reads or that are twice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.expand import expand_functions
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
 from romou.compiler.frontend.onnx_graph import (
+    STANDARD,
     Graph,
     Shapes,
-    check,
     inputs_of,
     rule,
     types_of,
@@ -35,14 +35,14 @@ _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 
 def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Fold constants and shape arithmetic. The graph's results, inputs and outputs stay the same."""
-    slim = _slim(proto)
+    model = _lean(proto)
     # Each round may infer shapes that make more nodes constant.
-    while any(node.op_type != "Constant" for node in slim.graph.node):
-        folded = _fold_once(slim)
+    while any(node.op_type != "Constant" for node in model.graph.node):
+        folded = _fold_once(model)
         if folded is None:
             break
-        slim = folded
-    return slim
+        model = folded
+    return model
 
 
 def with_own_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -56,48 +56,33 @@ def with_own_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return promised
 
 
-def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim  # the import takes a second
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+def _lean(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without unread and repeated nodes, with its shapes inferred anew."""
+    graph = Graph(proto)
+    first: dict[tuple[object, ...], onnx.NodeProto] = {}
+    for node in filter(is_pure, graph.nodes):
+        attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+        kept = first.setdefault((node.op_type, *map(bool, node.output), *node.input, *attributes), node)
+        if kept is not node and not any(_is_kept(name, graph) for name in node.output):
+            for name, same in zip(node.output, kept.output, strict=True):
+                graph.redirect(name, same)
+    graph.touch()
+    lean = graph.result(drops={node.op_type for node in graph.nodes})
+    # Shapes that an exporter wrote may be wrong. Nothing infers those of other domains.
+    made = {name for node in lean.graph.node if node.domain not in STANDARD for name in node.output}
+    own = [value for value in lean.graph.value_info if value.name in made]
+    del lean.graph.value_info[:]
+    lean.graph.value_info.extend(own)
     try:
-        slim: onnx.ModelProto = onnxslim.slim(copy)
-        check(slim)  # onnxslim may lose tensors that branches of an If read
-    except Exception as error:  # a failure of onnxslim must not stop a model that imports without it
-        logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
-        return proto
-    has_same_outputs = [o.name for o in slim.graph.output] == [o.name for o in proto.graph.output]
-    if not has_same_outputs or not {i.name for i in slim.graph.input} <= {i.name for i in proto.graph.input}:
-        logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
-        return proto
-    _keep_positions(slim.graph, proto.graph)
-    # onnxslim drops inputs that no node reads. Callers still pass them.
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    del slim.graph.input[:]
-    slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
-    # The shapes that onnxslim records may be wrong (a Split with computed sizes), so use the declared ones.
-    del slim.graph.value_info[:], slim.graph.output[:]
-    slim.graph.output.extend(proto.graph.output)
-    made = {name for node in slim.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
-    slim.graph.value_info.extend(value for value in proto.graph.value_info if value.name in made)
-    try:
-        return infer(slim, is_strict=True)
+        return infer(lean, is_strict=True)
     except ModelError as error:
-        logger.warning("onnxslim changed the graph (%s); importing it as it is", first_line(error))
+        logger.warning("%s; importing the graph as it is", first_line(error))
         return proto
 
 
-def _keep_positions(slim: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    """Give each output of a node its position back. Onnxslim drops those that it made constants before others."""
-    made = {name: node for node in graph.node if len(node.output) > 1 for name in node.output if name}
-    for node in slim.node:
-        whole = made.get(next((name for name in node.output if name), ""))
-        if whole is None or whole.op_type != node.op_type or not set(node.output) <= {*whole.output, ""}:
-            continue
-        names = [name if not name or name in node.output else f"{name}_folded" for name in whole.output]
-        if list(node.output) != names[: len(node.output)]:
-            node.output[:] = names
+def _is_kept(name: str, graph: Graph) -> bool:
+    """Return whether a tensor is an output or read by a subgraph, both of which go by its name."""
+    return name in graph.returned or any(index < 0 for _, index in graph.uses(name))
 
 
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -153,7 +138,7 @@ def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.
 def is_pure(node: onnx.NodeProto) -> bool:
     """Return whether a standard node's results depend on its inputs only."""
     return (
-        node.domain in ("", "ai.onnx")
+        node.domain in STANDARD
         and node.op_type not in _RANDOM
         and not any(a.HasField("g") or a.graphs for a in node.attribute)
     )

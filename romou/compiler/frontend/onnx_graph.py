@@ -234,11 +234,15 @@ class Graph:
         before.output[0] = node.output[0]
         self.touch(before)
 
+    def redirect(self, name: str, other: str) -> None:
+        """Make the readers of a tensor, which no subgraph reads, read another one."""
+        for reader, index in self.uses(name):
+            reader.input[index] = other
+            self.touch(reader)
+
     def bypass(self, node: onnx.NodeProto, name: str) -> None:
         """Remove a node. Readers of its first output, which no subgraph reads, read `name` instead."""
-        for reader, index in self.uses(node.output[0]):
-            reader.input[index] = name
-            self.touch(reader)
+        self.redirect(node.output[0], name)
         self.replace(node)
 
     def result(self, drops: Collection[str] = ()) -> onnx.ModelProto:
@@ -309,13 +313,12 @@ def shallow(model: onnx.ModelProto, *left_out: str) -> onnx.ModelProto:
 
 def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str], operators: Collection[str]) -> list[onnx.NodeProto]:
     """Return the nodes without those of some operators that nothing reads."""
-    while operators:
-        read = outputs | {name for node in nodes for name in inputs_of(node)}
-        live = [node for node in nodes if node.op_type not in operators or read & set(node.output)]
-        if len(live) == len(nodes):
-            break
-        nodes = live
-    return nodes
+    read, live = {*outputs}, []
+    for node in reversed(nodes):
+        if node.op_type not in operators or read & {*node.output}:
+            live.append(node)
+            read.update(inputs_of(node))
+    return live[::-1]
 
 
 def check(model: onnx.ModelProto) -> None:

@@ -101,6 +101,7 @@ RUNS: dict[str, tuple[str, str]] = {
         "mobilenet_v3_small",
         r"nn-Meter, Snapdragon 855, 1 │ +1 │ +[\d.]+ │ +[\d.]+ │ +1\.00 │ +1\.00 │ +1 │ +0 │ +0 │",
     ),
+    "published_exports": ("blazeface style", r"style transfer, Adreno 840[ │]+4[ │]+faster[ │]+[\d.]+"),
     "published_networks": (
         'mobilenet_v2 --gpu "Adreno 630"',
         r"nn-Meter, Adreno 630 │ +1 │ +0\.\d\d │(.|\n)*mobilenet_v2, Adreno 630 │ +10\.2 │ +9\.9 │ +0\.97 │",
