@@ -1,12 +1,13 @@
 """ArchProbe's probes on a simulated Adreno, whose caches, wave and registers are set: they find what was set.
 
 Mesa's offline compiler for Adreno 630 compiles the probes' kernels, and the simulator of its machine code executes
-them. Time is a model: a core issues one instruction in a cycle, a wave waits for the slowest line of each load, and
-waves that fit into the registers overlap.
+them. Time is a model: a core issues one instruction in a cycle, a wave waits for each of its
+results and for the slowest line of each load, and waves that fit into the registers overlap.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -29,23 +30,32 @@ from romou.devices.mobile_compilers import (
     compile_all,
     find_compilers,
 )
-from romou.devices.mobile_compilers.ir3 import Buffer, Caches, Image, Launch, Level, execute, read_program
+from romou.devices.mobile_compilers.ir3 import Buffer, Caches, Image, Launch, Level, Program, execute, read_program
 from romou.devices.mobile_compilers.ir3.instructions import Array
-from support.suite.exhaustive import exhaustive
+from support.suite.exhaustive import exhaustive, few
 
 GPU = "a630"
 # A run is long enough for the probes after some thousand cycles.
 CLOCK_MHZ = 10.0
-LAUNCH_CYCLES, L1_CYCLES, L2_CYCLES, MEMORY_CYCLES, PRIVATE_CYCLES = 40, 20, 60, 200, 80
+LAUNCH_CYCLES, ALU_CYCLES, PRIVATE_CYCLES = 40, 4, 80
+# Level that a load comes from -> cycles
+CYCLES = {"memory": 200, "l2": 60, "l1": 20}
+# The quick sweep of group sizes shows one step of waves as long as this.
+_LONG_WAVE = 128
 # Grids of more groups do the same in each, and one is executed.
 MOST_GROUPS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A setting that the probes have to find. pool: 32-bit registers of a core, for the lanes of its waves."""
+    """A setting that the probes have to find.
+
+    registers: 32-bit registers of a work-item. What a kernel needs beyond them is in private memory.
+    pool: 32-bit registers of a core, for the lanes of its waves.
+    """
 
     wave: int
+    registers: int
     pool: int
     cores: int
     l1_bytes: int
@@ -65,15 +75,27 @@ class TimedCaches(Caches):
             own = waves == wave
             super().load(what, waves[own], lines[own])
             grown = {level for level, amount in self.served.items() if amount > before.get(level, 0)}
-            self.cycles += MEMORY_CYCLES if "memory" in grown else L2_CYCLES if "l2" in grown else L1_CYCLES
+            self.cycles += next((cycles for level, cycles in CYCLES.items() if level in grown), 0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Kernel:
-    """A compiled kernel, and the kinds of its parameters."""
+    """A compiled kernel, its machine code, and the kinds of its parameters."""
 
     statistics: KernelStatistics
+    program: Program
     kinds: list[str]
+
+    @functools.cached_property
+    def live_registers(self) -> int:
+        """Return the registers of the loop with most of them.
+
+        Mesa's own number is the largest for which as many waves fit. Those before the loops are part of it.
+        """
+        code = self.program.code
+        loops = [code[jump.target : at] for at, jump in enumerate(code) if jump.target is not None and jump.target < at]
+        used = [{o.index for i in loop for o in i.operands if getattr(o, "file", "") == "r"} for loop in loops]
+        return max([4, *map(len, used)])
 
 
 class SimulatedAdreno(Device):
@@ -124,12 +146,13 @@ class SimulatedAdreno(Device):
         (statistics,) = (each for each in self.compiled[text] if each.name == name)
         parameters = re.findall(rf"void {name}\(([^)]*)\)", text)[-1].split(", ")
         kinds = ["buffer" if "*" in p else "texture" if " image" in p else "scalar" for p in parameters]
-        return Kernel(statistics, kinds)
+        return Kernel(statistics, read_program(statistics.machine_code, name), kinds)
 
     def launch(self, kernel: Kernel, global_size: int, local_size: int, *arguments: Any) -> float:
         statistics, setting = kernel.statistics, self.setting
         waves, groups = -(-local_size // setting.wave), global_size // local_size
-        resident = setting.pool // (max(statistics.registers, 4) * setting.wave)
+        held = min(kernel.live_registers, setting.registers)
+        resident = setting.pool // (held * setting.wave)
         if waves > resident:
             raise KernelError(f"{waves} waves need more registers than a core has", kernel=statistics.name)
         key = (id(statistics), global_size, local_size, *(a for a in arguments if not isinstance(a, (Buffer, Image))))
@@ -139,7 +162,7 @@ class SimulatedAdreno(Device):
             self.caches.cycles = 0
             counts = execute(
                 Launch(
-                    program=read_program(statistics.machine_code, statistics.name),
+                    program=kernel.program,
                     arguments=[_argument(argument) for argument in arguments],
                     kinds=kernel.kinds,
                     groups=(groups, 1, 1),
@@ -150,13 +173,18 @@ class SimulatedAdreno(Device):
                 None if groups <= MOST_GROUPS else [0],
                 caches=self.caches,
             )
-            private = sum(count for name, count in counts.executed.items() if name.startswith(("ldp", "stp")))
-            waited = (self.caches.cycles + PRIVATE_CYCLES * private) / counts.waves
+            private: float = sum(count for name, count in counts.executed.items() if name.startswith(("ldp", "stp")))
             issued = sum(counts.executed.values()) / counts.waves
+            # A kernel that needs more registers has all of them in private memory.
+            if kernel.live_registers > setting.registers:
+                private = issued * counts.waves
+            waited = (self.caches.cycles + PRIVATE_CYCLES * private) / counts.waves
             on_core = -(-groups // setting.cores)
             at_once = resident // waves
             rounds, rest = divmod(on_core, at_once)
-            cycles = sum(max(n * waves * issued, issued + waited) for n in [at_once] * rounds + [rest] * (rest > 0))
+            cycles = sum(
+                max(n * waves * issued, ALU_CYCLES * issued + waited) for n in [at_once] * rounds + [rest] * (rest > 0)
+            )
             self.times[key] = (LAUNCH_CYCLES + cycles) / (CLOCK_MHZ * 1e6)
         return self.times[key]
 
@@ -192,20 +220,25 @@ def _argument(argument: Any) -> Buffer | Image | int:
 
 
 def findings(
-    device: Device, *names: str, least_s: float = 3e-4, known: dict[str, Answer] | None = None
+    device: Device, *names: str, least_s: float = 3e-4, known: dict[str, Answer] | None = None, is_quick: bool = True
 ) -> dict[str, Answer]:
     """Run probes in order, and return their answers by aspect and key. known: those of earlier probes."""
     answers = dict(known or {})
     for probe in all_probes():
         if probe.name in names:
-            meter = Meter(device=device, is_quick=True, earlier_answers=answers, least_s=least_s, tolerance=0.01)
+            meter = Meter(device=device, is_quick=is_quick, earlier_answers=answers, least_s=least_s, tolerance=0.01)
             found = probe.measure(meter)
             assert found.state == "done", found.reason
             answers |= {f"{probe.aspect}.{key}": answer for key, answer in found.answers.items()}
     return answers
 
 
-SETTING = Setting(wave=64, pool=192 * 4 * 64, cores=2, l1_bytes=512, l1_line=32, l2_bytes=4096)
+SETTINGS = (
+    Setting(wave=64, registers=96, pool=3 * 96 * 64, cores=2, l1_bytes=512, l1_line=32, l2_bytes=4096),
+    Setting(wave=128, registers=64, pool=2 * 64 * 128, cores=3, l1_bytes=1024, l1_line=64, l2_bytes=8192),
+    Setting(wave=32, registers=48, pool=3 * 48 * 32, cores=4, l1_bytes=2048, l1_line=128, l2_bytes=16384),
+)
+IDS = [f"waves of {setting.wave}" for setting in SETTINGS]
 
 
 @pytest.fixture(autouse=True)
@@ -220,23 +253,25 @@ def _compilers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "time", clock)
 
 
-def test_wave_and_cores_are_found() -> None:
-    device = SimulatedAdreno(SETTING)
-    found = findings(device, "warp_time", "cores")
-    assert found["WarpSizeMethodB.WarpThreadCount"].value == SETTING.wave
-    assert found["Cores.CoreCount"].value == SETTING.cores
+@pytest.mark.parametrize("setting", few(SETTINGS, 0), ids=IDS)
+def test_wave_and_cores_are_found(setting: Setting) -> None:
+    device = SimulatedAdreno(setting)
+    found = findings(device, "warp_time", "cores", is_quick=setting.wave < _LONG_WAVE)
+    assert found["WarpSizeMethodB.WarpThreadCount"].value == setting.wave
+    assert found["Cores.CoreCount"].value == setting.cores
     # Long runs: the preamble is no part of the branches.
-    assert findings(device, "warp_divergence", least_s=3e-3)["WarpDivergence.WarpThreadCount"].value == SETTING.wave
+    assert findings(device, "warp_divergence", least_s=3e-3)["WarpDivergence.WarpThreadCount"].value == setting.wave
 
 
 @exhaustive
-def test_caches_are_found() -> None:
+@pytest.mark.parametrize("setting", SETTINGS[:2], ids=IDS[:2])
+def test_caches_are_found(setting: Setting) -> None:
     """Sizes of both caches, and the line of the first, which is searched for in a larger second one."""
-    found = findings(SimulatedAdreno(SETTING), "image_cache") | findings(SimulatedAdreno(SETTING), "buffer_cache")
+    found = findings(SimulatedAdreno(setting), "image_cache") | findings(SimulatedAdreno(setting), "buffer_cache")
     first = found["ImageCacheHierarchyPChase.CachePixelCountLv1"]
-    assert first.value == SETTING.l1_bytes
-    assert found["ImageCacheHierarchyPChase.CachePixelCountLv2"].value == SETTING.l2_bytes
-    assert found["BufferCacheHierarchyPChase.CacheVectorCountLv1"].value == SETTING.l2_bytes
-    large = SimulatedAdreno(replace(SETTING, l2_bytes=1 << 17), width=12 * SETTING.l1_bytes // 16)
+    assert first.value == setting.l1_bytes
+    assert found["ImageCacheHierarchyPChase.CachePixelCountLv2"].value == setting.l2_bytes
+    assert found["BufferCacheHierarchyPChase.CacheVectorCountLv1"].value == setting.l2_bytes
+    large = SimulatedAdreno(replace(setting, l2_bytes=1 << 17), width=12 * setting.l1_bytes // 16)
     line = findings(large, "image_line", known={"ImageCacheHierarchyPChase.CachePixelCountLv1": first})
-    assert line["ImageCachelineSize.ImgCachelineSize"].value == SETTING.l1_line
+    assert line["ImageCachelineSize.ImgCachelineSize"].value == setting.l1_line
