@@ -137,18 +137,18 @@ def _yolo(definition: str, side: int) -> onnx.ModelProto:
     return _exported(network, side)
 
 
-def _yolos(kind: str, group: str, sizes: str) -> Iterator[tuple[str, Export]]:
+def _yolos(kind: str, sizes: str) -> Iterator[tuple[str, Export]]:
     for size in sizes:
         for side in (384, 512, 640):
             name = f"yolo26{size}{kind}"
-            yield f"{name}_{side}", Export(group, lambda name=name, side=side: _yolo(name, side))  # type: ignore[misc]
+            yield f"{name}_{side}", Export("YOLO26", lambda name=name, side=side: _yolo(name, side))  # type: ignore[misc]
 
 
 EXPORTS: dict[str, Export] = {
     "style": Export("style transfer", lambda: classifiers.network("style"), count=4, cpu="int8"),
-    **dict(_yolos("", "YOLO26", "nsmlx")),
-    **dict(_yolos("-seg", "YOLO26, masks", "nsmlx")),
-    **dict(_yolos("-pose", "YOLO26, poses", "n")),
+    **dict(_yolos("", "nsmlx")),
+    **dict(_yolos("-seg", "nsmlx")),
+    **dict(_yolos("-pose", "n")),
     "fastsam_s": Export("FastSAM", lambda: _yolo("yolov8s-seg", 640)),
     "fastsam_x": Export("FastSAM", lambda: _yolo("yolov8x-seg", 640)),
     "blazeface": Export("BlazeFace", lambda: classifiers.network("blazeface")),
