@@ -103,9 +103,10 @@ class Graph:
         """Add the average over pixels and the last product."""
         return self.linear(self.add("Flatten", self.add("GlobalAveragePool", x)), classes)
 
-    def model(self, output: str) -> onnx.ModelProto:
+    def model(self, output: str, shape: tuple[int, ...] = ()) -> onnx.ModelProto:
+        """Return the network. shape: of its output. (): (1, channels)."""
         picture = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, self.size, self.size])
-        result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+        result = helper.make_tensor_value_info(output, TensorProto.FLOAT, shape or (1, self.channels[output]))
         graph = helper.make_graph(self.nodes, "classifier", [picture], [result], self.weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
 
@@ -297,44 +298,6 @@ def _inception_v4(g: Graph) -> str:
     return g.head(x)
 
 
-def _style(g: Graph) -> str:
-    """Fast style transfer (Johnson et al. 2016): three convolutions, five residual blocks, two enlargements."""
-
-    def normed(x: str, channels: int, window: int, stride: int = 1, then: str = "Relu") -> str:
-        side = window // 2
-        padded = g.add("Pad", x, g.constant(np.array([0, 0, side, side] * 2, np.int64)), mode="reflect")
-        y = g.conv(padded, channels, window, stride, then="", pads=False)
-        y = g.add("InstanceNormalization", y, g.weight(channels), g.weight(channels))
-        return g.add(then, y) if then else y
-
-    x = normed(normed(normed("image", 32, 9), 64, 3, 2), 128, 3, 2)
-    for _ in range(5):
-        x = g.add("Add", x, normed(normed(x, 128, 3), 128, 3, then=""))
-    for channels in (64, 32):
-        scales = g.constant(np.array([1, 1, 2, 2], np.float32))
-        x = normed(g.add("Resize", x, "", scales, mode="nearest"), channels, 3)
-    return normed(x, 3, 9, then="")
-
-
-def _blazeface(g: Graph) -> str:
-    """BlazeFace (Bazarevsky et al. 2019), table 4: windows of 5, residuals, two heads. Returns boxes of both heads."""
-
-    def block(x: str, outputs: int, inner: int = 0, stride: int = 1) -> str:
-        y = g.conv(g.depthwise(x, 5, stride, then=""), inner or outputs, then="Relu" if inner else "")
-        if inner:
-            y = g.conv(g.depthwise(y, 5, then=""), outputs, then="")
-        x = x if stride == 1 else g.pool(x, 2, 2, pads=False)
-        x = x if g.channels[x] == outputs else g.conv(x, outputs, then="")
-        return g.add("Relu", g.add("Add", x, y))
-
-    x = block(block(g.conv("image", 24, 5, 2), 24), 24)
-    x = block(block(block(x, 48, stride=2), 48), 48)
-    first = block(block(block(x, 96, 24, 2), 96, 24), 96, 24)
-    last = block(block(block(first, 96, 24, 2), 96, 24), 96, 24)
-    heads = [g.conv(first, 2 * 17, then=""), g.conv(last, 6 * 17, then="")]
-    return g.concat(*(g.add("Flatten", head, channels=g.channels[head]) for head in heads))
-
-
 # Name -> side of the picture, and what builds the graph.
 _NETWORKS: dict[str, tuple[int, Callable[[Graph], str]]] = {
     "vgg11": (224, lambda g: _vgg(g, 1, 1, 2, 2, 2)),
@@ -352,8 +315,6 @@ _NETWORKS: dict[str, tuple[int, Callable[[Graph], str]]] = {
     "mobilenet_v3_small": (224, lambda g: _mobilenet_v3(g, _SMALL, 576, 1024)),
     "shufflenet_v2": (224, _shufflenet),
     "inception_v4": (299, _inception_v4),
-    "style": (640, _style),
-    "blazeface": (128, _blazeface),
 }
 
 

@@ -24,10 +24,11 @@ from statistics import geometric_mean
 from typing import Any, Literal
 
 import click
+import numpy as np
 import onnx
 from rich.console import Console
 
-import classifiers
+from classifiers import Graph
 from published_cpus import Estimate, Pair, estimate, fitted
 from published_networks import Precision, layers_of_graph
 from romou.tools.inspection.worth import FASTER, SLOWER, PhoneCpu, verdict
@@ -91,6 +92,46 @@ def _exported(network: Any, side: int) -> onnx.ModelProto:
     return onnx.load_from_string(file.getvalue())
 
 
+def _style() -> onnx.ModelProto:
+    """Fast style transfer (Johnson et al. 2016): three convolutions, five residual blocks, two enlargements."""
+    g = Graph(640)
+
+    def normed(x: str, channels: int, window: int, stride: int = 1, then: str = "Relu") -> str:
+        side = window // 2
+        padded = g.add("Pad", x, g.constant(np.array([0, 0, side, side] * 2, np.int64)), mode="reflect")
+        y = g.conv(padded, channels, window, stride, then="", pads=False)
+        y = g.add("InstanceNormalization", y, g.weight(channels), g.weight(channels))
+        return g.add(then, y) if then else y
+
+    x = normed(normed(normed("image", 32, 9), 64, 3, 2), 128, 3, 2)
+    for _ in range(5):
+        x = g.add("Add", x, normed(normed(x, 128, 3), 128, 3, then=""))
+    for channels in (64, 32):
+        scales = g.constant(np.array([1, 1, 2, 2], np.float32))
+        x = normed(g.add("Resize", x, "", scales, mode="nearest"), channels, 3)
+    return g.model(normed(x, 3, 9, then=""), (1, 3, 640, 640))
+
+
+def _blazeface() -> onnx.ModelProto:
+    """BlazeFace (Bazarevsky et al. 2019), table 4: windows of 5, residuals, two heads."""
+    g = Graph(128)
+
+    def block(x: str, outputs: int, inner: int = 0, stride: int = 1) -> str:
+        y = g.conv(g.depthwise(x, 5, stride, then=""), inner or outputs, then="Relu" if inner else "")
+        if inner:
+            y = g.conv(g.depthwise(y, 5, then=""), outputs, then="")
+        x = x if stride == 1 else g.pool(x, 2, 2, pads=False)
+        x = x if g.channels[x] == outputs else g.conv(x, outputs, then="")
+        return g.add("Relu", g.add("Add", x, y))
+
+    x = block(block(g.conv("image", 24, 5, 2), 24), 24)
+    x = block(block(block(x, 48, stride=2), 48), 48)
+    first = block(block(block(x, 96, 24, 2), 96, 24), 96, 24)
+    last = block(block(block(first, 96, 24, 2), 96, 24), 96, 24)
+    heads = [g.conv(first, 2 * 17, then=""), g.conv(last, 6 * 17, then="")]
+    return g.model(g.concat(*(g.add("Flatten", head) for head in heads)), (1, 34 * 16 * 16 + 102 * 8 * 8))
+
+
 def _efficientnet() -> onnx.ModelProto:
     from torchvision.models import efficientnet_v2_s
 
@@ -145,13 +186,13 @@ def _yolos(kind: str, sizes: str) -> Iterator[tuple[str, Export]]:
 
 
 EXPORTS: dict[str, Export] = {
-    "style": Export("style transfer", lambda: classifiers.network("style"), count=4, cpu="int8"),
+    "style": Export("style transfer", _style, count=4, cpu="int8"),
     **dict(_yolos("", "nsmlx")),
     **dict(_yolos("-seg", "nsmlx")),
     **dict(_yolos("-pose", "n")),
     "fastsam_s": Export("FastSAM", lambda: _yolo("yolov8s-seg", 640)),
     "fastsam_x": Export("FastSAM", lambda: _yolo("yolov8x-seg", 640)),
-    "blazeface": Export("BlazeFace", lambda: classifiers.network("blazeface")),
+    "blazeface": Export("BlazeFace", _blazeface),
     "efficientnet_v2_s": Export(
         "EfficientNetV2-S", _efficientnet, cpu="int8", gpu="float32", slower=(ADRENO,), gpus=(ADRENO,)
     ),

@@ -335,6 +335,17 @@ def test_nodes_that_are_twice_or_unread_go() -> None:
         np.testing.assert_array_equal(found, right)
 
 
+def test_branches_take_turns() -> None:
+    """Kernels of one depth do not wait for each other, so they follow one another."""
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y) {
+            one = Constant <value = float {1}>() a = Relu(x) b = Exp(a) c = Add(b, one) d = Neg(x) e = Sin(d) f = Cos(e) y = Mul(c, f)
+        }"""  # noqa: E501
+    )
+    order = [node.op_type for node in fold(model).graph.node if node.op_type != "Constant"]
+    assert order == ["Relu", "Neg", "Exp", "Sin", "Add", "Cos", "Mul"]
+
+
 def test_outputs_that_become_constants_keep_their_positions() -> None:
     """Only a folded node reads the first part of the split; the second one stays the second."""
     model = model_of(

@@ -231,7 +231,7 @@ def test_error_text(bad: object, message: str) -> None:
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         Target("opencl -max_num_thread=64")
-    known = ", ".join(sorted(("device", "facts", "half", "host", "images", *LIMITS, "variant", "without")))
+    known = ", ".join(sorted(("device", "facts", "half", "host", "images", *LIMITS, "variant", "waves", "without")))
     assert (
         str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
     )

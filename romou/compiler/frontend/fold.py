@@ -42,7 +42,7 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
         if folded is None:
             break
         model = folded
-    return model
+    return _by_depth(model)
 
 
 def with_own_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -78,6 +78,18 @@ def _lean(proto: onnx.ModelProto) -> onnx.ModelProto:
     except ModelError as error:
         logger.warning("%s; importing the graph as it is", first_line(error))
         return proto
+
+
+def _by_depth(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its nodes in the order of their depths. Launches of one depth may overlap."""
+    graph, depths = Graph(model), dict[str, int]()
+    placed = []
+    for node in graph.nodes:
+        depth = max((depths.get(name, 0) for name in inputs_of(node)), default=-1) + 1
+        depths.update(dict.fromkeys(node.output, depth))
+        placed.append((depth, node))
+    graph.order([node for _, node in sorted(placed, key=lambda pair: pair[0])])
+    return graph.result()
 
 
 def _is_kept(name: str, graph: Graph) -> bool:
