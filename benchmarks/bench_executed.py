@@ -69,7 +69,7 @@ def main(networks: tuple[str, ...], gpus: tuple[str, ...], work_items: int, is_e
     results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     table = table_of_numbers(
         "network",
-        ("GPU", "precision", "functions", "equal", "kernels", "groups run", "elements compared", "seconds"),
+        ("GPU", "functions", "equal", "kernels", "groups run", "elements compared", "seconds"),
         title="Executed as machine code",
     )
     shown = []
@@ -82,7 +82,7 @@ def main(networks: tuple[str, ...], gpus: tuple[str, ...], work_items: int, is_e
             shown.append(key)
             own = results[key]
             table.add_row(
-                *(network, gpu, own["precision"], *(str(own[name]) for name in ("functions", "equal", "kernels"))),
+                *(network, gpu, *(str(own[name]) for name in ("functions", "equal", "kernels"))),
                 f"{own['groups'] / own['all_groups']:.0%}",
                 f"{own['compared']:,}",
                 f"{own['seconds']:.0f}",
