@@ -49,10 +49,15 @@ class Pair:
     cpu_ms: float
     gpu_ms: float
 
+    @property
+    def word(self) -> str:
+        """What the GPU was: "faster" or "slower"."""
+        return FASTER if self.gpu_ms < self.cpu_ms else SLOWER
+
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A network by `romou check` in fp16: operations, bytes of operands in fp32, and GPU -> milliseconds."""
+    """A network by `romou check`: operations, bytes of operands in fp32, and GPU -> milliseconds."""
 
     flops: float
     fp32_bytes: float
@@ -80,10 +85,7 @@ def estimated(groups: Mapping[Group, Sequence[Pair]]) -> dict[str, Estimate]:
     gpus: dict[str, dict[str, None]] = {}
     for pair in (pair for group in groups.values() for pair in group):
         gpus.setdefault(pair.network, {})[pair.gpu] = None
-    found = {}
-    for network, own in gpus.items():
-        found[network] = estimate(layers_of(network, own, "float16"))
-    return found
+    return {network: estimate(layers_of(network, own, "float16")) for network, own in gpus.items()}
 
 
 def estimate(layers: Mapping[str, Sequence[CheckedLayer]], float_bytes: int = 2) -> Estimate:
@@ -94,31 +96,31 @@ def estimate(layers: Mapping[str, Sequence[CheckedLayer]], float_bytes: int = 2)
     return Estimate(flops, moved, {gpu: sum_ms(of_gpu) for gpu, of_gpu in layers.items()})
 
 
-def fitted(group: Sequence[Pair], known: Mapping[str, Estimate]) -> PhoneCpu:
-    """Return a CPU with the two rates that are nearest to a group's times, by the squares of logarithms."""
+def fitted(name: str, times: Mapping[str, float], known: Mapping[str, Estimate]) -> PhoneCpu:
+    """Return a CPU with the two rates that are nearest to the networks' milliseconds, by the squares of logarithms."""
 
     def cpu(logarithms: np.ndarray) -> PhoneCpu:
         gflops, gbps = np.exp(logarithms)
-        return PhoneCpu(", ".join(map(str, group[0].group)), float(gflops), float(gbps))
+        return PhoneCpu(name, float(gflops), float(gbps))
 
     def off(logarithms: np.ndarray) -> float:
-        return float(np.mean([np.log(known[p.network].cpu_ms(cpu(logarithms)) / p.cpu_ms) ** 2 for p in group]))
+        return float(np.mean([np.log(known[each].cpu_ms(cpu(logarithms)) / ms) ** 2 for each, ms in times.items()]))
 
     return cpu(optimize.minimize(off, (3.0, 2.0), method="Nelder-Mead").x)
 
 
-def judgement(pair: Pair, estimate: Estimate, cpu: PhoneCpu) -> str:
-    """Return whether the estimates' verdict on a pair is "right", "wrong" or "unknown"."""
-    said, was = (
-        verdict(estimate.gpu_ms[pair.gpu], estimate.cpu_ms(cpu)),
-        FASTER if pair.gpu_ms < pair.cpu_ms else SLOWER,
-    )
+def judgement(estimate: Estimate, gpu: str, cpu: PhoneCpu, was: str) -> str:
+    """Return whether the estimates' verdict on a GPU that was "faster" or "slower" is "right", "wrong" or "unknown"."""
+    said = verdict(estimate.gpu_ms[gpu], estimate.cpu_ms(cpu))
     return UNKNOWN if said == UNKNOWN else "right" if said == was else "wrong"
 
 
 def print_tables(groups: Mapping[Group, Sequence[Pair]], known: Mapping[str, Estimate], out: Console) -> None:
     """Print the fitted rates of each group's CPU, and how often its verdicts are right."""
-    cpus = {group: fitted(own, known) for group, own in groups.items()}
+    cpus = {
+        group: fitted(", ".join(map(str, group)), {pair.network: pair.cpu_ms for pair in own}, known)
+        for group, own in groups.items()
+    }
     columns = ("networks", "GFLOPS", "GB/s", "least", "most", "right", "wrong", "unknown")
     table = table_of_numbers("source, CPU, threads", columns, title="Rates, fitted over published time, and verdicts")
     total: Counter[str] = Counter()
@@ -126,7 +128,7 @@ def print_tables(groups: Mapping[Group, Sequence[Pair]], known: Mapping[str, Est
         cpu = cpus[group]
         off = [known[pair.network].cpu_ms(cpu) / pair.cpu_ms for pair in own]
         judge = cpus.get(_RATES_OF.get(group, group), cpu)
-        said = Counter(judgement(pair, known[pair.network], judge) for pair in own)
+        said = Counter(judgement(known[pair.network], pair.gpu, judge, pair.word) for pair in own)
         total += said
         rates = (f"{cpu.gflops:.1f}", f"{cpu.gbps:.1f}", f"{min(off):.2f}", f"{max(off):.2f}")
         table.add_row(cpu.name, str(len(own)), *rates, *(str(said[each]) for each in columns[-3:]))

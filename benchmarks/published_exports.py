@@ -29,9 +29,9 @@ import onnx
 from rich.console import Console
 
 from classifiers import Graph
-from published_cpus import Estimate, Pair, estimate, fitted
+from published_cpus import Estimate, estimate, fitted, judgement
 from published_networks import Precision, layers_of_graph
-from romou.tools.inspection.worth import FASTER, SLOWER, PhoneCpu, verdict
+from romou.tools.inspection.worth import FASTER, SLOWER, PhoneCpu
 from romou.tools.report.table import print_table, table_of_numbers
 
 Type = Literal["fp32", "int8"]
@@ -214,7 +214,7 @@ def estimates(names: tuple[str, ...]) -> dict[str, Estimate]:
 def cpus(known: Mapping[str, Estimate]) -> dict[tuple[str, Type], PhoneCpu]:
     """Return (GPU, type) -> the CPU beside it, with rates fitted to the Pixel 10's times, scaled to type and phone."""
     pixel = {name: ms for (name, each), ms in PIXEL_10.items() if each == "fp32" and name in known}
-    cpu = fitted([Pair(("Pixel 10", "", 8), "", name, ms, 0) for name, ms in pixel.items()], known)
+    cpu = fitted("Pixel 10", pixel, known)
     made: dict[tuple[str, Type], PhoneCpu] = {}
     for gpu, times in PHONES.items():
         for of_type in TYPES:
@@ -241,11 +241,9 @@ def print_tables(known: Mapping[str, Estimate], out: Console) -> None:
             ratios = []
             for name in own:
                 export, of = EXPORTS[name], known[name]
-                cpu_ms = of.cpu_ms(phones[gpu, export.cpu])
-                was = SLOWER if gpu in export.slower else FASTER
-                word = verdict(of.gpu_ms[gpu], cpu_ms)
-                said[word if word not in (FASTER, SLOWER) else "right" if word == was else "wrong"] += export.count
-                ratios.append(cpu_ms / of.gpu_ms[gpu])
+                cpu, was = phones[gpu, export.cpu], SLOWER if gpu in export.slower else FASTER
+                said[judgement(of, gpu, cpu, was)] += export.count
+                ratios.append(of.cpu_ms(cpu) / of.gpu_ms[gpu])
             total += said
             span = f"{min(ratios):.1f}" if len(ratios) == 1 else f"{min(ratios):.1f} to {max(ratios):.1f}"
             table.add_row(f"{group}, {gpu}", str(said.total()), was, span, *(str(said[each]) for each in columns[-3:]))

@@ -32,7 +32,7 @@ from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.declared import settle_declared
 from romou.compiler.frontend.dequantized import with_integer_products, with_quantized_constants
 from romou.compiler.frontend.expand import expand_functions, inline_functions
-from romou.compiler.frontend.fold import fold, with_own_outputs, without_constants
+from romou.compiler.frontend.fold import by_depth, fold, with_own_outputs, without_constants
 from romou.compiler.frontend.fp16 import with_fp16, with_fp16_borders, without_batch_norms
 from romou.compiler.frontend.infer import text_of
 from romou.compiler.frontend.merged_products import merge_products
@@ -135,6 +135,7 @@ ONNX = listed(
     stage(expand_functions, "ONNX defines operators without a converter by others"),
     stage(fold, "kernels need static shapes, and no kernel computes a constant"),
     stage(unroll, "kernels have no control flow"),
+    stage(by_depth, "launches of one depth do not wait for each other"),
     stage(without_constants, "the next rules look for weights only"),
     stage(without_batch_norms, "fp16 loses a small variance, and Relax folds each constant by a kernel"),
     # Precision

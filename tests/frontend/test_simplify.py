@@ -17,7 +17,7 @@ from tvm import relax
 
 import romou
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend.fold import fold
+from romou.compiler.frontend.fold import by_depth, fold
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.importing import import_onnx
 from tvm_patches.onnx_converters.node import CONVERTERS
@@ -342,7 +342,7 @@ def test_branches_take_turns() -> None:
             one = Constant <value = float {1}>() a = Relu(x) b = Exp(a) c = Add(b, one) d = Neg(x) e = Sin(d) f = Cos(e) y = Mul(c, f)
         }"""  # noqa: E501
     )
-    order = [node.op_type for node in fold(model).graph.node if node.op_type != "Constant"]
+    order = [node.op_type for node in by_depth(fold(model)).graph.node if node.op_type != "Constant"]
     assert order == ["Relu", "Neg", "Exp", "Sin", "Add", "Cos", "Mul"]
 
 

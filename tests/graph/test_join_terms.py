@@ -39,7 +39,7 @@ def of_differences(net: Net, x: str) -> str:
 
 
 def layer_norm(net: Net, x: str) -> str:
-    """As exporters write it before opset 17."""
+    """Return a layer norm as exporters write it before opset 17."""
     return str(net.add("Add", net.add("Mul", of_differences(net, x), net.weight(WIDTH)), net.weight(WIDTH)))
 
 

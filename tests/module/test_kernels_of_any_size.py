@@ -197,7 +197,7 @@ def test_a_phones_activations_of_any_size_are_in_buffers(shape: Shape, opencl_de
 def test_no_element_depends_on_the_order_of_work_items(
     pads: list[int], device: str, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
 ) -> None:
-    """Vectors of four do not divide rows of 9 and of 11: elements after the last whole vector are stored alone."""
+    """Vectors of four do not divide rows of 9 and of 11: the elements after the last whole vector are stored singly."""
     reverse_kernels(monkeypatch)
     g = NetworkBuilder({"x": ("b", "n", 9)})
     padded = g.add("Pad", "x", g.constant(np.array([0, *pads[:2], 0, *pads[2:]])))

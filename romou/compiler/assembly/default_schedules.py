@@ -24,7 +24,7 @@ from romou.compiler.scheduling.rewrites import as_module, with_root, without_sin
 from romou.compiler.scheduling.statements import guarded, unravel
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.guarded_loads import guarded_loads
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in
 from romou.devices.backends.launch import launch_size, thread_extents
 
 if TYPE_CHECKING:
@@ -180,6 +180,6 @@ def _is_parallel(loop: tirx.For, realize: tirx.Stmt) -> bool:
     if not isinstance(realize, s_tir.SBlockRealize):
         return False
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    reading = [axis for axis, value in axes if any(var.same_as(loop.loop_var) for var in nodes_in(value, tirx.Var))]
+    reading = [axis for axis, value in axes if has_var(value, loop.loop_var)]
     values = [value for value in realize.iter_values if isinstance(value, tirx.Var) and value.same_as(loop.loop_var)]
     return len(reading) == len(values) == 1 and reading[0].iter_type == tirx.IterVar.DataPar

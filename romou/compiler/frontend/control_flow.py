@@ -160,8 +160,8 @@ def _condition(graph: Graph, body: onnx.GraphProto, values: Sequence[np.ndarray 
                 if values[at] is None:
                     return None
                 pending += [at] if at not in (*wanted, *pending) else []
-            elif name in graph.constants:
-                weights[name] = numpy_helper.from_array(numpy_helper.to_array(graph.constants[name]), name)
+            elif (value := graph.array(name)) is not None:
+                weights[name] = numpy_helper.from_array(value, name)
             elif name not in inputs and name not in weights:
                 return None
     if any(not is_pure(node) for node in nodes.values()):

@@ -42,7 +42,7 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
         if folded is None:
             break
         model = folded
-    return _by_depth(model)
+    return model
 
 
 def with_own_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -66,7 +66,7 @@ def _lean(proto: onnx.ModelProto) -> onnx.ModelProto:
         if kept is not node and not any(_is_kept(name, graph) for name in node.output):
             for name, same in zip(node.output, kept.output, strict=True):
                 graph.redirect(name, same)
-    graph.touch()
+    graph.touch()  # an unchanged graph would keep its unread nodes
     lean = graph.result(drops={node.op_type for node in graph.nodes})
     # Shapes that an exporter wrote may be wrong. Nothing infers those of other domains.
     made = {name for node in lean.graph.node if node.domain not in STANDARD for name in node.output}
@@ -80,7 +80,7 @@ def _lean(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
 
 
-def _by_depth(model: onnx.ModelProto) -> onnx.ModelProto:
+def by_depth(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its nodes in the order of their depths. Launches of one depth may overlap."""
     graph, depths = Graph(model), dict[str, int]()
     placed = []
@@ -93,7 +93,7 @@ def _by_depth(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_kept(name: str, graph: Graph) -> bool:
-    """Return whether a tensor is an output or read by a subgraph, both of which go by its name."""
+    """Return whether a tensor has to keep its name: it is an output, or a subgraph reads it."""
     return name in graph.returned or any(index < 0 for _, index in graph.uses(name))
 
 

@@ -127,10 +127,8 @@ def without_repeats(func: tirx.PrimFunc) -> tirx.PrimFunc:
         (block,) = nodes_in(nest, s_tir.SBlock)
         written = block.writes[0].source
         for other, before in kept if any(written.same_as(buffer) for buffer in inner) else ():
-            into, reads = (
-                before.writes[0].source,
-                zip(blocks.read_buffers(block), blocks.read_buffers(before), strict=False),
-            )
+            into = before.writes[0].source
+            reads = zip(blocks.read_buffers(block), blocks.read_buffers(before), strict=False)
             # Structural equality takes one tensor for another.
             if all(a.same_as(b) for a, b in reads) and structural_equal(other, renamed(nest, {written: into})):
                 same[written] = into

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import tvm_ffi
+from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 Kinds: TypeAlias = type | tuple[type, ...]
@@ -53,3 +54,8 @@ def nodes_in(node: Any, *kinds: type) -> list[Any]:
     nodes: list[Any] = []
     structural_walk(node, (kinds, nodes.append))
     return nodes
+
+
+def has_var(node: Any, var: tirx.Var) -> bool:
+    """Return whether a statement or an expression has a variable."""
+    return any(var.same_as(each) for each in nodes_in(node, tirx.Var))

@@ -47,7 +47,7 @@ from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_multiple
 from romou.compiler.tir.primitives import LANES, ignore_nan
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in
 
 _TILES = (1, 2, 3, 4, 7, 8)
 KNOBS = (
@@ -170,7 +170,7 @@ class Pool(StreamingTemplate):
         term = self._reduction.term
         loaded = [inner for load in loads_of(term) for index in load.indices for inner in loads_of(index)]
         spatial = self._spatial(self.blocks[0])
-        is_read = [any(_reads(inner, var) for inner in loaded) for var in spatial]
+        is_read = [any(has_var(inner, var) for inner in loaded) for var in spatial]
         shared = [
             axis
             for axis, extent in enumerate(self.shape[: self._row_axis])
@@ -182,10 +182,10 @@ class Pool(StreamingTemplate):
         """Return the elements that the windows of a tile load, an element of several windows once."""
         taps, row = math.prod(self._window), self._spatial(self.blocks[0])[self._tiled]
         for index in (index for load in loads_of(self._reduction.term) for index in load.indices):
-            inside = [axis for axis in self._reduction.reduced if _reads(index, axis.var)]
+            inside = [axis for axis in self._reduction.reduced if has_var(index, axis.var)]
             extents = extents_of(axis.dom.extent for axis in inside)
             known = {row, *(axis.var for axis in inside)}
-            if inside and _reads(index, row) and all(var in known for var in nodes_in(index, tirx.Var)):
+            if inside and has_var(index, row) and all(var in known for var in nodes_in(index, tirx.Var)):
                 at = dict(
                     zip((row, *(axis.var for axis in inside)), np.ix_(*map(np.arange, (tile, *extents))), strict=True)
                 )
@@ -346,10 +346,6 @@ def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:
     """Return whether an index contains both an output axis and a reduced axis."""
     is_reduced = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in nodes_in(index, tirx.Var)]
     return any(is_reduced) and not all(is_reduced)
-
-
-def _reads(expr: tirx.Expr, var: tirx.Var) -> bool:
-    return any(var.same_as(each) for each in nodes_in(expr, tirx.Var))
 
 
 class PoolFamily(Family):

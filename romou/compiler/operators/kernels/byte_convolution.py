@@ -33,7 +33,7 @@ from romou.compiler.operators.workload import Conv2d
 from romou.compiler.scheduling.blocks import axes_of, loads_of, substitute
 from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, broadcast_scalars
-from romou.compiler.tir.traversal import nodes_in, rewriting
+from romou.compiler.tir.traversal import has_var, rewriting
 from romou.devices.backends.dialect import load_words, store_words
 
 # Pixels of a vector.
@@ -66,7 +66,7 @@ def is_of_words(work: Conv2d, epilogue: s_tir.SBlock, product: tirx.Buffer) -> b
     """
     _n, _o, y, x, _lane = axes = list(axes_of(epilogue))
     value, output = epilogue.body.value, epilogue.body.buffer
-    reads = [load for load in loads_of(value) if any(_has(index, var) for index in load.indices for var in (y, x))]
+    reads = [load for load in loads_of(value) if any(has_var(index, var) for index in load.indices for var in (y, x))]
     operands = [load for load in reads if not load.source.same_as(product)]
 
     def is_usable(load: TensorLoad) -> bool:
@@ -76,7 +76,7 @@ def is_of_words(work: Conv2d, epilogue: s_tir.SBlock, product: tirx.Buffer) -> b
         return has_shape and is_in_place and is_same and str(load.source.dtype) in BYTE_TYPES
 
     rest = rewriting((TensorLoad, lambda load, _mutator: tirx.const(0, load.ty)))(value)
-    is_plain = not any(_has(rest, var) for var in (y, x))
+    is_plain = not any(has_var(rest, var) for var in (y, x))
     is_stored = str(output.dtype) in BYTE_TYPES or (is_flat(work) and str(output.dtype) in ("int32", "float32"))
     return is_plain and is_stored and all(map(is_usable, operands))
 
@@ -84,10 +84,6 @@ def is_of_words(work: Conv2d, epilogue: s_tir.SBlock, product: tirx.Buffer) -> b
 def staged_floats(weight: tirx.Buffer, texels: int) -> int:
     """Return the numbers of a weight that a work-item of `texels` output texels keeps in local memory."""
     return math.prod(int(extent) for extent in weight.shape[:-2]) * LANES * texels
-
-
-def _has(expr: tirx.Expr, var: tirx.Var) -> bool:
-    return any(var.same_as(other) for other in nodes_in(expr, tirx.Var))
 
 
 class WordKernel(KernelBuilder):
@@ -271,7 +267,7 @@ class WordKernel(KernelBuilder):
 
     def _is_of_words(self, load: TensorLoad) -> bool:
         """Return whether the epilogue loads bytes that differ between pixels."""
-        return not load.source.same_as(self.product) and _has(load.indices[-2], list(axes_of(self.epilogue))[-2])
+        return not load.source.same_as(self.product) and has_var(load.indices[-2], list(axes_of(self.epilogue))[-2])
 
     # Places
 

@@ -1,4 +1,4 @@
-"""What kernels tell Qualcomm's compiler about waves. Other compilers see nothing of it.
+"""Attributes of kernels about waves, for Qualcomm's compiler. Macros hide them from other compilers.
 
 The width of a wave (cl_qcom_reqd_sub_group_size):
 
