@@ -94,6 +94,7 @@ def _numbers(counts: Sequence[layers.Count]) -> dict[str, Any] | None:
         "cycles": round(default.cycles, 3),
         "spills": default.spills,
         "registers": default.registers,
+        "vendor": default.vendor,
         "config": dict(default.config),
     }
 
@@ -168,7 +169,7 @@ def spilling_lines(number: dict[str, Any]) -> Iterator[str]:
 def _cell(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
     if now is None:
         return "refused"
-    text = f"{now['instructions']:.2f}{' S' if now['spills'] else ''}"
+    text = f"{now['instructions']:.2f}{' S' if now['spills'] else ''}{now['vendor']}"
     if now["first"] > 1:
         text += f" ({now['first_spilling']} of {now['first']} spill)"
     if before is None:

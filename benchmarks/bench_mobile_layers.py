@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -76,6 +76,7 @@ class Count:
     instructions: for each needed multiply-add
     cycles: for 24 multiply-adds, on Bifrost, 0 elsewhere
     is_exact: see `executed`
+    vendor: see `static.by_vendor`
     """
 
     config: Mapping[str, Any]
@@ -84,12 +85,13 @@ class Count:
     is_exact: bool
     spills: int
     registers: int
+    vendor: str = ""
 
     def __str__(self) -> str:
         cycles = f"; {self.cycles:.2f}" if self.cycles else ""
         return (
             f"{'' if self.is_exact else '~'}{self.instructions:.2f}{cycles}{f' S{self.spills}' if self.spills else ''}"
-            f" r{self.registers}"
+            f" r{self.registers}{self.vendor}"
         )
 
 
@@ -178,7 +180,8 @@ def counts_of_all(layers: Sequence[tuple[list[list[InspectedKernel]], int]], gpu
             for k, ms in zip(built, made, strict=True)
             if not any(isinstance(m, BuildError) for m in ms)
         ]
-        counts.append(([count_of(kernels, statistics, needed) for kernels, statistics in fine], len(built) - len(fine)))
+        own = [replace(count_of(k, s, needed), vendor=static.by_vendor(k, gpu)) for k, s in fine]
+        counts.append((own, len(built) - len(fine)))
     return counts
 
 
@@ -209,7 +212,8 @@ def print_network(name: str, gpu: str, precision: PrecisionName, out: Console) -
         kernels, compile_all([kernel.source for kernel in kernels], gpu, timeout_s=TIMEOUT_S), strict=True
     ):
         if isinstance(made, list):
-            counts.append((kernel, count_of([kernel], made[:1], 1)))
+            vendor = static.by_vendor([kernel], gpu)
+            counts.append((kernel, replace(count_of([kernel], made[:1], 1), vendor=vendor)))
     for kernel, count in sorted(counts, key=lambda pair: -pair[1].instructions):
         # `count_of` returns cycles for 24 multiply-adds.
         cycles = f"{count.cycles / 24e6:.2f}" if count.cycles else "-"
@@ -218,7 +222,7 @@ def print_network(name: str, gpu: str, precision: PrecisionName, out: Console) -
             f"{'' if count.is_exact else '~'}{count.instructions / 1e6:.2f}",
             cycles,
             str(count.registers),
-            str(count.spills),
+            f"{count.spills}{count.vendor}",
         )
     out.print(table)
     out.print(

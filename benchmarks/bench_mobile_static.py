@@ -17,7 +17,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,16 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.backends.launch import launch_size, thread_extents
-from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
+from romou.devices.mobile_compilers import (
+    GPUS,
+    KernelStatistics,
+    compile_all,
+    compile_by_vendor,
+    find_compilers,
+    mesa_version,
+    mobile_gpu,
+    vendor_compiler,
+)
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
@@ -81,6 +90,7 @@ class Result:
 
     per_multiply_add: instructions per needed multiply-add, see docs/evidence/benchmarks.md
     is_exact: False for "~"
+    vendor: see `by_vendor`
     """
 
     per_multiply_add: float
@@ -90,6 +100,7 @@ class Result:
     registers: int
     occupancy: float
     config: dict[str, Any]
+    vendor: str = ""
 
     @property
     def is_without_spills(self) -> bool:
@@ -197,7 +208,7 @@ def print_places(gpus: tuple[str, ...], out: Console) -> None:
                 cells += (
                     ["-", ""]
                     if isinstance(result, str)
-                    else [f"{mark(result)}{result.per_multiply_add:.2f}", str(result.spills)]
+                    else [f"{mark(result)}{result.per_multiply_add:.2f}", f"{result.spills}{result.vendor}"]
                 )
             table.add_row(
                 name,
@@ -321,7 +332,7 @@ def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], need
 def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeout_s: float = 30.0) -> Result | str:
     """Return the best of several functions, each given by its kernels, or the last error if all fail."""
     answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=timeout_s))
-    results: list[Result] = []
+    results: list[tuple[Result, list[InspectedKernel]]] = []
     problem = "nothing to compile"
     for kernels in functions:
         made = [next(answers) for _ in kernels]
@@ -329,8 +340,28 @@ def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeo
         if errors:
             problem = str(errors[0]).splitlines()[0]
         elif kernels:
-            results.append(result_of(kernels, [m[0] for m in made if isinstance(m, list)], needed))
-    return min(results, key=lambda r: (not r.is_without_spills, r.per_multiply_add), default=problem)
+            results.append((result_of(kernels, [m[0] for m in made if isinstance(m, list)], needed), kernels))
+    if not results:
+        return problem
+    best, kernels = min(results, key=lambda made: (not made[0].is_without_spills, made[0].per_multiply_add))
+    return dataclasses.replace(best, vendor=by_vendor(kernels, gpu))
+
+
+def by_vendor(kernels: Sequence[InspectedKernel], gpu: str) -> str:
+    """Return registers, spills and cycles of each kernel, loops once, as "; vendor: r32 S 4 cycles".
+
+    They are by the vendor's compiler. "" if the user has none (`romou/devices/mobile_compilers/vendor.py`).
+    """
+    if vendor_compiler(gpu) is None:
+        return ""
+    said = compile_by_vendor([(kernel.name, kernel.source) for kernel in kernels], gpu)
+    texts = (
+        str(each).splitlines()[0]
+        if isinstance(each, BuildError)
+        else f"r{each.registers}{' S' * each.is_spilling} {each.cycles:g} cycles"
+        for each in said
+    )
+    return f"; vendor: {' + '.join(texts)}"
 
 
 def compare(
@@ -382,7 +413,7 @@ def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]], precisio
             cells += (
                 ["-", "", ""]
                 if isinstance(r, str)
-                else [f"{mark(r)}{r.per_multiply_add:.2f}", str(r.spills), str(r.private_memory_bytes)]
+                else [f"{mark(r)}{r.per_multiply_add:.2f}", f"{r.spills}{r.vendor}", str(r.private_memory_bytes)]
             )
         ours, ratio = results["Romou"], ratio_of(results)
         table.add_row(

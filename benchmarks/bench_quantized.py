@@ -202,7 +202,7 @@ def _shown(result: Result | str) -> str:
     """Return the instructions of a kernel, and its spills if it has some, or the reason why there are none."""
     if isinstance(result, str):
         return result
-    return f"{result.per_multiply_add:.2f}" + (f", {result.spills} spills" if result.spills else "")
+    return f"{result.per_multiply_add:.2f}{f', {result.spills} spills' * bool(result.spills)}{result.vendor}"
 
 
 @click.command()

@@ -57,8 +57,8 @@ def bench(model: onnx.ModelProto | str | Path, options: BenchOptions) -> Bench:
     """
     target = options.parsed_target()
     with timing(target, options.rpc, options.device_index(options.rpc)) as find_site:
-        gpu = None if options.gpu is None else gpu_for(options.gpu, target)
-        untimed = bench_of(model, target, options, find_site if options.times else None, gpu=gpu)
+        compiler = None if options.gpu is None else Compiler.installed(gpu_for(options.gpu, target))
+        untimed = bench_of(model, target, options, find_site if options.times else None, compiler=compiler)
         return (
             with_times(untimed, untimed.compiled, options.repeats, seed=options.seed) if untimed.compiled else untimed
         )
@@ -70,17 +70,16 @@ def bench_of(
     options: BenchOptions | CompareOptions,
     find_site: Callable[[], TimingSite] | None,
     configs: Mapping[str, Config] | None = None,
-    gpu: str | None = None,
+    compiler: Compiler | None = None,
 ) -> Bench:
     """Return the bench of a model before it is timed.
 
     find_site: see `timing`. None: the kernels are only read, not timed.
     configs: task key -> config, instead of the records in `work_dir`. The default replaces a config that its task's
     space does not have.
-    gpu: mobile GPU whose compiler counts. None: without counts.
+    compiler: mobile compilers that count. None: without counts.
     """
     check_versions()
-    compiler = None if gpu is None else Compiler.installed(gpu)
     imported = options.imported(model)
     site = TimingSite(named=target, target=target) if find_site is None else find_site()
     compilation = Compilation.of(imported, site.target).with_default_kernels()
@@ -104,7 +103,7 @@ def bench_of(
             count_calls(compilation.functions.fused),
             site.target,
             nodes_of_functions(compilation),
-            gpu,
+            compiler,
         ),
         compiler=compiler,
     )

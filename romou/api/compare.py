@@ -102,16 +102,18 @@ def _current_bench(
     find_site: Callable[[], TimingSite] | None,
 ) -> Bench:
     """Return the bench to compare with `before`. A model's bench is not timed yet."""
-    gpu = before.compiler.gpu if before.compiler is not None and options.measures else None
+    compiler = before.compiler if options.measures else None
     if isinstance(current, Bench) or _is_bench_file(current):
         after = current if isinstance(current, Bench) else Bench.load(current)
-        if gpu is not None:
-            check_compiler(before, after.compiler)
+        if compiler is not None:
+            check_compiler(compiler, after.compiler)
         return after
-    if gpu is not None:
-        check_compiler(before, Compiler.installed(gpu))
+    if compiler is not None:
+        check_compiler(compiler, Compiler.installed(compiler.gpu))
     of_baseline = {o.key: Config(o.config) for o in before.operators if o.config}
-    return bench_of(current, target, options, find_site, None if options.work_dir is not None else of_baseline, gpu)
+    return bench_of(
+        current, target, options, find_site, None if options.work_dir is not None else of_baseline, compiler
+    )
 
 
 def _compare_now(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -162,13 +161,12 @@ def _checked_gpus(gpus: tuple[str, ...], target: Target) -> tuple[str, ...]:
     """Return the GPUs of --gpu by name. Raises an error if there is no compiler for one of them."""
     if not gpus:
         return ()
-    from romou.devices.mobile_compilers import find_compilers, mobile_gpu, vendor_compiler
+    from romou.devices.mobile_compilers import compilers_for
     from romou.devices.targets import gpu_for
 
     named = tuple(gpu_for(gpu, target) for gpu in gpus)
     for gpu in named:
-        if vendor_compiler(gpu) is None:
-            find_compilers(mesa=mobile_gpu(gpu).mesa)
+        compilers_for(gpu)
     return named
 
 
@@ -311,12 +309,10 @@ def _statistics(
     from romou.devices import mobile_compilers as compilers
 
     for gpu in dict.fromkeys(gpus):
-        vendor = compilers.vendor_compiler(gpu)
+        mesa, vendor = compilers.compilers_for(gpu)
         answers: dict[str, Sequence[Any]] = {}
-        if gpu in compilers.GPUS:
-            # With a vendor's compiler, Mesa's need not be there.
-            with contextlib.suppress(*(() if vendor is None else (compilers.MobileCompilersMissingError,))):
-                answers[f"{_MESA}{gpu}"] = compilers.compile_all([k.source for k in kernels], gpu)
+        if mesa is not None:
+            answers[f"{_MESA}{gpu}"] = compilers.compile_all([k.source for k in kernels], gpu)
         if vendor is not None:
             answers[f"{vendor.name}, {gpu}"] = compilers.compile_by_vendor([(k.name, k.source) for k in kernels], gpu)
         for name, of_kernels in answers.items():

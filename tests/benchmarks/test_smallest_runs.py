@@ -5,18 +5,12 @@ Models are two nodes instead of a bundled network, and a peer that needs an NVID
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import importlib
-import io
 import json
 import re
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import onnx
 import pytest
@@ -31,12 +25,8 @@ from searched_layers import SearchedLayer
 from support.data.autotvm_logs import write_log
 from support.data.recordings import TARGET, searched
 from support.docs.documents import ROOT
-from support.docs.smallest_runs import MESA_RUNS, RUNS
+from support.docs.smallest_runs import MESA_RUNS, RUNS, printed_by
 from support.models.small_networks import NetworkBuilder
-
-# Their exit code says whether figures are as they should be.
-JUDGED = {"bench_compare", "bench_registers"}
-
 
 # Made-up winners of CLBlast: a vector's product with a matrix, one with two results of a work-item, and a copy.
 CLBLAST_ROWS = [
@@ -74,21 +64,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     write_log(tmp_path / "phone.log")
     (tmp_path / "clblast.json").write_text(json.dumps({"rows": CLBLAST_ROWS}))
     return tmp_path
-
-
-def printed_by(script: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run a script in this process, check that it ends without an error, and return its output."""
-    arguments = [word.replace("OUT", str(folder)) for word in shlex.split(words)]
-    main: Any = importlib.import_module(script).main
-    monkeypatch.setattr(sys, "argv", [script, *arguments])
-    monkeypatch.setenv("COLUMNS", "200")
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        try:
-            main()
-        except SystemExit as end:
-            # bench_compare and bench_registers judge their figures, which a smallest run does not give.
-            assert end.code in ((0, 1) if script in JUDGED else (0, None)), end.code
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("script", RUNS)

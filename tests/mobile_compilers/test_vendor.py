@@ -16,10 +16,23 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
+from romou.api.bench import bench_of
 from romou.base.errors import BuildError, UsageError
 from romou.cli import main
-from romou.devices.mobile_compilers import VendorStatistics, compile_by_vendor, vendor, vendor_compiler
+from romou.devices.mobile_compilers import (
+    Compiler,
+    VendorStatistics,
+    compile_by_vendor,
+    mesa_version,
+    vendor,
+    vendor_compiler,
+)
 from romou.devices.mobile_compilers.vendor import read_report
+from romou.devices.targets import Target
+from romou.driver.options import BenchOptions
+from romou.tools.regression import Bench
+from romou.tools.regression.operators import COMPILED
+from support.docs.smallest_runs import printed_by
 from support.models.small_networks import short_net
 
 REPORTS = Path(__file__).parent / "data/malioc"
@@ -256,3 +269,90 @@ def test_the_vendors_column_stands_beside_mesas(
     assert "Mesa, a740 ┃ adreno.sh, a740 ┃" in words
     assert "spills (private memory accesses) │ │ 0 │ yes │" in words
     assert "Mesa 25" in words
+
+
+@pytest.fixture
+def no_mesa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROMOU_MOBILE_COMPILERS", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("no_mesa")
+@pytest.mark.parametrize(("device", "gpu"), [("mali_g78", "g78"), ("adreno740", "a740")])
+def test_counts_of_a_vendor_are_a_baseline_without_mesa(
+    malioc: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpu: str
+) -> None:
+    monkeypatch.setenv("ROMOU_ADRENO_COMPILER", str(malioc))
+    counts = tmp_path / "counts.json"
+    run = lambda *words: CliRunner().invoke(main, [*map(str, words)])
+    benched = run("bench", model, "--device", device, "--gpu", gpu, "--no-times", "--save", counts)
+    assert benched.exit_code == 0, benched.output
+    before = Bench.load(counts)
+    assert before.compiler == Compiler(gpu=gpu, vendor="Mali Offline Compiler 7.2.0")
+    (pool,) = (o for o in before.operators if o.name.startswith("pool"))
+    counted = {name: value for name, value in pool.measures.items() if name in COMPILED}
+    assert counted == {"vendor_refusals": 0, "vendor_spills": 0, "vendor_registers": 32, "vendor_cycles": 4}
+
+    def compared() -> Result:
+        return run("compare", counts, model, "--only", "measures", "--fail-over", "0")
+
+    equal = compared()
+    assert equal.exit_code == 0, equal.output
+    assert f"Counts: by Mali Offline Compiler 7.2.0 for {gpu}." in equal.stdout
+    spilling = json.loads(saved("valhall"))
+    variant(spilling)["properties"] = [
+        {**each, "value": {"work_registers_used": 40, "stack_spill_bytes": 8}.get(each["name"], each["value"])}
+        for each in variant(spilling)["properties"]
+    ]
+    (malioc.parent / "report.json").write_text(json.dumps(spilling))
+    worse = compared()
+    assert worse.exit_code == 1
+    assert "vendor_spills WORSE 0 -> 1" in " ".join(worse.stdout.split())
+    assert "vendor_registers WORSE 32 -> 40" in " ".join(worse.stdout.split())
+    spilling["producer"]["version"] = [8, 4, 0]
+    (malioc.parent / "report.json").write_text(json.dumps(spilling))
+    other = compared()
+    assert other.exit_code == 2
+    assert "are by Mali Offline Compiler 7.2.0" in other.stderr
+    assert f"the current ones by Mali Offline Compiler 8.4.0 for {gpu}" in other.stderr
+
+
+def test_a_kernel_that_the_vendor_refuses_has_no_other_counts(malioc: Path, model: Path, no_mesa: None) -> None:
+    compiler = Compiler.installed("g78")
+    write_program(malioc, report=saved("error"))
+    target = Target("opencl -device=mali_g78")
+    untimed = bench_of(str(model), target, BenchOptions(target=target, times=False), None, compiler=compiler)
+    for counted in untimed.operators:
+        assert {n: v for n, v in counted.measures.items() if n in COMPILED} == {"vendor_refusals": 1}
+    # It answers for no GPU then.
+    with pytest.raises(BuildError, match="malioc refuses the kernel"):
+        Compiler.installed("g78")
+
+
+def test_which_compilers_count(compilers: Path, malioc: Path) -> None:
+    both = Compiler.installed("g76")
+    assert both == Compiler(gpu="g76", mesa=mesa_version(), vendor="Mali Offline Compiler 7.2.0")
+    assert str(both) == f"Mesa {mesa_version()} and Mali Offline Compiler 7.2.0 for g76"
+    assert Compiler.installed("g925") == Compiler(gpu="g925", vendor="Mali Offline Compiler 7.2.0")
+    # Of a baseline, only its own compilers' counts are compared.
+    only_mesa = Compiler(gpu="g76", mesa=mesa_version())
+    assert both.among(only_mesa) == only_mesa
+    assert only_mesa.among(both) == only_mesa != both
+    write_program(malioc, "#!/bin/sh\nexit 3\n")
+    assert Compiler.installed("g76") == only_mesa
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("bench_mobile_layers", "--only 1x1 --candidates 1 --precision float32"),
+        ("bench_mobile_defaults", "--only 160x7x7 --every 4 --precision float32"),
+        ("bench_mobile_static", "--only 512x14x14 --candidates 0"),
+        ("bench_quantized", "--product 'int4, block 32, 1 row'"),
+    ],
+)
+def test_benches_print_the_vendors_counts(
+    compilers: Path, malioc: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    text = " ".join(printed_by(script, f"--gpu g76 {words}", malioc.parent, monkeypatch).split())
+    assert "vendor: r32 4 cycles" in text
+    assert "Mali-G76" in (malioc.parent / "calls").read_text()

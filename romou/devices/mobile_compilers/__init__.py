@@ -4,10 +4,10 @@ They are not the vendors' compilers, which phones run. `romou setup mobile-compi
 vendor's compiler, its numbers stand beside (`vendor`).
 """
 
+from romou.devices.mobile_compilers.compilers import Compiler, compilers_for
 from romou.devices.mobile_compilers.gpus import GPUS, OWN, compiler_for, mobile_gpu
 from romou.devices.mobile_compilers.mesa import (
     SETUP_SCRIPT,
-    Compiler,
     MobileCompilersMissingError,
     compile_all,
     compile_statistics,
@@ -30,6 +30,7 @@ __all__ = [
     "compile_by_vendor",
     "compile_statistics",
     "compiler_for",
+    "compilers_for",
     "find_compilers",
     "mesa_version",
     "mobile_gpu",

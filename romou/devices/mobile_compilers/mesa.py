@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from romou.base import environment
@@ -29,33 +28,13 @@ _POLL_S = 0.5
 # A processor without pointer authentication, which Debian's programs use in every function. Emulating it up to doubles
 # the time.
 _CPU = ("-cpu", "neoverse-n1")
-_TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
+TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
 
 
 class MobileCompilersMissingError(BuildError):
     """Mesa's mobile compilers have not been set up."""
 
     exit_code = EXIT_NO_DEVICE
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compiler:
-    """Mesa's compiler for a GPU. Counts of equal compilers can be compared.
-
-    gpu: a name of `GPUS`.
-    mesa: the version as Debian names it.
-    """
-
-    gpu: str
-    mesa: str
-
-    @classmethod
-    def installed(cls, gpu: str) -> Compiler:
-        """Return the compiler that `compile_all` runs. MobileCompilersMissingError if it has not been set up."""
-        return cls(gpu=gpu, mesa=mesa_version(mesa=mobile_gpu(gpu).mesa))
-
-    def __str__(self) -> str:
-        return f"Mesa {self.mesa} for {self.gpu}"
 
 
 def find_compilers(folder: Path | None = None, *, mesa: int = OLDEST) -> Path:
@@ -247,7 +226,7 @@ def _filled_cache(root: Path, gpu: str) -> Path:
     if not cache.is_dir():
         cache.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
-            (Path(scratch) / "trivial.cl").write_text(_TRIVIAL, encoding="utf-8")
+            (Path(scratch) / "trivial.cl").write_text(TRIVIAL, encoding="utf-8")
             fresh = Path(scratch) / gpu
             text, how = _run(
                 root,

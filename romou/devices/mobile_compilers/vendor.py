@@ -52,6 +52,11 @@ class VendorStatistics:
     longest_by_unit: Mapping[str, float]
     bound_by: tuple[str, ...]
 
+    @property
+    def cycles(self) -> float:
+        """Return the cycles of the busiest unit, loops once."""
+        return max(self.cycles_by_unit.values(), default=0.0)
+
 
 def vendor_compiler(gpu: str) -> Path | None:
     """Return the vendor's compiler for a GPU, or None if the user has none.

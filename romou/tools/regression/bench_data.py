@@ -57,7 +57,7 @@ class OperatorBench:
     arguments: tuple[Argument, ...]
     source_sha256: str
     source_bytes: int
-    measures: Mapping[str, int]
+    measures: Mapping[str, int | float]
     times_ms: Rounds = ()
     nodes: tuple[str, ...] = ()
     structure: str = ""
@@ -104,7 +104,7 @@ class Bench(Headline):
     first_run_ms        time of its first run
     inputs_ms           times to copy its inputs to the device
     outputs_ms          times to copy its outputs from there
-    compiler            compiler that counted (`operators.COMPILED`). None: there are no counts
+    compiler            compilers that counted (`operators.COMPILED`). None: there are no counts
     compiled            the compiled model. It is not stored in the file
     """
 

@@ -214,12 +214,12 @@ def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, O
     return pairs
 
 
-def check_compiler(before: Bench, compiler: Compiler | None) -> None:
-    """Raise UsageError if the baseline's counts are not of `compiler`, which made, or would make, the current ones."""
-    if before.compiler not in (None, compiler):
+def check_compiler(theirs: Compiler, ours: Compiler | None) -> None:
+    """Raise UsageError unless the compilers of the current counts, `ours`, are or hold those of the baseline's."""
+    if ours is None or ours.among(theirs) != theirs:
         raise UsageError(
-            f"counts of two compilers are not compared: the baseline's are by {before.compiler}, the current ones by"
-            f" {compiler or 'none'}",
+            f"counts of two compilers are not compared: the baseline's are by {theirs}, the current ones by"
+            f" {ours or 'none'}",
             hint="Write both with one compiler, by `romou bench --gpu`, or compare times alone (--only times).",
         )
 
@@ -360,5 +360,5 @@ def _judge_measures(
     return tuple(rises), tuple(notes)
 
 
-def _per(measures: Mapping[str, int], measure: str, per: str | None) -> float:
+def _per(measures: Mapping[str, int | float], measure: str, per: str | None) -> float:
     return measures[measure] / (measures.get(per, 0) or 1) if per else measures[measure]

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from romou.base.errors import BuildError
 from romou.compiler.task import TunableTask, plain_form, structure_of
 from romou.devices.backends.launch import launch_size, thread_extents
-from romou.devices.mobile_compilers import compile_all
+from romou.devices.mobile_compilers import Compiler, compile_all, compile_by_vendor
 from romou.runtime.module import Argument
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.regression.bench_data import OperatorBench
 
 if TYPE_CHECKING:
+    from romou.devices.mobile_compilers import KernelStatistics, VendorStatistics
     from romou.devices.targets import Target
     from romou.runtime.module import ScheduledFunction
 
@@ -29,7 +31,7 @@ def operators_of(
     calls: Mapping[str, int],
     target: Target,
     nodes: Mapping[str, tuple[str, ...]],
-    gpu: str | None = None,
+    compiler: Compiler | None = None,
 ) -> tuple[OperatorBench, ...]:
     """Return each distinct function, untimed.
 
@@ -37,7 +39,7 @@ def operators_of(
 
     calls: name of a function in the fused graph -> how often the model calls it.
     nodes: the same names -> its ONNX nodes.
-    gpu: mobile GPU whose compiler counts (`operators.COMPILED`), or None.
+    compiler: mobile compilers that count (`operators.COMPILED`), or None.
     """
     operators: dict[str, OperatorBench] = {}
     kernels_of: dict[str, list[InspectedKernel]] = {}
@@ -71,8 +73,8 @@ def operators_of(
             nodes=nodes.get(function.hint, ()),
             structure=structure,
         )
-    if gpu is not None:
-        for key, counts in zip(kernels_of, _compiled_counts(list(kernels_of.values()), gpu), strict=True):
+    if compiler is not None:
+        for key, counts in zip(kernels_of, _compiled_counts(list(kernels_of.values()), compiler), strict=True):
             operators[key] = replace(operators[key], measures={**operators[key].measures, **counts})
     return _with_unique_names(list(operators.values()))
 
@@ -94,7 +96,8 @@ def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, .
     return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.structure[:6]}") for o in operators)
 
 
-# Measures by a mobile GPU's compiler in Mesa: name -> meaning. A higher value is worse. They have no noise.
+# Measures by a mobile GPU's compilers, Mesa's and the vendor's: name -> meaning. A higher value is worse. They have no
+# noise.
 COMPILED: dict[str, str] = {
     "compiled_refusals": "kernels that the compiler refuses. An operator with any has no other counts",
     "compiled_spills": "instructions that access private memory, because of spilled registers or arrays in it",
@@ -103,36 +106,71 @@ COMPILED: dict[str, str] = {
     "compiled_registers": "32-bit registers of a work-item",
     "compiled_private_bytes": "private memory of a work-item, in bytes",
     "compiled_local_bytes": "local memory of a work group, in bytes",
+    "vendor_refusals": "kernels that the vendor's compiler refuses. An operator with any has no other counts of it",
+    "vendor_spills": "kernels whose registers the vendor's compiler spills",
+    "vendor_registers": "32-bit registers that it gives a work-item",
+    "vendor_cycles": "cycles of its busiest unit, loops once",
 }
 # Counts that can be compared between schedules. The others are traded for one another.
-OF_ANY_CONFIG = ("compiled_refusals", "compiled_spills", "compiled_executed")
+OF_ANY_CONFIG = ("compiled_refusals", "compiled_spills", "compiled_executed", "vendor_refusals", "vendor_spills")
+Counts: TypeAlias = "dict[str, int | float]"
 # A compiler that is stopped counts as one that refuses. On a busy machine it takes longer.
 _TIMEOUT_S = 600.0
 
 
-def _compiled_counts(functions: Sequence[Sequence[InspectedKernel]], gpu: str) -> list[dict[str, int]]:
+def _compiled_counts(functions: Sequence[Sequence[InspectedKernel]], compiler: Compiler) -> list[Counts]:
     """Return the counts of each function: the most registers of any kernel, the sum of everything else."""
-    answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=_TIMEOUT_S))
-    counts: list[dict[str, int]] = []
-    for kernels in functions:
-        compiled = [(kernel, next(answers)) for kernel in kernels]
-        made = [(kernel, answer[0]) for kernel, answer in compiled if not isinstance(answer, BuildError)]
-        counts.append({"compiled_refusals": len(compiled) - len(made)} if compiled else {})
-        if not made or len(made) < len(compiled):
-            continue
-        counts[-1] |= {
-            "compiled_spills": sum(said.spills for _, said in made),
-            "compiled_instructions": sum(said.instructions for _, said in made),
-            "compiled_registers": max(said.registers for _, said in made),
-            "compiled_private_bytes": sum(said.private_memory_bytes for _, said in made),
-            "compiled_local_bytes": sum(said.local_memory_bytes for _, said in made),
-        }
-        executed = [kernel.executed_instructions(said) for kernel, said in made]
-        known = [each for each in executed if each is not None]
-        if len(known) == len(kernels):
-            items = [math.prod(launch_size(thread_extents(kernel.lowered))) for kernel in kernels]
-            counts[-1]["compiled_executed"] = round(sum(map(operator.mul, items, known)))
+    kernels = [kernel for own in functions for kernel in own]
+    counts: list[Counts] = [{} for _ in functions]
+    if compiler.mesa is not None:
+        compiled = compile_all([k.source for k in kernels], compiler.gpu, timeout_s=_TIMEOUT_S)
+        first = [answer if isinstance(answer, BuildError) else answer[0] for answer in compiled]
+        _add_counts(counts, functions, first, "compiled", _mesa_counts)
+    if compiler.vendor is not None:
+        said = compile_by_vendor([(k.name, k.source) for k in kernels], compiler.gpu)
+        _add_counts(counts, functions, said, "vendor", _vendor_counts)
     return counts
+
+
+def _add_counts(
+    counts: Sequence[Counts],
+    functions: Sequence[Sequence[InspectedKernel]],
+    answers: Iterable[Any],
+    who: str,
+    count: Callable[[Sequence[InspectedKernel], list[Any]], Counts],
+) -> None:
+    """Add a compiler's counts to those of each function: of refused kernels, and of the others if none is refused."""
+    answers = iter(answers)
+    for own, kernels in zip(counts, functions, strict=True):
+        made = [said for said in itertools.islice(answers, len(kernels)) if not isinstance(said, BuildError)]
+        if kernels:
+            own[f"{who}_refusals"] = len(kernels) - len(made)
+        if kernels and len(made) == len(kernels):
+            own.update(count(kernels, made))
+
+
+def _mesa_counts(kernels: Sequence[InspectedKernel], made: list[KernelStatistics]) -> Counts:
+    counts: Counts = {
+        "compiled_spills": sum(said.spills for said in made),
+        "compiled_instructions": sum(said.instructions for said in made),
+        "compiled_registers": max(said.registers for said in made),
+        "compiled_private_bytes": sum(said.private_memory_bytes for said in made),
+        "compiled_local_bytes": sum(said.local_memory_bytes for said in made),
+    }
+    executed = [kernel.executed_instructions(said) for kernel, said in zip(kernels, made, strict=True)]
+    known = [each for each in executed if each is not None]
+    if len(known) == len(kernels):
+        items = [math.prod(launch_size(thread_extents(kernel.lowered))) for kernel in kernels]
+        counts["compiled_executed"] = round(sum(map(operator.mul, items, known)))
+    return counts
+
+
+def _vendor_counts(_kernels: Sequence[InspectedKernel], made: list[VendorStatistics]) -> Counts:
+    return {
+        "vendor_spills": sum(said.is_spilling for said in made),
+        "vendor_registers": max(said.registers for said in made),
+        "vendor_cycles": sum(said.cycles for said in made),
+    }
 
 
 # name -> (meaning, measure that it is divided by before two are compared, or None). A higher value is worse for each of

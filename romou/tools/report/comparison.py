@@ -32,6 +32,9 @@ _COUNTS = {
     "compiled: instructions executed": "compiled_executed",
     "compiled: registers": "compiled_registers",
     "compiled: spills": "compiled_spills",
+    "vendor: cycles": "vendor_cycles",
+    "vendor: registers": "vendor_registers",
+    "vendor: spills": "vendor_spills",
 }
 # Characters that XML 1.0 does not allow, even escaped.
 _NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
@@ -51,7 +54,8 @@ def bench_table(bench: Bench) -> Table:
     """Return a table with one line per operator: its time and its kernels' measures."""
     table = Table(title=escape(f"{bench.model}, {Target.from_json(bench.target)}"))
     table.add_column("layer", no_wrap=True)
-    shown = {**_MEASURES, **(_COUNTS if bench.compiler is not None else {})}
+    counted = {name for operator in bench.operators for name in operator.measures}
+    shown = {**_MEASURES, **{title: name for title, name in _COUNTS.items() if name in counted}}
     for title in ("calls", "ms", *shown):
         table.add_column(title, justify="right")
     table.add_column("kernel")

@@ -142,7 +142,7 @@ def _spills(said: VendorStatistics) -> object:
 
 
 def _bound(said: VendorStatistics) -> object:
-    return f"{max(said.cycles_by_unit.values(), default=0.0):g} ({', '.join(said.bound_by)})"
+    return f"{said.cycles:g} ({', '.join(said.bound_by)})"
 
 
 def _print_pass(step: PassStep, out: Console) -> None:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 CONV = "conv2d_1x8x9x9_12_3x3_s1"
 # Script -> its arguments, and its output. OUT is replaced by a folder.
 RUNS: dict[str, tuple[str, str]] = {
@@ -143,3 +153,20 @@ MESA_RUNS: dict[str, tuple[str, str]] = {
     ),
     "bench_registers": ("--configs 2 --jobs 1", r"[12] configs; rank correlation"),
 }
+# Their exit code says whether figures are as they should be.
+JUDGED = {"bench_compare", "bench_registers"}
+
+
+def printed_by(script: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a script in this process, check that it ends without an error, and return its output."""
+    arguments = [word.replace("OUT", str(folder)) for word in shlex.split(words)]
+    main: Any = importlib.import_module(script).main
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    monkeypatch.setenv("COLUMNS", "200")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main()
+        except SystemExit as end:
+            # bench_compare and bench_registers judge their figures, which a smallest run does not give.
+            assert end.code in ((0, 1) if script in JUDGED else (0, None)), end.code
+    return out.getvalue()
