@@ -16,6 +16,7 @@ from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
 from support.devices import platforms
 from support.kernels.operators import small_tasks
+from support.models.quantized import QuantizedCase, quantized_task
 from support.models.small_networks import prime_net
 from support.servers import forked
 
@@ -53,7 +54,8 @@ MALI = facts("Mali-G710", "3.0", "ARM Platform")
     ("device", "names"),
     [
         (adreno(830, "E031.47.18.49"), {"adreno_large_buffers", "adreno_compile_order"}),
-        (adreno(840, "E031.50.02.00"), {"adreno_compile_order"}),
+        (adreno(840, "E031.50.02.00"), {"adreno_840_rows", "adreno_compile_order"}),
+        (adreno(845, "E031.50.02.00"), {"adreno_compile_order"}),
         (adreno(740, "E031.41.00.00"), {"adreno_compile_order"}),
         (adreno(619, "E031.45.02.00"), {"adreno_6xx_large_programs", "adreno_compile_order"}),
         (
@@ -144,6 +146,16 @@ def test_choices_that_a_driver_gets_wrong_are_left_out_of_spaces() -> None:
             narrowed += expected != choices
         assert task.space(limited).knows(task.default_config(limited))
     assert narrowed > 0
+
+
+def test_work_items_of_adreno_840_have_at_most_eight_rows() -> None:
+    options = rules_for(adreno(840, "E031.50.02.00")).target_options()
+    assert options == {"without": "item_data:16"}
+    target = Target("opencl -device=adreno840").with_options(**options)
+    for rows in (16, 128):
+        task = quantized_task(QuantizedCase(m=rows, k=64, n=64))
+        assert max(task.space(target).knobs["item_data"]) == 8
+        assert task.space(target).knows(task.default_config(target))
 
 
 def test_workarounds_of_compilers_that_crash() -> None:
