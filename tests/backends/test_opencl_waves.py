@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tvm import relax
 
 from romou.base.errors import UsageError
 from romou.base.space import Config
@@ -17,6 +18,7 @@ from romou.devices.backends.opencl.waves import with_uniform_buffers
 from romou.devices.targets import Target
 from romou.runtime.module.tensors import device_tensor
 from romou.tools.inspection.kernels import inspect_function
+from romou.tuner.measure.verify import poison
 from support.kernels import operators
 from support.kernels.operators import conv, task_of
 
@@ -116,3 +118,32 @@ def test_waves_are_left_to_the_driver_by_default(task: TunableTask) -> None:
     assert len(set(sources)) == len(sources) // 2
     with pytest.raises(UsageError, match="-waves=on: must be search"):
         Target("opencl -waves=on")
+
+
+@pytest.mark.parametrize("options", ["", QUALCOMM], ids=["others", "Qualcomm"])
+@pytest.mark.parametrize("wave", ["half", "full"])
+def test_attention_has_waves_too(wave: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = lambda q, k, v: relax.op.matmul(relax.op.nn.softmax(relax.op.matmul(q, k), axis=-1), v)
+    shapes = (1, 2, 19, 20), (1, 2, 20, 37), (1, 2, 37, 12)
+    task = operators.joined_task(build, *shapes)
+    default, space = task.default_config(TARGET), task.space(TARGET)
+    assert space.knobs["wave"] == ("driver", "half", "full")
+    assert default["wave"] == "driver"
+    assert "wave" not in task.space(Target("opencl -device=adreno740")).knobs
+    assert all(
+        config["wave"] == "driver" for config in space.sample(np.random.default_rng(5), 300) if config["sub_group"] > 1
+    )
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    powers = np.exp(scores := q.astype(np.float64) @ k)
+    assert np.isfinite(scores).all()
+    monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", f"-cl-opt-disable {options}")
+    module = operators.built(task, default.replace(wave=wave), TARGET)
+    assert f" {wave.upper()}_WAVE void " in module.imports[0].inspect_source()
+    tensors = [
+        device_tensor(array, TARGET.backend.device(), "global")
+        for array in (q, k, v, poison((1, 2, 19, 12), "float32"))
+    ]
+    module["main"](*tensors)
+    expected = powers / powers.sum(-1, keepdims=True) @ v
+    assert operators.error_of(tensors[-1].numpy(), expected) < 1e-5

@@ -4,6 +4,13 @@
 
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
+#ifdef UNROLL_HINT
+#define KEPT_LOOP __attribute__((opencl_unroll_hint(1)))
+#define LOOP_START 0
+#else
+#define KEPT_LOOP
+#define LOOP_START get_group_id(2)
+#endif
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
 // oc = group_y * 4 + local_y
 // y = group_x / 2
@@ -31,8 +38,10 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ic = get_group_id(2); ic < 8; ++ic) {
-      for (int ky = get_group_id(2); ky < 7; ++ky) {
+    KEPT_LOOP
+    for (int ic = LOOP_START; ic < 8; ++ic) {
+      KEPT_LOOP
+      for (int ky = LOOP_START; ky < 7; ++ky) {
         int at_ky = (at_3 + ky);
         float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_ky, ic, 0))));
         patch_local_0 = v_;

@@ -4,6 +4,13 @@
 
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
+#ifdef UNROLL_HINT
+#define KEPT_LOOP __attribute__((opencl_unroll_hint(1)))
+#define LOOP_START 0
+#else
+#define KEPT_LOOP
+#define LOOP_START get_group_id(2)
+#endif
 __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__global float* restrict bias_ptr, __global float4* restrict data_ptr, __global float* restrict relu_ptr, __read_only image2d_t weight_ptr);
 // n = group_y * 4 + local_y
 // m = group_x
@@ -27,7 +34,8 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
   int at_2 = min((int)at_1, (int)24);
   int at_3 = (local_z * 64);
   const __global float4* data_at = data_ptr + at;
-  for (int k = get_group_id(2); k < 16; ++k) {
+  KEPT_LOOP
+  for (int k = LOOP_START; k < 16; ++k) {
     patch_local_0 = data_at[0];
     int at_k = (at_3 + (k * 4));
     float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, at_k, 0, 0))));

@@ -93,7 +93,7 @@ def test_an_iteration_reads_vectors_if_the_loop_stays(k: int, iterations: int, l
     loop = loop_of(matmul((8,), 77, k, 64), PHONE)
     assert f"< {iterations};" in loop
     # A compiler unrolls no loop of more than 32 iterations.
-    assert ("= get_group_id(2);" in loop) == (lanes > 1 and iterations <= 32), loop
+    assert ("= LOOP_START;" in loop) == (lanes > 1 and iterations <= 32), loop
     assert (f"load_unaligned_float{lanes}(" in loop) == (lanes > 1)
 
 

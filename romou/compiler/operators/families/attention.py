@@ -30,12 +30,14 @@ from romou.compiler.operators.kernels.attention.tensor_core_kernel import Tensor
 from romou.compiler.operators.kernels.tensor_cores import MMA, NO_TENSOR_CORES, PRODUCTS, TENSOR_CORES, WARP
 from romou.compiler.operators.native_functions import FUNCTIONS, with_functions
 from romou.compiler.operators.schedule_template import ADDRESSES, Template
+from romou.compiler.operators.waves import DRIVER, WAVE, with_wave
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.expressions import bounds_of, dtype_of
 from romou.compiler.tir.primitives import LANES, is_image, keep_loops
+from romou.devices.backends.launch import UNIFORM
 
 # Tiles of 5 and 7 fit rows of 197, 77 and 49 with little padding.
 KNOBS = (
@@ -68,6 +70,7 @@ KNOBS = (
     SUB_GROUP,
     FUNCTIONS,
     TENSOR_CORES,
+    WAVE,
 )
 # Registers of a work-item for its tiles, which leave some for addresses.
 _MOST_REGISTERS, _MOST_MMA_REGISTERS = 160, 200
@@ -165,7 +168,9 @@ class AttentionTemplate(Template):
         sizes = [1, sub_groups.size] if sub_groups is not None and has_shuffles else [1]
         can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES and not self.images
         tensor_cores = [NO_TENSOR_CORES, *([MMA] if can_use_mma else [])]
-        space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores})
+        # What all work-items of a wave read is in local memory.
+        waves = [choice for choice in WAVE.choices if choice != UNIFORM]
+        space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores, WAVE.name: waves})
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
@@ -202,11 +207,15 @@ class AttentionTemplate(Template):
 
     def _fits_sub_groups(self, config: Columns) -> Any:
         tiles, size = self.tiles(config), np.asarray(config.get("sub_group", 1))
-        return (size == 1) | ((tiles.across <= size) & (tiles.threads % size == 0))
+        # The size of sub-groups is that of waves.
+        is_free = np.asarray(config.get(WAVE.name, DRIVER)) == DRIVER
+        return (size == 1) | ((tiles.across <= size) & (tiles.threads % size == 0) & is_free)
 
     def default_config(self, limits: Limits) -> Config:
         """Return the config that is taken to be fastest: on tensor cores, or else without sub-groups."""
-        configs = [config for config in self.space(limits) if config.get("sub_group", 1) == 1]
+        space = self.space(limits)
+        plain = space.narrowed({WAVE.name: (DRIVER,)}) if WAVE.name in space.knobs else space
+        configs = [config for config in plain or space if config.get("sub_group", 1) == 1]
         on_tensor_cores = [config for config in configs if config.get("tensor_cores") == MMA]
         if on_tensor_cores:
             return min(on_tensor_cores, key=lambda config: self._keys_and_waits(config, limits))
@@ -271,7 +280,7 @@ class AttentionTemplate(Template):
         if limits.is_mobile:
             # Their compilers would unroll both products, and spill.
             kernel = keep_loops(kernel, {"step"})
-        return tvm.IRModule({"main": with_functions(kernel, config)})
+        return tvm.IRModule({"main": with_wave(with_functions(kernel, config), config)})
 
 
 class AttentionForm(Form):

@@ -66,7 +66,7 @@ class OpenCLC(Dialect):
     write fp32 as fp16          vstorea_half4(v, i, (half*)p)
     const global float4* p = data + i       float4* p = POINTER(data, i)
     p += 128                                ADVANCE(p, 128)
-    for (int k = get_group_id(2); …)        KEEP_LOOP(); in front of the loop
+    for (int k = LOOP_START; …)             KEEP_LOOP(); in front of the loop
 
     An external call whose type is a vector is called once.
     """

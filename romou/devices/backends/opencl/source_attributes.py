@@ -30,8 +30,8 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 
 Loops that a compiler would unroll, and load ahead for all iterations.
 
-    KEEP_LOOP();
-    for (int k = 0; k < 24; ++k)    ->      for (int k = get_group_id(2); k < 24; ++k)
+    KEEP_LOOP();                            KEPT_LOOP
+    for (int k = 0; k < 24; ++k)    ->      for (int k = LOOP_START; k < 24; ++k)
 
 The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.kernel_attributes`).
 
@@ -85,9 +85,17 @@ ARGUMENT_BYTES = 8
 _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
-    # The counter starts at a zero that a compiler does not know. Mesa's compilers ignore opencl_unroll_hint(1).
-    (re.compile(r"\bKEEP_LOOP\(\);\s*for \(int (\w+) = 0;"), r"for (int \1 = get_group_id(2);"),
+    (re.compile(r"\bKEEP_LOOP\(\);(\s*for \(int \w+ =) 0;"), r"KEPT_LOOP\1 LOOP_START;"),
 )
+# The counter starts at a zero that a compiler does not know. Mesa's compilers ignore the hint, which others obey.
+_KEPT = """#ifdef UNROLL_HINT
+#define KEPT_LOOP __attribute__((opencl_unroll_hint(1)))
+#define LOOP_START 0
+#else
+#define KEPT_LOOP
+#define LOOP_START get_group_id(2)
+#endif
+"""
 # A pointer to memory as another type, or to what is copied or read by 16 bytes, and the declaration of an array.
 _CAST = re.compile(
     r"\((?:__local )?\w+\*\)\(?(\w+)\b"
@@ -225,6 +233,8 @@ def _extended_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
         for name, coordinate in reads
         for t in "HF"
     ]
+    if any("KEPT_LOOP\n" in text for text in extended):
+        defined.append(_KEPT)
     if any(_WORD_READ in text for text in extended):
         defined.append(f"#define {_WORD_READ}(image, sampler, coord) read_imageui(image, (coord).xy)\n")
     if any("WRITE_PLAIN_IMAGE" in text for text in extended):
