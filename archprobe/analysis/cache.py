@@ -13,7 +13,7 @@ from archprobe.analysis.steps import border, despike, log_curve, noise, repeats_
 _BYTES = "bytes"
 # A plateau is flat over at least this many octaves of range. The points between two plateaus are a transition.
 _MIN_OCTAVES = 0.75
-_MIN_RISE = 0.08
+_MIN_RISE = 0.06
 _KNEE = 0.10
 # A miss costs at most this many hits. A fit with a higher cost is wrong.
 _MOST_MISS = 100

@@ -309,10 +309,10 @@ def image_line(meter: Meter) -> Findings:
     by_count = cache.texture_line(counts["X"], counts["Y"], level)
     width = device.facts.max_image_width
     first = level.value if isinstance(level.value, (int, float)) else 0
-    texels = int(min(width, max(6 * first, 2**16) // TEXEL_BYTES))
+    texels = int(min(width, max(24 * first, 2**16) // TEXEL_BYTES))
     chase = ImageChase(meter)
     # Wide strides leave too few texels in the row: the cache would hold the lines of all of them.
-    strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8) if texels // s * TEXEL_BYTES >= 1.5 * first]
+    strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8, 12, 16) if texels // s * TEXEL_BYTES >= 1.5 * first]
 
     def run(stride: int) -> Chase:
         step = stride // TEXEL_BYTES

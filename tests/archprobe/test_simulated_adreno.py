@@ -18,12 +18,12 @@ import pytest
 
 import archprobe.meter
 import archprobe.probes.caches
-from archprobe.analysis.answer import Answer
+from archprobe.analysis.answer import Answer, answered
 from archprobe.devices.base import Device, Facts, defines
 from archprobe.devices.opencl import PRELUDE
 from archprobe.errors import KernelError
 from archprobe.meter import Meter
-from archprobe.probes import all_probes
+from archprobe.probes import all_probes, registers
 from romou.devices.mobile_compilers import (
     KernelStatistics,
     MobileCompilersMissingError,
@@ -32,6 +32,7 @@ from romou.devices.mobile_compilers import (
 )
 from romou.devices.mobile_compilers.ir3 import Buffer, Caches, Image, Launch, Level, Program, execute, read_program
 from romou.devices.mobile_compilers.ir3.instructions import Array
+from romou.devices.mobile_compilers.ir3.program import Instruction, Operand
 from support.suite.exhaustive import exhaustive, few
 
 GPU = "a630"
@@ -42,8 +43,14 @@ LAUNCH_CYCLES, ALU_CYCLES, PRIVATE_CYCLES = 40, 4, 80
 CYCLES = {"memory": 200, "l2": 60, "l1": 20}
 # The quick sweep of group sizes shows one step of waves as long as this.
 _LONG_WAVE = 128
+# The quick sweep of registers has enough counts below these.
+_MANY_REGISTERS = 80
 # Grids of more groups do the same in each, and one is executed.
 MOST_GROUPS = 64
+# Waves of a core, by Mesa
+MOST_WAVES = 16
+# Iterations after which each further one of a loop does the same
+_FEW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,10 @@ class Setting:
     l1_line: int
     l2_bytes: int
     l2_line: int = 64
+
+    def resident(self, registers: int) -> int:
+        """Return the waves of a core that registers allow, by Mesa's rule: registers by four, waves in pairs."""
+        return min(MOST_WAVES, self.pool // (2 * self.wave * 4 * -(-registers // 4)) * 2)
 
 
 class TimedCaches(Caches):
@@ -87,15 +98,35 @@ class Kernel:
     kinds: list[str]
 
     @functools.cached_property
-    def live_registers(self) -> int:
+    def live(self) -> list[int]:
         """Return the registers of the loop with most of them.
 
         Mesa's own number is the largest for which as many waves fit. Those before the loops are part of it.
         """
         code = self.program.code
         loops = [code[jump.target : at] for at, jump in enumerate(code) if jump.target is not None and jump.target < at]
-        used = [{o.index for i in loop for o in i.operands if getattr(o, "file", "") == "r"} for loop in loops]
-        return max([4, *map(len, used)])
+        used = [{index for i in loop for index in _registers(i)} for loop in loops]
+        return sorted(max([*used, {0, 1, 2, 3}], key=len))
+
+    def in_registers(self, count: int) -> Program:
+        """Return the program for `count` registers: a wait before each instruction for each other one it has."""
+        private = set(self.live[count:])
+        code: list[Instruction] = []
+        starts = []
+        for instruction in self.program.code:
+            starts.append(len(code))
+            code += [_PRIVATE] * sum(index in private for index in _registers(instruction))
+            code.append(instruction)
+        code = [i if i.target is None else replace(i, target=starts[i.target]) for i in code]
+        return replace(self.program, code=tuple(code))
+
+
+# The simulator does nothing for it.
+_PRIVATE = Instruction(text="an access to private memory", operation="sleep.private")
+
+
+def _registers(instruction: Instruction) -> list[int]:
+    return [operand.index for operand in instruction.operands if isinstance(operand, Operand) and operand.file == "r"]
 
 
 class SimulatedAdreno(Device):
@@ -106,11 +137,8 @@ class SimulatedAdreno(Device):
 
     def __init__(self, setting: Setting, width: int | None = None) -> None:
         self.setting = setting
-        self.caches = TimedCaches(
-            first=Level(bytes=setting.l1_bytes, line_bytes=setting.l1_line),
-            second=Level(bytes=setting.l2_bytes, line_bytes=setting.l2_line),
-        )
-        self.times: dict[Any, float] = {}
+        self.caches = self.empty_caches()
+        self.done: dict[Any, tuple[float, float]] = {}
         self.facts = Facts(
             api="opencl",
             name="simulated Adreno",
@@ -132,6 +160,13 @@ class SimulatedAdreno(Device):
             timer_step_ns=1,
         )
 
+    def empty_caches(self) -> TimedCaches:
+        setting = self.setting
+        return TimedCaches(
+            first=Level(bytes=setting.l1_bytes, line_bytes=setting.l1_line),
+            second=Level(bytes=setting.l2_bytes, line_bytes=setting.l2_line),
+        )
+
     @classmethod
     def prepare(cls, texts: list[str]) -> None:
         """Compile files at once: starting the compiler takes longer than its work."""
@@ -149,20 +184,36 @@ class SimulatedAdreno(Device):
         return Kernel(statistics, read_program(statistics.machine_code, name), kinds)
 
     def launch(self, kernel: Kernel, global_size: int, local_size: int, *arguments: Any) -> float:
-        statistics, setting = kernel.statistics, self.setting
-        waves, groups = -(-local_size // setting.wave), global_size // local_size
-        held = min(kernel.live_registers, setting.registers)
-        resident = setting.pool // (held * setting.wave)
+        setting, waves, groups = self.setting, -(-local_size // self.setting.wave), global_size // local_size
+        resident = setting.resident(min(len(kernel.live), setting.registers))
         if waves > resident:
-            raise KernelError(f"{waves} waves need more registers than a core has", kernel=statistics.name)
-        key = (id(statistics), global_size, local_size, *(a for a in arguments if not isinstance(a, (Buffer, Image))))
+            raise KernelError(f"{waves} waves need more registers than a core has", kernel=kernel.statistics.name)
+        issued, waited = self.work(kernel, groups, local_size, *arguments)
+        on_core, at_once = -(-groups // setting.cores), resident // waves
+        rounds, rest = divmod(on_core, at_once)
+        cycles = sum(
+            max(n * waves * issued, ALU_CYCLES * issued + waited) for n in [at_once] * rounds + [rest] * (rest > 0)
+        )
+        return (LAUNCH_CYCLES + cycles) / (CLOCK_MHZ * 1e6)
+
+    def work(self, kernel: Kernel, groups: int, local_size: int, *arguments: Any) -> tuple[float, float]:
+        """Return the instructions of a wave, and the cycles that it waits for memory."""
+        statistics, setting = kernel.statistics, self.setting
+        if statistics.name in ("divide", "registers") and arguments[0] > _FEW:
+            few, more = (self.work(kernel, groups, local_size, n, *arguments[1:]) for n in (_FEW - 1, _FEW))
+            issued, waited = (
+                (int(arguments[0]) - _FEW) * (high - low) + high for low, high in zip(few, more, strict=True)
+            )
+            return issued, waited
+        key = (id(statistics), groups, local_size, *(a for a in arguments if not isinstance(a, (Buffer, Image))))
         # The time of these depends on what the caches hold.
         has_state = statistics.name in ("ring", "chase", "chase_image")
-        if has_state or key not in self.times:
-            self.caches.cycles = 0
+        if has_state or key not in self.done:
+            caches = self.caches if has_state else self.empty_caches()
+            caches.cycles = 0
             counts = execute(
                 Launch(
-                    program=kernel.program,
+                    program=kernel.in_registers(setting.registers),
                     arguments=[_argument(argument) for argument in arguments],
                     kinds=kernel.kinds,
                     groups=(groups, 1, 1),
@@ -171,22 +222,12 @@ class SimulatedAdreno(Device):
                     wave=setting.wave,
                 ),
                 None if groups <= MOST_GROUPS else [0],
-                caches=self.caches,
+                caches=caches,
             )
-            private: float = sum(count for name, count in counts.executed.items() if name.startswith(("ldp", "stp")))
+            private = sum(n for name, n in counts.executed.items() if name.startswith(("ldp", "stp", "sleep.private")))
             issued = sum(counts.executed.values()) / counts.waves
-            # A kernel that needs more registers has all of them in private memory.
-            if kernel.live_registers > setting.registers:
-                private = issued * counts.waves
-            waited = (self.caches.cycles + PRIVATE_CYCLES * private) / counts.waves
-            on_core = -(-groups // setting.cores)
-            at_once = resident // waves
-            rounds, rest = divmod(on_core, at_once)
-            cycles = sum(
-                max(n * waves * issued, ALU_CYCLES * issued + waited) for n in [at_once] * rounds + [rest] * (rest > 0)
-            )
-            self.times[key] = (LAUNCH_CYCLES + cycles) / (CLOCK_MHZ * 1e6)
-        return self.times[key]
+            self.done[key] = issued, (caches.cycles + PRIVATE_CYCLES * private) / counts.waves
+        return self.done[key]
 
     def enqueue(self, kernel: Kernel, global_size: int, local_size: int, *arguments: Any) -> None:
         self.launch(kernel, global_size, local_size, *arguments)
@@ -208,9 +249,6 @@ class SimulatedAdreno(Device):
 
     def image(self, texels: np.ndarray, *, is_written: bool = False) -> Image:
         return Image(np.ascontiguousarray(texels.reshape(1, -1, *texels.shape[-2:])))
-
-    def spill_bytes(self, kernel: Kernel) -> int:
-        return kernel.statistics.private_memory_bytes
 
 
 def _argument(argument: Any) -> Buffer | Image | int:
@@ -234,9 +272,9 @@ def findings(
 
 
 SETTINGS = (
-    Setting(wave=64, registers=96, pool=3 * 96 * 64, cores=2, l1_bytes=512, l1_line=32, l2_bytes=4096),
+    Setting(wave=64, registers=96, pool=4 * 96 * 64, cores=2, l1_bytes=512, l1_line=32, l2_bytes=4096),
     Setting(wave=128, registers=64, pool=2 * 64 * 128, cores=3, l1_bytes=1024, l1_line=64, l2_bytes=8192),
-    Setting(wave=32, registers=48, pool=3 * 48 * 32, cores=4, l1_bytes=2048, l1_line=128, l2_bytes=16384),
+    Setting(wave=32, registers=48, pool=4 * 48 * 32, cores=4, l1_bytes=2048, l1_line=128, l2_bytes=16384),
 )
 IDS = [f"waves of {setting.wave}" for setting in SETTINGS]
 
@@ -264,7 +302,7 @@ def test_wave_and_cores_are_found(setting: Setting) -> None:
 
 
 @exhaustive
-@pytest.mark.parametrize("setting", SETTINGS[:2], ids=IDS[:2])
+@pytest.mark.parametrize("setting", SETTINGS, ids=IDS)
 def test_caches_are_found(setting: Setting) -> None:
     """Sizes of both caches, and the line of the first, which is searched for in a larger second one."""
     found = findings(SimulatedAdreno(setting), "image_cache") | findings(SimulatedAdreno(setting), "buffer_cache")
@@ -272,6 +310,26 @@ def test_caches_are_found(setting: Setting) -> None:
     assert first.value == setting.l1_bytes
     assert found["ImageCacheHierarchyPChase.CachePixelCountLv2"].value == setting.l2_bytes
     assert found["BufferCacheHierarchyPChase.CacheVectorCountLv1"].value == setting.l2_bytes
-    large = SimulatedAdreno(replace(setting, l2_bytes=1 << 17), width=12 * setting.l1_bytes // 16)
+    large = SimulatedAdreno(replace(setting, l2_bytes=1 << 17), width=24 * setting.l1_bytes // 16)
     line = findings(large, "image_line", known={"ImageCacheHierarchyPChase.CachePixelCountLv1": first})
     assert line["ImageCachelineSize.ImgCachelineSize"].value == setting.l1_line
+
+
+@exhaustive
+@pytest.mark.parametrize("setting", SETTINGS, ids=IDS)
+def test_registers_are_found(setting: Setting) -> None:
+    """By time only: the driver reports no private memory."""
+    device, is_quick = SimulatedAdreno(setting), setting.registers > _MANY_REGISTERS
+    counts = [*range(16, 301, 8 if is_quick else 4), *range(setting.registers - 12, setting.registers + 16)]
+    device.prepare([PRELUDE + registers.source(count) for count in counts])
+    known = {
+        "Cores.CoreCount": answered(setting.cores, "count", 0.99, "set"),
+        "WarpSizeMethodB.WarpThreadCount": answered(setting.wave, "work-items", 0.99, "set"),
+    }
+    # Long runs: what a kernel does before its loop is no part of an iteration.
+    found = findings(device, "registers", least_s=3e-2, known=known, is_quick=is_quick)
+    # The loop's counter takes one register.
+    assert found["RegCount.RegCount"].value == setting.registers - 1
+    assert found["RegCount.RegType"].value == "Pooled"
+    low, high = found["RegCount.RegPool"].interval
+    assert low <= setting.pool <= high

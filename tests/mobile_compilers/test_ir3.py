@@ -112,6 +112,8 @@ INSTRUCTIONS: dict[str, tuple[str, dict[str, list[Any]], str, list[Any]]] = {
     "cov_zero": ("cov.f32s32 r1.x, r2.x", {"r2.x": [1.9, -1.9, np.nan, -3e9]}, "r1.x", [1, -1, 0, -(2**31)]),
     "cov_s32f32": ("cov.s32f32 (even)r1.x, r2.x", {"r2.x": [1, -1, 16777217, 5]}, "r1.x", [1.0, -1.0, 16777216.0, 5.0]),
     "cov_u16": ("cov.u16s32 r1.x, hr2.x", {"hr2.x": [1, -1, 0, 2]}, "r1.x", [1, 65535, 0, 2]),
+    "cov_u8s16": ("cov.u8s16 hr1.x, hr2.x", {"hr2.x": [1, 255, 128, 383]}, "hr1.x", [1, -1, -128, 127]),
+    "cov_u8s32": ("cov.u8s32 r1.x, hr2.x", {"hr2.x": [1, 255, 128, 383]}, "r1.x", [1, -1, -128, 127]),
     "cov_s16": ("cov.s16s32 r1.x, hr2.x", {"hr2.x": [1, -1, 0, 2]}, "r1.x", [1, -1, 0, 2]),
     "cov_f16": (
         "cov.f32f16 (even)hr1.x, r2.x",
@@ -566,6 +568,9 @@ def test_loads_come_from_levels() -> None:
     # Each line of the second level serves four of the first, then it is evicted.
     assert served(32, 128, 1) == [4096, 4096, 4096]
     assert execute(launch, caches=Caches(second=Level(bytes=4096, line_bytes=64))).bytes_from == {}
+    # A line of the first level takes two of the second: 768 bytes keep no line of these 1,024 until the next wave.
+    levels = {"first": Level(bytes=256, line_bytes=128), "second": Level(bytes=768, line_bytes=64)}
+    assert execute(launch, caches=Caches(**levels)).bytes_from == {"l1": 4096, "l2": 4096, "memory": 4096}
 
 
 def test_buffers_are_read_through_the_second_level() -> None:

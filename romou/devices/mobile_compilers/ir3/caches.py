@@ -101,7 +101,8 @@ class Caches:
             return
         self._serve("l2", len(missing) * size)
         below = self._second.line_bytes
-        missed = self._second.missing([line * size // below for line in missing])
+        parts = range(0, size, min(size, below))
+        missed = self._second.missing([(line * size + part) // below for line in missing for part in parts])
         self._serve("memory", len(missed) * below)
 
     def _serve(self, level: str, amount: int) -> None:

@@ -194,7 +194,8 @@ def convert(values: Array, source: str, to: str, rounding: str) -> Array:
     """
     kind = np.dtype(TYPES[to])
     if source == "u8":
-        values = values & np.uint16(255)
+        # Mesa extends signed values by it, and masks unsigned ones.
+        values = values.astype(np.uint8).view(np.int8)
     if kind.kind == "f":
         return _rounded(values, kind, rounding)
     if values.dtype.kind == "f":
