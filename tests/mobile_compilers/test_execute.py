@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -16,14 +17,18 @@ import romou
 from romou.api import inspect as api
 from romou.base.errors import BuildError, UsageError
 from romou.cli import main
+from romou.compiler.compilation import Compilation, import_model
 from romou.devices.mobile_compilers import (
     KernelStatistics,
     MobileCompilersMissingError,
+    compiler_for,
     find_compilers,
     mobile_gpu,
 )
-from romou.tools.inspection.execute import ExecutedFunction, parameter_kinds
-from support.models.small_networks import residual_net, short_net
+from romou.devices.targets import Target
+from romou.tools.inspection.execute import ExecutedFunction, execute_function, parameter_kinds
+from romou.tools.inspection.kernels import inspect_function
+from support.models.small_networks import NetworkBuilder, residual_net, short_net
 
 Answers = list[list[KernelStatistics] | BuildError]
 
@@ -151,3 +156,28 @@ def test_kinds_of_parameters() -> None:
         "__kernel void f(__write_only image2d_array_t a, __read_only image2d_t b, __global float4* restrict c, int n) {"
     )
     assert parameter_kinds(source) == ["image", "texture", "buffer", "scalar"]
+
+
+@pytest.mark.parametrize("device", ["adreno640", "adreno740"])
+def test_neighbouring_lanes_of_a_vector_times_a_matrix_read_neighbouring_texels(
+    compile_once: Callable[[Sequence[str], str], Answers], device: str
+) -> None:
+    """A wave touches no more than half of the lines that it would if work-items had neighbouring columns."""
+    target, gpu = Target(f"opencl -device={device}"), compiler_for(device)
+    network = NetworkBuilder({"x": (1, 1024)})
+    weight = np.random.default_rng(5).standard_normal((1024, 1000), np.float32)
+    model = network.model(network.add("MatMul", "x", network.constant(weight)))
+    lowered = Compilation.of(import_model(model, None), target).lowered()
+    (task,) = lowered.tasks
+    default = task.default_config(target)
+    assert (default["weight"], default["arrangement"]) == ("image", "striped")
+    lines = {}
+    for config in (default, default.replace(arrangement="blocked")):
+        (function,) = lowered.with_configs({task.key: config}).scheduled_functions()
+        kernels = inspect_function(function.func, target, name=function.name, config=config)
+        sources = [kernel.source for kernel in kernels]
+        compiled = dict(zip(sources, compile_once(sources, gpu), strict=True))
+        executed = execute_function(function, kernels, compiled, gpu, spec=target.spec, most_items=2048)
+        assert executed.problem is None
+        lines[config["arrangement"]] = executed.kernels[-1].counts.lines["image"]
+    assert 2 * lines["striped"] <= lines["blocked"], lines

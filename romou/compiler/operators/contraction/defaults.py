@@ -73,6 +73,10 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
             config = candidate
     if _is_large(limits):
         config = coalesced_windows(space, contraction, config, limits)
+    striped = config.replace(arrangement="striped")
+    # A single pixel reuses no texel of its weight. Neighbours then read a row of the image in one line of the cache.
+    if flat.extents[1:] == (1, 1) and config["weight"] == MemoryKind.IMAGE and is_allowed(space, striped, limits):
+        config = striped
     config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)
 
