@@ -22,7 +22,8 @@ from rich.console import Console
 import romou
 from romou import models
 from romou.compiler.graph.memory.memory import PlannedTensor
-from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents
+from romou.compiler.tir.primitives import LANES, image_extents
+from romou.devices.backends.launch import SEPARATORS
 from romou.driver.options import PrecisionName
 from romou.tools.report.table import mib, print_table, table_of_numbers
 

@@ -31,7 +31,7 @@ from paper_figures import ratios_by_category
 from romou import models
 from romou.base.errors import BuildError, InvalidConfigError
 from romou.base.space import Config
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx

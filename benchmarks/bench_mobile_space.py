@@ -28,7 +28,7 @@ from mobile_options import layers_option
 from processes import mapping
 from romou.base.errors import BuildError, InvalidConfigError, RomouError
 from romou.base.space import Config
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx

@@ -38,7 +38,7 @@ import romou
 from mobile_options import gpus_option
 from paper_figures import ratios_by_category
 from romou.base.errors import BuildError, RomouError
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.place_images import SCOPE

@@ -39,11 +39,12 @@ import romou
 from onnx_networks import NETWORKS
 from romou import models
 from romou.base.errors import RomouError, UsageError, unknown_name
-from romou.compiler.frontend import ImportedModel, Precision
-from romou.compiler.frontend.precision import TOLERANCE
+from romou.base.inputs import random_inputs
+from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.precision import TOLERANCE, Precision
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.importing import import_onnx
-from romou.runtime.module import BuiltModel, Summary, TunedModel, random_inputs
+from romou.runtime.module import BuiltModel, Summary, TunedModel
 from romou.runtime.module.timed import ratio
 from romou.tools.report.table import number, table_of_numbers
 from torch_peer import Torch, gpu_clocks

@@ -37,10 +37,10 @@ from romou.compiler.operators.workload import Conv2d
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from romou.runtime.module.tensors import device_tensor
 from romou.tools.inspection.breakdown import TECHNIQUES, without
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
+from tvm_patches.runtime import device_tensor
 from tvm_peer import Tvm
 
 VARIANTS = ("none", "images", *TECHNIQUES, "all")

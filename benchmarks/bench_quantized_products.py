@@ -33,7 +33,6 @@ from romou.compiler.operators.kernels.quantized.integer_matrix import IntegerMat
 from romou.compiler.task import TunableTask
 from romou.devices.backends.base import Backend
 from romou.devices.targets import Target
-from romou.runtime.module.tensors import device_tensor
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.measure import LocalBuilder, MeasureOptions
 from romou.tuner.measure.fingerprint import identified_device
@@ -41,6 +40,7 @@ from romou.tuner.measure.types import Candidate
 from romou.tuner.measure.verify import poison
 from tvm_patches.libraries import load_library
 from tvm_patches.quantized_matrix import QuantizedMatrix, QuantizedProduct
+from tvm_patches.runtime import device_tensor
 
 # Rows of activations x k x n, bits and block.
 _SIDES = (4096, 4096), (4096, 11008), (11008, 4096), (2048, 8192)

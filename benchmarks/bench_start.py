@@ -34,7 +34,7 @@ _PARTS = ("import", "load", "weights", "programs", "first run", "total", "compil
 def start(model: str, spawned_at: float) -> dict[str, Any]:
     """Load and run a saved model once, in a process that was spawned at `spawned_at`, and return its times."""
     import romou
-    from romou.runtime.module import random_inputs
+    from romou.base.inputs import random_inputs
 
     marks = [time.time()]
     loaded = romou.load(model)

@@ -41,12 +41,12 @@ from romou.compiler.task import TunableTask, by_keys
 from romou.devices.backends.cuda.graph import CudaGraph
 from romou.devices.hardware import HardwareSpec, known_devices, load_device
 from romou.devices.targets import Target
-from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, RecordStore
 from romou.tuner.search import PriorKnowledge, SessionHooks, TaskResult, TuningOptions, TuningSession, progress_of
 from torch_peer import Torch, gpu_clocks, repeats_of
+from tvm_patches.runtime import device_tensor
 from tvm_peer import Tvm
 
 CORES = len(os.sched_getaffinity(0))

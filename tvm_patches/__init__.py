@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tvm_patches import cuda_runtime, pypi_driver, value_hashes
@@ -47,7 +47,13 @@ load_errors: dict[str, str] = {}
 
 
 def autoload() -> None:
-    """Load the runtimes into the process. TVM calls this at `import tvm` (entry point tvm.backends).
+    """Load what Romou adds to TVM into the process. TVM calls this at `import tvm` (entry point tvm.backends)."""
+    load_runtimes()
+    _try(value_hashes.replace_c_functions)
+
+
+def load_runtimes() -> None:
+    """Load the runtimes of devices into the process, on top of TVM's runtime, unless they are there.
 
     It never raises: `load_errors` keeps the reasons. It needs no driver of OpenCL or Vulkan.
     """
@@ -58,11 +64,14 @@ def autoload() -> None:
             _load(kind, path)
         except Exception as error:
             load_errors[kind] = str(error)
-    for load in (value_hashes.replace_c_functions, cuda_runtime.load):
-        try:
-            load()
-        except Exception as error:
-            load_errors[load.__module__] = str(error)
+    _try(cuda_runtime.load)
+
+
+def _try(load: Callable[[], object]) -> None:
+    try:
+        load()
+    except Exception as error:
+        load_errors[load.__module__] = str(error)
 
 
 def _load(kind: str, path: Path) -> None:

@@ -10,6 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 import tvm_patches
+from tvm_patches import runtime
 from tvm_patches.errors import VersionError
 from tvm_patches.version import __version__
 
@@ -56,13 +57,11 @@ def check_runtime() -> None:
     If only one runtime is missing, the error comes when its devices are used: an editable installation may be older
     than the runtime's sources.
     """
-    import tvm
-
     for kind, error in tvm_patches.load_errors.items():
         if tvm_patches.RUNTIMES.get(kind, Path()).exists() or len(tvm_patches.load_errors) >= len(tvm_patches.RUNTIMES):
             raise VersionError(f"Romou's runtime of {kind} devices could not be loaded: {error}", hint=REBUILD)
     for kind in tvm_patches.RUNTIMES:
-        ask = tvm.get_global_func(f"romou.{kind}.built_against", allow_missing=True)
+        ask = runtime.global_function(f"romou.{kind}.built_against", allow_missing=True)
         if ask is None and kind in tvm_patches.load_errors:
             continue
         if ask is None:

@@ -13,6 +13,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tvm_patches import runtime
+
 if TYPE_CHECKING:
     import tvm.runtime
 
@@ -34,6 +36,7 @@ def load_library(path: Path) -> tvm.runtime.Module:
     """
     import tvm_ffi
 
+    runtime.load()
     with _lock:
         if not _is_loaded(path):
             return tvm_ffi.load_module(str(path.resolve()), keep_module_alive=False)

@@ -15,7 +15,7 @@ from romou.base.compat import check_versions
 from romou.base.space import Config
 from romou.base.version import __version__
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.graph.extract import count_calls
 from romou.compiler.task import under_keys
 from romou.devices.mobile_compilers import Compiler

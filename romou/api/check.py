@@ -32,7 +32,7 @@ from romou.tools.inspection.litert import litert_lines
 if TYPE_CHECKING:
     import onnx
 
-    from romou.compiler.frontend import ImportedModel
+    from romou.compiler.frontend.imported import ImportedModel
 
 _MIB = 1 << 20
 

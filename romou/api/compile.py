@@ -22,7 +22,7 @@ from romou.runtime.module import TunedModel
 if TYPE_CHECKING:
     import onnx
 
-    from romou.compiler.frontend import ImportedModel
+    from romou.compiler.frontend.imported import ImportedModel
 
 
 @takes_options(CompileOptions)

@@ -29,7 +29,7 @@ from romou.runtime.module.stepper import Stepper
 if TYPE_CHECKING:
     import onnx
 
-    from romou.compiler.graph.memory.memory import MemoryUse
+    from romou.base.model_bytes import MemoryUse
     from romou.devices.targets import Target
     from romou.runtime.module.tuned_model import TunedModel
 

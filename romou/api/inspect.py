@@ -10,6 +10,7 @@ from romou.base.checked_options import documents_options, takes_options
 from romou.base.errors import UsageError, unknown_name
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
+from romou.compiler.graph.memory.memory import MemoryPlan
 from romou.compiler.pipeline import STAGE_NAMES
 from romou.devices.mobile_compilers import GPUS, OWN, compile_all, find_compilers, mobile_gpu
 from romou.devices.targets import gpu_for
@@ -17,7 +18,6 @@ from romou.driver.lowering import lowered_model
 from romou.driver.options import InspectOptions, ModelOptions, RecordedOptions, SimulateOptions
 from romou.driver.search.records import recorded_configs
 from romou.driver.summary import nodes_of_functions, nodes_of_tasks, planned_memory
-from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.execute import ExecutedFunction, execute_function
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.inspection.why import DefaultReasons, reasons_for_default

@@ -22,7 +22,7 @@ from tvm import relax, s_tir, te, tirx
 from romou.api.tune import tune_with
 from romou.base.checked_options import takes_options
 from romou.base.errors import UsageError, first_line, unknown_name
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.operators.families import family_of
 from romou.compiler.operators.families.bases.contraction import OPAQUE
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from romou.base.errors import UsageError
 from romou.base.headline import Headline
-from romou.compiler.frontend.onnx_import import load_onnx
+from romou.compiler.frontend.onnx_file import load_onnx
 from romou.compiler.frontend.quantized import LEAST_BLOCK
 from romou.compiler.frontend.round_weights import with_rounded_weights
 from tvm_patches.quantized_matrix import BITS

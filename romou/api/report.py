@@ -14,7 +14,7 @@ from romou.base.errors import ModelError, UsageError
 from romou.base.files import read_file
 from romou.base.foreign import parsed, refused
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.precision import AS_GIVEN
 from romou.compiler.operators.costs.criteria import L1_RULES
 from romou.devices.backends import DEFAULT_KIND
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from romou.base.space import Config
-    from romou.compiler.frontend import Shapes
+    from romou.compiler.frontend.shape_sets import Shapes
     from romou.compiler.task import TunableTask
     from romou.driver.options import IoPrecisionName, PrecisionName
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import logging
 import shutil
@@ -15,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import tvm
 
 from romou.base import environment
 from romou.base.arguments import instance_of
 from romou.base.errors import BuildError, ModelError, RomouError, UsageError, unknown_name
 from romou.base.version import __version__
-from romou.compiler.frontend.onnx_import import graph_inputs, load_onnx
+from romou.compiler.frontend.onnx_file import graph_inputs, load_onnx
 from romou.devices.backends import DEFAULT_KIND, device_backends
 from romou.devices.targets import Target, with_device
 from romou.driver.options import PrecisionName
@@ -236,7 +236,8 @@ class Session:
     def _digest(self) -> str:
         """Return a text that two sessions share if a compiled model of one may serve the other."""
         facts = self._target.backend.facts(self._index)
-        about = [__version__, _code_age(), tvm.__version__, str(self._target), facts, self._precision]
+        versions = __version__, _code_age(), importlib.metadata.version("apache-tvm")
+        about = [*versions, str(self._target), facts, self._precision]
         digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
         graph = self._model.graph
         values = (*graph.input, *graph.output, *graph.value_info)

@@ -11,7 +11,7 @@ from romou.base.checked_options import takes_options
 from romou.base.compat import check_versions
 from romou.base.linking import check_linker
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.driver.choice.finish import finish
 from romou.driver.choice.kept import keep_choice, kept_choice
 from romou.driver.options import TuneOptions

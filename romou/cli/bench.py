@@ -14,7 +14,7 @@ from romou.cli.models import check_dimensions, read_model
 from romou.driver.options import BenchOptions
 
 if TYPE_CHECKING:
-    from romou.compiler.frontend import Shapes
+    from romou.compiler.frontend.shape_sets import Shapes
     from romou.tools.regression import Bench
 
 

@@ -123,7 +123,8 @@ def command(
             f"model {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module)
         )
     import romou
-    from romou.runtime.module import MultiShapeModel, RunTimeRowsModel, random_inputs
+    from romou.base.inputs import random_inputs
+    from romou.runtime.module import MultiShapeModel, RunTimeRowsModel
 
     model = romou.load(module, device=0 if device is None else device, rpc=rpc)
     announce(model.target, model.device_index, rpc)

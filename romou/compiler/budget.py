@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from romou.base.errors import ModelError
+from romou.base.model_bytes import MemoryUse
 from romou.base.space import Config
-from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor
+from romou.compiler.graph.memory.memory import MemoryPlan, PlannedTensor
 from romou.devices.targets import Target
 
 if TYPE_CHECKING:

@@ -33,7 +33,9 @@ from romou.compiler.assembly.assemble import (
 from romou.compiler.assembly.build import Kept
 from romou.compiler.budget import leaner_config
 from romou.compiler.fallback import FINAL_ERRORS, Fallbacks
-from romou.compiler.frontend import ImportedModel, Precision, with_constants
+from romou.compiler.frontend.constants_given import with_constants
+from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph.memory.memory import MemoryPlan, plan_memory
 from romou.compiler.importing import import_onnx
 from romou.compiler.lowering import LoweredModel, lower

@@ -18,8 +18,8 @@ from romou.base import errors
 from romou.base.environment import variable
 from romou.base.fault import mistake, own_fault
 from romou.base.rung import Rung
-from romou.compiler.frontend import ImportedModel
 from romou.compiler.frontend.host_groups import Values, node_name, split
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.onnx_graph import first_output
 from romou.compiler.frontend.prefix import first_failing, first_nodes
 from romou.compiler.frontend.to_host import in_fp32, with_nodes_on_host

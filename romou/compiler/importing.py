@@ -19,8 +19,9 @@ from romou.compiler.frontend.float_weights import float_weights
 from romou.compiler.frontend.host_groups import SHORT
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
+from romou.compiler.frontend.onnx_file import graph_inputs, load_onnx
 from romou.compiler.frontend.onnx_graph import type_name
-from romou.compiler.frontend.onnx_import import check_types, graph_inputs, load_onnx
+from romou.compiler.frontend.onnx_import import check_types
 from romou.compiler.frontend.precision import AS_GIVEN, Precision, fp32_nodes
 from romou.compiler.frontend.quantized import check_products
 from romou.compiler.frontend.sizes import check_ranges, check_sizes

@@ -9,7 +9,7 @@ from tvm import relax
 
 from romou.compiler.budget import check_sizes
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.driver.site import TimingSite
 from romou.driver.summary import unmeasured
 from romou.runtime.module import BuiltModel, TunedModel

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from romou.compiler.frontend import ImportedModel, Precision, Shapes
+    from romou.compiler.frontend.imported import ImportedModel
+    from romou.compiler.frontend.precision import Precision
+    from romou.compiler.frontend.shape_sets import Shapes
     from romou.devices.targets import Target
     from romou.runtime.rpc import Address
     from romou.tuner.measure import MeasureOptions
@@ -86,14 +88,14 @@ class ImportOptions(CheckedOptions):
 
     def parsed_precision(self) -> Precision:
         """Return precision, io_precision and calibration, checked."""
-        from romou.compiler.frontend import Precision
+        from romou.compiler.frontend.precision import Precision
 
         return Precision.checked(self.precision, self.io_precision, self.calibration)
 
     @property
     def listed_dims(self) -> Mapping[str, Sequence[int] | Sequence[range]]:
         """Sizes of each dimension in `dims`, checked: numbers, or classes of sizes at run time."""
-        from romou.compiler.frontend import listed_sizes
+        from romou.compiler.frontend.shape_sets import listed_sizes
 
         dims = self.dims if isinstance(self.dims, Mapping) else {}
         return {str(name): listed_sizes(str(name), sizes) for name, sizes in dims.items()}
@@ -106,7 +108,10 @@ class ImportOptions(CheckedOptions):
 
     def shape_sets(self, model: AnyModel) -> tuple[AnyModel, list[Shapes]]:
         """Return the model with its constants, and each shape that it is compiled for."""
-        from romou.compiler.frontend import ImportedModel, load_onnx, shape_sets, with_constants
+        from romou.compiler.frontend.constants_given import with_constants
+        from romou.compiler.frontend.imported import ImportedModel
+        from romou.compiler.frontend.onnx_file import load_onnx
+        from romou.compiler.frontend.shape_sets import shape_sets
 
         if self.run_time_dims:
             raise UsageError("a size at run time is for tune and compile", hint="Give one size here.")
@@ -548,7 +553,7 @@ class ReportOptions(ModelOptions):
 
     def parsed_precision(self, otherwise: str = PRECISIONS[0]) -> Precision:
         """Return precision, io_precision and calibration, checked. otherwise: the precision if none is given."""
-        from romou.compiler.frontend import Precision
+        from romou.compiler.frontend.precision import Precision
 
         return Precision.checked(self.precision or otherwise, self.io_precision, self.calibration)
 

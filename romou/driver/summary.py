@@ -10,6 +10,7 @@ from typing import Any
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.onnx_graph import first_output
+from romou.compiler.graph.memory.memory import MemoryPlan
 from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.costs.estimate import can_estimate
 from romou.compiler.operators.kernels.recurrent import is_time_loop
@@ -18,7 +19,7 @@ from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.devices.targets import Target
 from romou.driver.site import TimingSite
-from romou.runtime.module import CallRow, HostRow, LayerRow, MemoryPlan, MovedRow, Summary
+from romou.runtime.module import CallRow, HostRow, LayerRow, MovedRow, Summary
 from romou.runtime.module.profile import named_calls
 from romou.runtime.module.summary import stand_in_text
 from romou.tuner.search import TaskResult

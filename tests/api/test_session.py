@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,34 @@ def test_each_shape_is_compiled_once_and_kept_for_the_next_process(made: list[An
     for model, options in ((proto, {}), (proto, {"precision": "float16"}), (classifier(batch=2), {})):
         romou.Session(model, device=DEVICE, **options).run(None, {"x": x})  # type: ignore[arg-type]
     assert len(made) == 5
+
+
+_NEXT_PROCESS = """
+import sys, numpy as np, romou
+session = romou.Session(sys.argv[1], device=sys.argv[2])
+outputs = [session.run(None, {"x": np.load(sys.argv[3])})[0] for _ in range(2)]
+assert outputs[0].tobytes() == outputs[1].tobytes()
+np.save(sys.argv[3], outputs[0])
+print(sorted({"tvm", "onnxruntime", "romou.compiler.pipeline"} & set(sys.modules)))
+import tvm
+again = session.run(None, {"x": np.load(sys.argv[4])})[0]
+print(again.tobytes() == outputs[0].tobytes(), session.compiled({"x": (3, 8, 7)}).times(2))
+"""
+
+
+def test_what_is_kept_runs_without_the_compiler(made: list[Any], tmp_path: Path) -> None:
+    path, x = tmp_path / "model.onnx", np.random.default_rng(2).standard_normal((3, 8, 7)).astype(np.float32)
+    onnx.save(classifier(), path)
+    (expected,) = romou.Session(path, device=DEVICE).run(None, {"x": x})
+    arrays = [str(tmp_path / name) for name in ("x.npy", "again.npy")]
+    for file in arrays:
+        np.save(file, x)
+    command = [sys.executable, "-c", _NEXT_PROCESS, str(path), DEVICE, *arrays]
+    loaded, later = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert loaded == "[]"
+    assert np.load(arrays[0]).tobytes() == expected.tobytes()
+    # TVM may come into the process later.
+    assert later.startswith("True [")
 
 
 def test_the_shape_used_longest_ago_leaves_the_device(made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from romou.compiler.operators.workload import Workload
 from romou.compiler.task import TunableTask
 from romou.devices.backends.opencl.waves import with_uniform_buffers
 from romou.devices.targets import Target
-from romou.runtime.module.tensors import device_tensor
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
 from support.kernels import operators
 from support.kernels.operators import conv, task_of
+from tvm_patches.runtime import device_tensor
 
 TARGET = Target("opencl -device=adreno740 -waves=search")
 WORKS = {

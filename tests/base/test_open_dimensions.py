@@ -16,7 +16,7 @@ import romou
 from romou.base.errors import UsageError
 from romou.base.open_dimensions import check_closed
 from romou.cli.click_options import parse_dims, parse_shapes
-from romou.compiler.frontend import shape_sets
+from romou.compiler.frontend.shape_sets import shape_sets
 from romou.compiler.importing import import_onnx
 from support.models.open_networks import encoder, recogniser
 from support.models.small_networks import NetworkBuilder

@@ -318,8 +318,8 @@ def test_errors_and_hints_are_marked_with_colours_in_a_terminal(no_color: str) -
 
 
 def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
+    from romou.base.inputs import random_inputs
     from romou.cli.run import read_inputs
-    from romou.runtime.module import random_inputs
 
     signature = {"x": ((1, 3), "float32"), "ids": ((2,), "int64")}
     np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))

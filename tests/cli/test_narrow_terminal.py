@@ -17,7 +17,7 @@ import romou
 from archprobe.cli import app
 from romou.base.outcome import Outcome
 from romou.cli import COMMANDS, doctor, main
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.runtime.module import LayerRow, Summary

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from romou.base.errors import UsageError
-from romou.compiler.graph.memory.memory import MemoryUse
+from romou.base.model_bytes import MemoryUse
 from romou.runtime.module import LayerRow, Summary
 from romou.runtime.module.summary import HostRow
 from romou.tools.report.table import layer_table, print_summary

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import romou
 from romou.base.errors import UsageError
 from romou.cli import main
-from romou.compiler.frontend import with_constants
+from romou.compiler.frontend.constants_given import with_constants
 from romou.compiler.frontend.reference import run_onnxruntime
 
 DETECTOR = """<ir_version: 8, opset_import: ["": 17]> detector (float[1, n] x, int64 sr, float[2] state) => (float[1, 1] y, float[2] next) {

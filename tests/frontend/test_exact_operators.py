@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from romou.compiler.frontend.exact_operators import with_exact_operators
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from support.models.small_networks import NetworkBuilder
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 
 ROWS, DEPTH, COLUMNS = 5, 24, 6
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}

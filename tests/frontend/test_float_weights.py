@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import romou
-from romou.compiler.frontend.float_weights import FloatWeight
+from romou.base.model_bytes import FloatWeight
 from romou.compiler.frontend.precision import Precision
 from romou.compiler.importing import import_onnx
 from romou.runtime.module import Summary

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 import romou
 from romou.base.inputs import Draw, random_inputs
-from romou.compiler.frontend import draws_of
 from romou.compiler.frontend import fp16 as conversion
 from romou.compiler.frontend import wide_nodes as rules
+from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, rotary, timestep
 

@@ -14,9 +14,8 @@ from onnx import TensorProto, numpy_helper
 
 import romou
 from romou.base.errors import UsageError
-from romou.compiler.frontend import Precision
 from romou.compiler.frontend.fold import fold
-from romou.compiler.frontend.precision import TOLERANCE
+from romou.compiler.frontend.precision import TOLERANCE, Precision
 from romou.compiler.frontend.reference import reference_outputs
 from romou.compiler.importing import import_onnx
 from support.models.small_networks import NetworkBuilder, random_inputs

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from romou.compiler.frontend.qlinear import with_standard_operators
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 
 DATA = (2, 5, 7, 9)
 SCALES = {"a": 0.05, "b": 0.03, "c": 0.07}

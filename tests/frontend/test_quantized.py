@@ -11,7 +11,7 @@ from onnx import helper
 from tvm import relax
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.importing import import_onnx
 from support.models.quantized import QuantizedCase, model_of

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import romou
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.wide_nodes import wide_nodes

@@ -9,8 +9,8 @@ import tvm
 
 import romou
 from romou.base.errors import ModelError
+from romou.compiler.graph.memory.memory import MemoryPlan
 from romou.devices.targets import Target
-from romou.runtime.module import MemoryPlan
 from support.models.small_networks import NetworkBuilder
 
 HOST = "opencl -device=host -max_buffer_bytes={}"

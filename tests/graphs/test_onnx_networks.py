@@ -7,8 +7,8 @@ import tvm
 
 import romou
 from onnx_networks import NETWORKS
+from romou.base.inputs import random_inputs
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.runtime.module import random_inputs
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -10,10 +10,10 @@ import pytest
 
 import romou
 from romou.base.errors import UsageError
+from romou.base.inputs import random_inputs
 from romou.devices.hardware import quirks
 from romou.devices.hardware.quirks import Quirk, known_quirks, quirks_of, rules_for
 from romou.devices.targets import Target
-from romou.runtime.module import random_inputs
 from support.devices import platforms
 from support.kernels.operators import small_tasks
 from support.models.quantized import QuantizedCase, quantized_task

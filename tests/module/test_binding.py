@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import romou
 from romou.base.errors import UsageError
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 from support.devices import platforms
 from support.models.small_networks import prime_net, short_net
 

@@ -21,8 +21,9 @@ import tvm
 import romou
 from romou import models
 from romou.base.errors import DeviceError
+from romou.base.inputs import random_inputs
 from romou.devices.backends import backend
-from romou.runtime.module import machine, random_inputs
+from romou.runtime.module import machine
 from support.devices import standin
 from support.kernels.operators import target_of
 from support.models.small_networks import prime_net, short_net
@@ -203,7 +204,7 @@ FLAWS = {
 _SCRIPT = """
 import os, sys
 import numpy as np, romou
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 for flaw in sys.argv[2:]:
     os.environ["STANDIN"] = flaw
     model = romou.load(sys.argv[1])
@@ -234,7 +235,7 @@ def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: r
 _RECORDED = """
 import hashlib, sys
 import romou, tvm
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 import json
 def launches():
     return json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["launches"]

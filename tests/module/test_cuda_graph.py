@@ -19,10 +19,10 @@ from tvm import relax
 import romou
 from romou import models
 from romou.base.errors import DeviceError
+from romou.base.inputs import random_inputs
 from romou.devices.backends.cuda import graph as cuda_graph
 from romou.devices.backends.cuda.graph import CudaGraph
 from romou.devices.targets import Target
-from romou.runtime.module import random_inputs
 from support.kernels.operators import has_device
 from support.models.small_networks import residual_net
 

@@ -17,7 +17,7 @@ import tvm
 
 import romou
 from romou.base.errors import ModelError
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 from romou.runtime.module.machine import free_idle_memory
 from support.devices import platforms
 from support.kernels.operators import target_of
@@ -35,7 +35,7 @@ WARM_UPS = {"compile": 16}
 _SCRIPT = """
 import ctypes, gc, json, sys
 import onnx, romou
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 from romou.runtime.module.machine import free_idle_memory
 kind, model, saved, target, count, warm_up = sys.argv[1:4] + [sys.argv[4], int(sys.argv[5]), int(sys.argv[6])]
 libc = ctypes.CDLL(None)

@@ -15,13 +15,17 @@ from click.testing import CliRunner
 
 import romou
 from romou.base.errors import ModelError, UsageError
+from romou.base.inputs import random_inputs
+from romou.base.model_bytes import MemoryUse
 from romou.base.schema import made_of
 from romou.base.space import Config
 from romou.cli import main
 from romou.compiler import pipeline
+from romou.compiler.assembly.assemble import schedule_model
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.graph.memory.memory import MemoryPlan, plan_memory
 from romou.devices.targets import Target
-from romou.runtime.module import MemoryPlan, MemoryUse, Summary, plan_memory, random_inputs, schedule_model
+from romou.runtime.module import Summary
 from romou.runtime.module.library import executable_of
 from support.models.small_networks import NetworkBuilder, products_net, residual_net
 

@@ -12,7 +12,7 @@ import tvm
 
 import romou
 from romou.base.errors import UsageError
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 from support.models.small_networks import short_net
 
 THREADS, RUNS, SEEDS = 8, 30, 5

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from romou.base.inputs import random_inputs
 from romou.compiler.assembly.assemble import compile_model, schedule_model
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
@@ -14,7 +15,6 @@ from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
-from romou.runtime.module import random_inputs
 from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import few
 

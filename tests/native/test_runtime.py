@@ -165,7 +165,7 @@ _LOSES_ITS_DEVICE = """
 import ctypes, sys
 import romou
 from romou.base.errors import DeviceError
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 fake, model = ctypes.CDLL(sys.argv[2]), romou.load(sys.argv[1])
 inputs = random_inputs(model.inputs, seed=0)
 model.run(inputs)

@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 import romou
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx

@@ -20,13 +20,13 @@ from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
 from romou.driver.options import PhoneRecordOptions
 from romou.driver.phone.recording import MEASURE, record_phone
-from romou.runtime.module.tensors import device_tensor
 from romou.runtime.rpc import Address, connect
 from romou.tuner.records import RecordStore
 from support.kernels.operators import conv, error_of, random_arrays, reference, task_of
 from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import Server, running
 from support.suite.exhaustive import exhaustive
+from tvm_patches.runtime import device_tensor
 
 # What every arm64 Linux with a C++ runtime has.
 SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-aarch64.so.1")

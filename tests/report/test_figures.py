@@ -6,13 +6,15 @@ import dataclasses
 
 import pytest
 
+from romou.base.model_bytes import MemoryUse
 from romou.base.outcome import Outcome
+from romou.compiler.graph.memory.memory import MemoryPlan
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.hardware import load_device
 from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.targets import Target
-from romou.runtime.module import CallRow, LayerRow, MemoryPlan, MemoryUse, Summary
+from romou.runtime.module import CallRow, LayerRow, Summary
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import (

@@ -15,13 +15,15 @@ from click.testing import CliRunner
 import romou
 from report_picture import EMPTY, check
 from romou.base.errors import UsageError
+from romou.base.model_bytes import MemoryUse
 from romou.base.outcome import Outcome
 from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.precision import Precision
+from romou.compiler.graph.memory.memory import MemoryPlan
 from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.targets import Target
-from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
+from romou.runtime.module import LayerRow, Summary
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import write_page
 from romou.tuner.records import Origin, Record, RecordStore

@@ -236,8 +236,8 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
     import tvm
 
     from romou.compiler.assembly.kernel import build_reference, build_task
-    from romou.runtime.module.tensors import device_tensor
     from romou.tuner.measure import verify
+    from tvm_patches.runtime import device_tensor
 
     draw_of = functools.cache(lambda only: drawer(seed, avoid, device_facts, only))
     kept: dict[tuple[int, str], tuple[list[np.ndarray], np.ndarray]] = {}

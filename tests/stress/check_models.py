@@ -17,10 +17,10 @@ import click
 
 import romou
 from romou import models
+from romou.base.inputs import random_inputs
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.driver.options import PrecisionName
-from romou.runtime.module import random_inputs
 
 PLACES = {"buffers": "-device=host", "images": "-device=adreno640"}
 # Relative L2 error of an output.

@@ -23,6 +23,7 @@ import numpy as np
 import tvm_ffi
 
 import check_kernels
+from romou.base.inputs import random_inputs
 from romou.compiler.assembly.build import Kept
 from romou.compiler.compilation import Compilation
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
@@ -35,7 +36,7 @@ from romou.driver.lowering import lowered_model
 from romou.driver.model import tuned_model
 from romou.driver.options import ModelOptions, PrecisionName
 from romou.driver.site import TimingSite
-from romou.runtime.module import TunedModel, random_inputs
+from romou.runtime.module import TunedModel
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ def with_constants(case: Case) -> Case | None:
 def _compiled(case: Case, target: str) -> tuple[onnx.ModelProto, dict[str, Any], TunedModel, Result]:
     """Return (model, inputs, compiled, result if its outputs are right)."""
     import romou
-    from romou.runtime.module import random_inputs
+    from romou.base.inputs import random_inputs
 
     model = onnx.load_from_string(case.model)
     weights = {tensor.name for tensor in model.graph.initializer}

@@ -16,7 +16,7 @@ import tvm_ffi
 import romou
 import tvm_patches
 from romou.base.compat import check_versions
-from tvm_patches import compat
+from tvm_patches import compat, runtime
 from tvm_patches.errors import VersionError
 
 
@@ -61,10 +61,10 @@ def test_a_runtime_that_did_not_load(monkeypatch: pytest.MonkeyPatch, kind: str)
 
 @pytest.mark.parametrize("kind", sorted(tvm_patches.RUNTIMES))
 def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    real = tvm.get_global_func
+    real = runtime.global_function
     monkeypatch.setattr(
-        tvm,
-        "get_global_func",
+        runtime,
+        "global_function",
         lambda name, *a, **k: (lambda: "0.26.0") if name == f"romou.{kind}.built_against" else real(name, *a, **k),
     )
     with pytest.raises(VersionError, match=r"built against TVM 0\.26\.0"):
@@ -100,7 +100,7 @@ os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import tvm
 ctypes.CDLL({str(other)!r})
 import tvm_patches
-from tvm_patches import compat
+from tvm_patches import compat, runtime
 tvm_patches.autoload()
 assert tvm.opencl(0).exist
 try:

@@ -21,8 +21,9 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from tvm_patches import host_nodes
+from tvm_patches.domains import MICROSOFT
 from tvm_patches.errors import ImporterError
-from tvm_patches.onnx_converters.node import CONVERTERS, MICROSOFT, Node, attributes_of, key_of, shape_of, type_name
+from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, key_of, shape_of, type_name
 from tvm_patches.short_types import STORAGE, stored
 
 for _module in pkgutil.iter_modules(__path__):
@@ -161,7 +162,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             elif opset < 7 and op_name == "PRelu" and len(shape_of(inputs[1])) == 1 and len(shape_of(inputs[0])) > 1:
                 inputs[1] = self._aligned(inputs[0], inputs[1], 1)
             if op_name == host_nodes.OPERATOR:
-                expr: relax.Expr = host_nodes.HostNodes._impl_v1(self.bb, inputs, attrs, None)
+                expr: relax.Expr = host_nodes.call_host_nodes(self.bb, inputs, attrs["text"].decode())
                 return self.bb.normalize(expr)
             if key_of(op_name, node.domain) in CONVERTERS:
                 return self._converted(node, inputs, attrs, opset)

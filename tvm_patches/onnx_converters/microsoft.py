@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter, shape_of
+from tvm_patches.domains import MICROSOFT
+from tvm_patches.onnx_converters.node import Node, converter, shape_of
 
 op = relax.op
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import relax, te, tirx
 
+from tvm_patches.domains import MICROSOFT
 from tvm_patches.onnx_converters.microsoft import Heads
-from tvm_patches.onnx_converters.node import MICROSOFT, Node, Result, converter, shape_of
+from tvm_patches.onnx_converters.node import Node, Result, converter, shape_of
 
 op = relax.op
 

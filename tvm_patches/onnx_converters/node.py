@@ -18,8 +18,6 @@ Converter = Callable[["Node"], Result]
 
 # Operator, with its domain in front if that is not the standard's -> converter.
 CONVERTERS: dict[str, Converter] = {}
-# onnxruntime's domain.
-MICROSOFT = "com.microsoft"
 
 
 def type_name(element: int) -> str:

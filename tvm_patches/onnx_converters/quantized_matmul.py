@@ -7,7 +7,8 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvm_patches.onnx_converters.node import MICROSOFT, Node, converter
+from tvm_patches.domains import MICROSOFT
+from tvm_patches.onnx_converters.node import Node, converter
 from tvm_patches.quantized_matrix import QuantizedMatrix, unpacked
 
 # Pattern kind of TVM for functions into which element-wise consumers are fused.

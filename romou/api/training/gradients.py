@@ -19,7 +19,10 @@ from romou.api.training.loss import LABELS, LOSSES, loss_function
 from romou.api.training.registered import register_gradients
 from romou.base.compat import check_versions
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend import ImportedModel, Precision, load_onnx, with_constants
+from romou.compiler.frontend.constants_given import with_constants
+from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.onnx_file import load_onnx
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph.relax_rewriter import with_main
 from romou.compiler.importing import import_onnx
 from romou.compiler.tir.calls import op_name

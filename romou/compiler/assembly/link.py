@@ -11,9 +11,10 @@ from tvm import relax
 from tvm_ffi.structural import structural_equal
 
 from romou.base.errors import as_build_error
+from romou.base.model_bytes import MemoryUse
 from romou.compiler.assembly.build import Kept, build_executable
 from romou.compiler.graph.memory.equal_storage import equalize_storages
-from romou.compiler.graph.memory.memory import MemoryUse, plan_memory_in_turn
+from romou.compiler.graph.memory.memory import plan_memory_in_turn
 from romou.compiler.graph.relax_rewriter import with_names
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from romou.base.errors import ModelError
 from romou.compiler.assembly.run_time_rows import HINT, bindings, check_constants, shapes_in
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Sum, Values
 from romou.compiler.assembly.symbolic import one_kernel
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks
 from romou.compiler.task import plain_form

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from romou.base.errors import UsageError, nearest_name
-from romou.compiler.frontend.onnx_import import load_onnx
+from romou.compiler.frontend.onnx_file import load_onnx
 
 # Since this IR version, weights need not be listed as inputs.
 _LISTS_NO_WEIGHTS = 4

@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend.onnx_file import load_onnx
 from romou.compiler.frontend.onnx_graph import Graph
-from romou.compiler.frontend.onnx_import import load_onnx
 
 # Inputs of a decoder besides its caches.
 _KNOWN = ("input_ids", "attention_mask", "position_ids")

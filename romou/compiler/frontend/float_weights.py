@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx
 from onnx import helper
 
+from romou.base.model_bytes import FloatWeight
 from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.onnx_graph import Graph, first_output
 from romou.compiler.frontend.precision import AS_GIVEN, Precision
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 from tvm_patches.onnx_converters.quantized_matmul import block_of_rows
 
 _BITS_OF = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FloatWeight:
-    """A quantized weight that became floats at compile time, because no kernel reads it packed.
-
-    node: name of the node that dequantizes it, see `host_groups.node_name`.
-    packed_bytes, float_bytes: bytes of its codes in the model, and of its floats.
-    """
-
-    node: str
-    packed_bytes: int
-    float_bytes: int
 
 
 def float_weights(model: onnx.ModelProto, folded: onnx.ModelProto, precision: Precision) -> tuple[FloatWeight, ...]:

@@ -28,7 +28,7 @@ from romou.compiler.frontend.onnx_graph import (
     types_of,
 )
 from romou.compiler.frontend.wide_nodes import wide_nodes
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 
 FP16_MAX = float(np.finfo(np.float16).max)
 _BOTH = frozenset({"tensor(float)", "tensor(float16)"})

@@ -11,8 +11,8 @@ import tvm
 
 from romou.base.headline import Headline
 from romou.base.inputs import random_inputs, signature_text
+from romou.base.model_bytes import FloatWeight
 from romou.compiler.frontend.declared import Settled
-from romou.compiler.frontend.float_weights import FloatWeight
 from romou.compiler.frontend.host_groups import split
 from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.precision import Precision

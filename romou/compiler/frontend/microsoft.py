@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.compiler.frontend.onnx_graph import Graph, rule
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 
 # Operator -> first opset that has it as a standard operator, if there is one.
 _STRAYS: Mapping[str, int | None] = {"SimplifiedLayerNormalization": None, "LayerNormalization": 17}

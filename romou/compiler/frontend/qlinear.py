@@ -18,7 +18,7 @@ from onnx import helper
 
 from romou.compiler.frontend.dequantized import scaled_product
 from romou.compiler.frontend.onnx_graph import Graph, attributes_of, rule
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 
 # First opset with DequantizeLinear, and the first one where it may have several scales.
 _LEAST_OPSET, _LEAST_OF_AXES = 10, 13

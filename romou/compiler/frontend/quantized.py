@@ -28,7 +28,7 @@ from romou.compiler.frontend.onnx_graph import (
     shapes_of,
     type_name,
 )
-from tvm_patches.onnx_converters.node import MICROSOFT
+from tvm_patches.domains import MICROSOFT
 from tvm_patches.onnx_converters.quantized_matmul import is_identity
 from tvm_patches.quantized_matrix import BITS
 

@@ -16,8 +16,8 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BuildError
 from romou.compiler.passes.image_bounds import read_inside
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.primitives import LANES, SEPARATORS, is_image, is_texel, replace_parameter, tensors_of
-from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, ROW_AXES
+from romou.compiler.tir.primitives import LANES, is_image, is_texel, replace_parameter, tensors_of
+from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, ROW_AXES, SEPARATORS
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
 tvm_ffi.register_error("BuildError", BuildError)

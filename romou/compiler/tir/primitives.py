@@ -13,23 +13,11 @@ from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
-from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
+from romou.devices.backends.launch import ROW_AXES, SEPARATORS
 
 # Scope of local memory with a separate part for each work-item, so that no barrier is needed (`passes/own_memory.py`).
 OWN_MEMORY = "shared.own"
 LANES = 4
-# Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the
-# row. The rest, less the lanes, makes the column. The runtimes place images by the same rule
-# (tvm_patches/device_runtime/image_shape.h). Matrices (..., columns) are images of (rows, columns / 4, 4). Their last
-# two axes may make the columns (`ROW_AXES`).
-SEPARATORS = {
-    IMAGE: -2,
-    INSIDE_IMAGE: -2,
-    "global.texture-weight": 1,
-    "global.texture-nhwc": 2,
-    PLAIN_IMAGE: 1,
-    **dict.fromkeys(ROW_AXES, 1),
-}
 # Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations
 # through lowering if they are pragmas.
 AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = (

@@ -17,6 +17,7 @@ from romou.devices.backends.programs import Programs, keeping
 from romou.devices.backends.usable import LEFT_OUT, PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.devices.hardware import HardwareSpec, device_called, known_devices, load_device
 from romou.devices.hardware.quirks import DriverRules, rules_for
+from tvm_patches import runtime
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -313,9 +314,7 @@ class Backend:
 
     def device(self, index: int = 0) -> tvm.runtime.Device:
         """Return TVM's handle of a device."""
-        import tvm
-
-        return tvm.device(self.device_type, index)
+        return runtime.device(self.device_type, index)
 
     def device_index(self, device_name: str | None, devices: list[dict[str, Any]] | None = None) -> int:
         """Return the index of the device that a target runs on: the first one. DeviceError if none is attached.
@@ -441,9 +440,7 @@ class Backend:
 
         Return False if it only compiles them at their first launch.
         """
-        import tvm
-
-        compiler = tvm.get_global_func(self.function("compile"), allow_missing=True)
+        compiler = runtime.global_function(self.function("compile"), allow_missing=True)
         if compiler is not None:
             compiler(module, index)
         return compiler is not None
@@ -465,21 +462,19 @@ class Backend:
         library: TVM's executable or module, or the connection's.
         connection: to the device's machine. None for this machine.
         """
-        import tvm
-
         devices = self.list_devices() if connection is None else connection.devices
         # A backend on top of another one's runtime may list no devices.
         if index >= len(devices) or not devices[index].get("keeps_programs"):
             return None
         facts = devices[index]
-        find = tvm.get_global_func if connection is None else connection.session.get_function
+        find = runtime.global_function if connection is None else connection.session.get_function
         prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
         rules = self.set_rules(facts, index, find)
         threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
         how: dict[str, Any] = {"prepare": prepare, "keep": keep, "folder": folder, "threads": threads}
         if connection is None:
             how |= {
-                name: tvm.get_global_func(self.function(name), allow_missing=True)
+                name: runtime.global_function(self.function(name), allow_missing=True)
                 for name in ("missing", "module_bytes", *["compile_as_one"] * rules.compiles_as_one)
             }
         is_kept, crashes = not rules.keeps_no_programs, rules.compiles_apart

@@ -12,6 +12,7 @@ from romou.base.limits import SubGroups
 from romou.devices.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.devices.backends.reference_kernel import ReferenceKernel
 from romou.devices.hardware import HardwareSpec, load_device
+from tvm_patches.runtime import global_function
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -61,9 +62,7 @@ class ComputeApi(Backend):
 
         UsageError if the kind's variable (ROMOU_OPENCL_DEVICE, ROMOU_VULKAN_DEVICE) matches no device.
         """
-        import tvm
-
-        ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
+        ask = global_function(self.function("devices"), allow_missing=True)
         if ask is None:
             return None
         try:
@@ -163,9 +162,7 @@ class ComputeApi(Backend):
         raise DeviceError(text, hint=self.driver_hint, device="host")
 
     def drop_weights(self, executable: Any) -> None:
-        import tvm
-
-        tvm.get_global_func(self.function("drop_constants"))(executable)
+        global_function(self.function("drop_constants"))(executable)
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True
@@ -175,9 +172,7 @@ class ComputeApi(Backend):
 
     def begin_recording(self, index: int) -> Any:
         """Record what this thread launches from now on. Return the runtime's object."""
-        import tvm
-
-        return tvm.get_global_func(self.function("record"))(index)
+        return global_function(self.function("record"))(index)
 
     def reference_kernel(self, session: Any, index: int, facts: Mapping[str, Any]) -> ReferenceKernel:
         module = session.get_function(self.function("source_kernel"))(index, self.clock_kernel(), "clock_check")

@@ -25,6 +25,18 @@ ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}
 # Scope of activations, and the scope of activations that a lowered kernel never reads outside
 # (`romou.compiler.passes.image_bounds`).
 IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
+# Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the
+# row. The rest, less the lanes, makes the column. The runtimes place images by the same rule
+# (tvm_patches/device_runtime/image_shape.h). Matrices (..., columns) are images of (rows, columns / 4, 4). Their last
+# two axes may make the columns (`ROW_AXES`).
+SEPARATORS = {
+    IMAGE: -2,
+    INSIDE_IMAGE: -2,
+    "global.texture-weight": 1,
+    "global.texture-nhwc": 2,
+    PLAIN_IMAGE: 1,
+    **dict.fromkeys(ROW_AXES, 1),
+}
 # Attribute of a function: lines that name the dimensions of its kernel (`romou.compiler.passes.kernel_attributes`).
 DIMENSIONS = "romou.dimensions"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError
+from tvm_patches.runtime import timed
 
 if TYPE_CHECKING:
     import tvm
@@ -38,8 +39,7 @@ def launch_times(
     """
 
     def by_tvm(number: int) -> list[float]:
-        evaluate = module.time_evaluator(entry, device, number=number, repeat=repeat)
-        return [float(seconds) for seconds in evaluate(*tensors).results]
+        return timed(module, entry, device, tensors, number=number, repeat=repeat)
 
     if backend is None or not backend.is_launch_bound:
         return by_tvm(number)

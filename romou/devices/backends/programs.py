@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from tvm_patches.runtime import global_function
+
 logger = logging.getLogger("romou")
 # The start of this note in program_cache.cc.
 _KEEPS_NONE = "compiled programs are not kept"
@@ -45,9 +47,7 @@ def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable
     depends: everything that the result depends on, as JSON-ready data.
     what: the program for a person.
     """
-    import tvm
-
-    find, keep = (tvm.get_global_func(f"romou.programs.{name}", allow_missing=True) for name in ("find", "keep"))
+    find, keep = (global_function(f"romou.programs.{name}", allow_missing=True) for name in ("find", "keep"))
     if find is None or keep is None:
         return compile_now()
     key = hashlib.sha256(json.dumps([compiler, *depends]).encode()).hexdigest()

@@ -15,8 +15,9 @@ import numpy as np
 import onnx
 
 from romou.base.errors import DeviceError, ModelError, NumericError, RomouError
-from romou.compiler.frontend import draws_of
+from romou.base.inputs import random_inputs
 from romou.compiler.frontend.host_groups import node_name
+from romou.compiler.frontend.input_uses import draws_of
 from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, MIXED, format_error
 from romou.compiler.frontend.precision import TOLERANCE as MADE_FP16
@@ -30,10 +31,10 @@ from romou.compiler.frontend.reference import (
 )
 from romou.devices.targets import Target
 from romou.driver.check.wrong_node import IsWrong, first_wrong, first_wrong_on_equal_inputs
-from romou.runtime.module import TunedModel, random_inputs
+from romou.runtime.module import TunedModel
 
 if TYPE_CHECKING:
-    from romou.compiler.frontend import ImportedModel
+    from romou.compiler.frontend.imported import ImportedModel
 
 logger = logging.getLogger("romou")
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from romou.base.clock import Deadline
 from romou.base.errors import RomouError
+from romou.compiler.assembly.assemble import ScheduledFunction
 from romou.compiler.compilation import Compilation
-from romou.runtime.module import Argument, ScheduledFunction, Timed, TunedModel
+from romou.runtime.module import Argument, Timed, TunedModel
 from romou.tools.regression.timing import REPEATS, Subject, launches_of, operator_subject
 
 logger = logging.getLogger("romou")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from romou.base.model_bytes import MemoryUse
 from romou.compiler.assembly.link import link_models
-from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.module import TunedModel
 
 

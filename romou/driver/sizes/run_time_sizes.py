@@ -28,7 +28,7 @@ from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point
 from romou.compiler.assembly.unscheduled import Unscheduled
 from romou.compiler.compilation import Compilation
-from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.graph.memory.memory import plan_memory
 from romou.compiler.graph.memory.workspaces import with_parameters
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from romou.base.errors import UsageError
 from romou.compiler.compilation import import_model
-from romou.compiler.frontend import ImportedModel, Shapes
+from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.padding import Padding, padding_of
+from romou.compiler.frontend.shape_sets import Shapes
 from romou.compiler.operators.kernels.quantized.row_classes import last_sizes
 from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions

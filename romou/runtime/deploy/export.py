@@ -24,8 +24,8 @@ from romou.base.errors import UsageError
 from romou.base.folders import check_replaceable, replacing
 from romou.base.linking import check_linker, export_library, is_here
 from romou.compiler.frontend.padding import Padding
-from romou.compiler.tir.primitives import SEPARATORS
 from romou.devices.backends import device_backends
+from romou.devices.backends.launch import SEPARATORS
 from tvm_patches.quiet import quiet_stderr
 from tvm_patches.short_types import STORAGE
 

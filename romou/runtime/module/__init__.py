@@ -1,15 +1,5 @@
 """The tuned model: assembled, run, saved, loaded."""
 
-from romou.base.inputs import random_inputs
-from romou.compiler.assembly.assemble import (
-    CompiledModel,
-    ScheduledFunction,
-    compile_model,
-    schedule_model,
-    scheduled_functions,
-)
-from romou.compiler.assembly.build import Kept
-from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.built import BuiltModel
 from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
@@ -27,31 +17,20 @@ __all__ = [
     "BoundModel",
     "BuiltModel",
     "CallRow",
-    "CompiledModel",
     "DecoderForm",
     "DecoderModel",
     "FreeAxis",
     "HostRow",
-    "Kept",
     "LayerRow",
-    "MemoryPlan",
-    "MemoryUse",
     "MovedRow",
     "MultiShapeModel",
     "Outputs",
-    "PlannedTensor",
     "Profile",
     "RunTimeRowsModel",
     "RunTimeSizes",
-    "ScheduledFunction",
     "ShapeRow",
     "Summary",
     "Timed",
     "TunedModel",
-    "compile_model",
     "load",
-    "plan_memory",
-    "random_inputs",
-    "schedule_model",
-    "scheduled_functions",
 ]

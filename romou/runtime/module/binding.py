@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 import mmap
@@ -17,6 +16,7 @@ from romou.base.errors import UsageError, unknown_name
 from romou.compiler.frontend.declared import Settled, check_settled
 from romou.runtime.module.host_memory import HostMemory, Placement
 from romou.runtime.module.outputs import Outputs
+from tvm_patches.runtime import device_tensor, read, read_into, write
 from tvm_patches.short_types import restored, stored
 
 if TYPE_CHECKING:
@@ -131,11 +131,9 @@ class Binding:
     def __init__(
         self, machine: Machine, host: HostMemory, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
-        import tvm
-
         places = [host.tensor(array) for array in inputs]
         tensors = [
-            tvm.runtime.tensor(stored(array), host.device) if place is None else place
+            device_tensor(stored(array), host.device) if place is None else place
             for place, array in zip(places, inputs, strict=True)
         ]
         self._placement = Placement(host, [host.tensor(array) for array in outputs])
@@ -156,7 +154,7 @@ class Binding:
             self._host.let_go()
             try:
                 for tensor, array in self._sent:
-                    tensor.copyfrom(stored(array))
+                    write(tensor, stored(array))
                 for place, tensor, array in zip(
                     self._placement.places, self._machine.run_bound(), self._outputs, strict=True
                 ):
@@ -168,13 +166,11 @@ class Binding:
 
 def _copy(tensor: Any, array: np.ndarray) -> None:
     """Copy a tensor's numbers into an array of the host."""
-    import tvm
-
     data = stored(array)
     if data.ctypes.data == array.ctypes.data:
-        tvm.get_global_func("runtime.TVMTensorCopyToBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        read_into(tensor, array)
     else:
-        array[...] = restored(tensor.numpy(), array.dtype.name)
+        array[...] = restored(read(tensor), array.dtype.name)
 
 
 def bound_arrays(

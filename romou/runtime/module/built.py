@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
-import tvm
-from tvm import relax
 
 from romou.base.schema import Range, made_of
-from romou.compiler.assembly.assemble import CompiledModel
 from romou.compiler.frontend.declared import Settled
 from romou.devices.targets import Target
 from romou.runtime.module.machine import MAIN
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
+
+    from romou.compiler.assembly.assemble import CompiledModel
 
 # Name -> (shape, numpy dtype name)
 Tensors: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]

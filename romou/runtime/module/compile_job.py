@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from romou.devices.backends import backend
 from romou.runtime.workers.child import ChildBugError, ChildCrashError, ChildProcess
+from tvm_patches.runtime import global_function
 
 logger = logging.getLogger("romou")
 
@@ -37,12 +38,10 @@ def compile_apart(kind: str, modules: Sequence[bytes], index: int, folder: str, 
 
 def compile_modules(kind: str, modules: Sequence[bytes], index: int, folder: str, threads: int) -> None:
     """Compile modules of kernels in this process and keep their programs in `folder`."""
-    import tvm
-
     function = backend(kind).function
-    backend(kind).set_rules(backend(kind).facts(index), index, tvm.get_global_func)
-    prepare, keep = (tvm.get_global_func(function(name)) for name in ("prepare", "keep"))
-    load = tvm.get_global_func(f"ffi.Module.load_from_bytes.{kind}")
+    backend(kind).set_rules(backend(kind).facts(index), index, global_function)
+    prepare, keep = (global_function(function(name)) for name in ("prepare", "keep"))
+    load = global_function(f"ffi.Module.load_from_bytes.{kind}")
     for module in map(load, modules):
         prepare(module, index, folder, threads)
         keep(module, index, folder)

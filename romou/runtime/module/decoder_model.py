@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from romou.base.errors import ModelError
+from romou.base.model_bytes import MemoryUse
 from romou.base.schema import Range
-from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.deploy import Variant
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.tuned_model import TunedModel

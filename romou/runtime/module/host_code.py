@@ -14,10 +14,13 @@ import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-
-import tvm
+from typing import TYPE_CHECKING
 
 from romou.base.errors import ModelError, first_line
+from tvm_patches.runtime import global_function
+
+if TYPE_CHECKING:
+    import tvm
 
 HOST_CODE = "host.json.gz"
 # The place of the library itself in its import tree.
@@ -29,11 +32,15 @@ _NO_BITS = 8
 
 def write_host_code(host: tvm.IRModule, path: Path) -> None:
     """Write host functions. The same functions give the same bytes."""
-    path.write_bytes(gzip.compress(tvm.ir.save_json(host).encode(), compresslevel=6, mtime=0))
+    from tvm.ir import save_json
+
+    path.write_bytes(gzip.compress(save_json(host).encode(), compresslevel=6, mtime=0))
 
 
 def read_host_code(path: Path) -> tvm.IRModule:
     """Return the host functions in the file `path`. Raise ModelError if it cannot be read."""
+    import tvm
+
     try:
         host = tvm.ir.load_json(gzip.decompress(path.read_bytes()).decode())
     except Exception as error:  # by TVM's parser, of many types
@@ -50,7 +57,7 @@ def packed_modules(library: Path) -> list[tvm.runtime.Module]:
     try:
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return [
-                tvm.get_global_func(f"ffi.Module.load_from_bytes.{kind}")(content)
+                global_function(f"ffi.Module.load_from_bytes.{kind}")(content)
                 for kind, content in _entries(data, _blob_offset(data))
             ]
     except (OSError, ValueError, struct.error, StopIteration) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from romou.devices.backends import backend
+from tvm_patches.runtime import global_function
 from tvm_patches.short_types import stored
 
 
@@ -16,10 +17,8 @@ class HostMemory:
     """Tensors of a device in arrays of the host, if both share their memory and the runtime binds arrays."""
 
     def __init__(self, kind: str, device: Any) -> None:
-        import tvm
-
         self.device = device
-        find = tvm.get_global_func
+        find = global_function
         names = ("bind", "hold", "let_go", "place", "placed")
         functions = [find(backend(kind).function(name), allow_missing=True) for name in names]
         self._bind, self._hold, self._let_go, self.place, self.placed = functions

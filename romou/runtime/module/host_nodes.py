@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
 
 from romou.base.errors import DeviceError
 from romou.compiler.frontend.host_runner import host_runner
+from tvm_patches import runtime
 from tvm_patches.host_nodes import FUNCTION
 
 
@@ -35,13 +35,13 @@ LEDGER = Ledger()
 def _run(text: str, *tensors: Any) -> Any:
     runner = host_runner(str(text))
     # Wait for earlier kernels, so that their time does not count.
-    tensors[0].device.sync()
+    runtime.synchronize(tensors[0].device)
     started = time.perf_counter()
     try:
-        arrays = runner.run([np.asarray(tensor.numpy()) for tensor in tensors])
+        arrays = runner.run([runtime.read(tensor) for tensor in tensors])
     except DeviceError as error:
         LEDGER.failure = error
         raise
-    results = [tvm.runtime.tensor(np.asarray(array, order="C"), tensors[0].device) for array in arrays]
+    results = [runtime.device_tensor(np.asarray(array, order="C"), tensors[0].device) for array in arrays]
     LEDGER.seconds[runner.nodes] += time.perf_counter() - started
     return results[0] if len(results) == 1 else results

@@ -6,11 +6,13 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-
-import tvm
-from tvm import relax
+from typing import TYPE_CHECKING
 
 from romou.base.errors import ModelError
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
 
 
 def modules_of(library: relax.VMExecutable | tvm.runtime.Module) -> Iterator[tvm.runtime.Module]:

@@ -16,15 +16,15 @@ import numpy as np
 
 from romou.base.device_lock import alone_on
 from romou.base.errors import DeviceError, UsageError, first_line
-from romou.compiler.tir.primitives import SEPARATORS
 from romou.devices.backends import backend
 from romou.devices.backends.base import CapturedRun
+from romou.devices.backends.launch import SEPARATORS
 from romou.devices.backends.launch_times import launch_times
 from romou.devices.backends.programs import ProgramReport, Programs
 from romou.runtime.module.compile_job import compile_apart
 from romou.runtime.module.host_memory import Placement
 from romou.runtime.module.host_nodes import LEDGER
-from romou.runtime.module.tensors import device_tensor
+from tvm_patches import runtime
 from tvm_patches.host_nodes import FUNCTION as HOST_NODES
 
 MAIN = "main"
@@ -54,9 +54,7 @@ def check_process() -> None:
 
 def free_idle_memory() -> None:
     """Return the memory of deleted models to the drivers. A pool keeps it for the next run of the same model."""
-    import tvm
-
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    runtime.global_function("vm.builtin.memory_manager.clear")()
 
 
 class Machine:
@@ -86,8 +84,6 @@ class Machine:
         has_images: bool = False,
         programs: Programs | None = None,
     ) -> None:
-        from tvm import relax
-
         global _user_of_devices
         check_process()
         _user_of_devices = os.getpid()
@@ -95,11 +91,10 @@ class Machine:
         self._library = library
         self._device = device
         self._module_of = module_of
-        # Relax counts one device per memory scope in a module. Here all of them are the same device.
-        self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
+        self._vm = runtime.virtual_machine(library, device, 1 + len(SEPARATORS))
         # TVM's get_outputs leaves a reference cycle, which would keep machine and library until a garbage collection.
-        self._arity_of, self._output_of = self._vm.module["get_output_arity"], self._vm.module["get_output"]
-        self._set_inputs = self._vm.module["set_input"]
+        self._arity_of, self._output_of = self._vm["get_output_arity"], self._vm["get_output"]
+        self._set_inputs = self._vm["set_input"]
         # Runs share one virtual machine and the tensors of inputs and outputs, so only one thread runs at a time.
         self._lock = threading.Lock()
         self._is_here = kind is not None
@@ -155,7 +150,7 @@ class Machine:
             if captured is not None:
                 captured.launch()
             outputs = self._invoke() if captured is None else self._outputs
-            self._device.sync()
+            runtime.synchronize(self._device)
             self._keep_programs()
             return outputs
 
@@ -186,11 +181,11 @@ class Machine:
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
             if captured is None:
-                outputs = [o.numpy() for o in self._invoke()]
+                outputs = [runtime.read(o) for o in self._invoke()]
                 self._keep_programs()
                 return outputs
             captured.launch()
-            return [o.numpy() for o in self._outputs]
+            return [runtime.read(o) for o in self._outputs]
 
     def share(self, tensors: Mapping[int, Any]) -> None:
         """Read inputs from these tensors on the device, by position. No run may have been made before."""
@@ -223,8 +218,8 @@ class Machine:
             for output, position in kept.items():
                 # A kernel that updates its input in place leaves nothing to copy.
                 if outputs[output].data_ptr() != self._inputs[position].data_ptr():
-                    self._inputs[position].copyfrom(outputs[output])
-            return [outputs[position].numpy() for position in wanted]
+                    runtime.write(self._inputs[position], outputs[output])
+            return [runtime.read(outputs[position]) for position in wanted]
 
     def times(
         self,
@@ -242,7 +237,7 @@ class Machine:
             self._launch()
             captured = self._captured_run() if is_captured else None
             launch = self._launch if captured is None else captured.launch
-            self._device.sync()
+            runtime.synchronize(self._device)
             self._keep_programs()
             if is_wall or self._has_host_nodes:
                 return [self._wall_ms(launch) for _ in range(repeat)]
@@ -251,8 +246,7 @@ class Machine:
                 return [captured.time_ms() for _ in range(repeat)]
             is_direct = self._is_direct
             function, arguments = (self._entry, self._arguments()) if is_direct else ("invoke_stateful", [self._entry])
-            evaluator = self._vm.time_evaluator(function, self._device, number=1, repeat=repeat)
-            return [1e3 * float(t) for t in evaluator(*arguments).results]
+            return [1e3 * t for t in runtime.timed(self._vm, function, self._device, arguments, repeat=repeat)]
 
     def profile(
         self, inputs: Sequence[np.ndarray], repeat: int, sizes: Sequence[int] = ()
@@ -268,7 +262,7 @@ class Machine:
         def instrument(_function: Any, name: str, is_before: bool, _result: Any, *arguments: Any) -> int:
             nonlocal started
             if name == HOST_NODES:
-                self._device.sync()
+                runtime.synchronize(self._device)
                 if is_before:
                     started = time.perf_counter()
                 else:
@@ -281,11 +275,11 @@ class Machine:
             self._sizes = sizes
             self._set(inputs)
             self._launch()
-            self._vm.set_instrument(instrument)
+            self._vm["set_instrument"](instrument)
             try:
                 self._launch()
             finally:
-                self._vm.set_instrument(lambda *_: 0)
+                self._vm["set_instrument"](lambda *_: 0)
         return calls
 
     def profile_there(
@@ -295,13 +289,11 @@ class Machine:
 
         profile: the server's function `romou.rpc.profile`.
         """
-        from tvm.rpc.base import RPC_SESS_MASK
-
         with self._lock:
             self._set(inputs)
             self._launch()
-            place = self._device.dlpack_device_type() % RPC_SESS_MASK, self._device.index
-            calls = profile(self._vm.module, self._library, self._entry, *place, repeat)
+            place = runtime.type_there(self._device), self._device.index
+            calls = profile(self._vm, self._library, self._entry, *place, repeat)
         return [(name, [1e3 * seconds for seconds in times]) for name, times in json.loads(str(calls))]
 
     @contextlib.contextmanager
@@ -325,7 +317,9 @@ class Machine:
         module = self._module_of(self._library, function)
         if module is None:
             raise UsageError(f"the model has no function {function!r}", function=function)
-        tensors = [device_tensor(array, self._device, scope) for array, scope in zip(arrays, scopes, strict=True)]
+        tensors = [
+            runtime.device_tensor(array, self._device, scope) for array, scope in zip(arrays, scopes, strict=True)
+        ]
 
         def times(number: int, repeat: int) -> list[float]:
             check_process()
@@ -367,22 +361,20 @@ class Machine:
 
         Behind a connection, the server's machine copies them again. None: the tensor keeps what it has.
         """
-        import tvm.runtime
-
         if self._last_run[0] != self._entry:
             self._last_run[0] = self._entry
             if self._has_images:
                 # Images of one entry rarely have the sizes of another one's, so the pool would keep both.
                 free_idle_memory()
         # np.ascontiguousarray would give a scalar an axis.
-        arrays = [None if a is None else np.asarray(a, order="C") for a in inputs]
+        arrays: list[Any] = [None if a is None else np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
                 if array is not None:
-                    tensor.copyfrom(array)
+                    runtime.write(tensor, array)
             return
         self._inputs = [
-            self._shared[i] if i in self._shared else tvm.runtime.tensor(array, self._device)
+            self._shared[i] if i in self._shared else runtime.device_tensor(array, self._device)
             for i, array in enumerate(arrays)
         ]
         if not self._is_direct:
@@ -405,7 +397,7 @@ class Machine:
                 with self._placing or contextlib.nullcontext():
                     self._result = self._vm[self._entry](*self._arguments())
             else:
-                self._vm.invoke_stateful(self._entry)
+                self._vm["invoke_stateful"](self._entry)
         except Exception:
             if LEDGER.failure is not None:
                 raise LEDGER.failure from None
@@ -453,12 +445,12 @@ class Machine:
         """
         assert self._kind is not None
         plain = self._invoke()
-        expected = [o.numpy() for o in plain]
+        expected = [runtime.read(o) for o in plain]
         captured = backend(self._kind).record(self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
         _invert(self._outputs, plain, expected, set() if self._placing is None else self._placing.addresses)
         del plain
         captured.launch()
-        if any(o.numpy().tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
+        if any(runtime.read(o).tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
             raise DeviceError(f"{captured.what} was captured, but its outputs are not those of the run")
         plain_ms, captured_ms = (
             min(times)
@@ -478,7 +470,7 @@ class Machine:
     def _wall_ms(self, launch: Callable[[], object]) -> float:
         start = time.perf_counter()
         launch()
-        self._device.sync()
+        runtime.synchronize(self._device)
         return 1e3 * (time.perf_counter() - start)
 
 
@@ -493,4 +485,4 @@ def _invert(
     """
     for output, earlier, right in zip(outputs, before, values, strict=True):
         if output.data_ptr() in bound or output.data_ptr() != earlier.data_ptr():
-            output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))
+            runtime.write(output, (~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))

@@ -11,8 +11,8 @@ import numpy as np
 
 from romou.base.errors import UsageError
 from romou.base.inputs import checked_inputs, converted
+from romou.base.model_bytes import MemoryUse
 from romou.compiler.frontend.padding import Padding
-from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.deploy import Variant
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.machine import Machine

@@ -11,6 +11,7 @@ from romou.base.errors import UsageError
 from romou.base.inputs import checked_inputs
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.tuned_model import TunedModel
+from tvm_patches.runtime import write
 
 
 class Stepper:
@@ -56,7 +57,7 @@ class Stepper:
     def reset(self) -> None:
         """Set the state to zero."""
         for name in self._state:
-            self.tensor(name).copyfrom(np.zeros(*self.model.inputs[name]))
+            write(self.tensor(name), np.zeros(*self.model.inputs[name]))
 
     def run(self, inputs: Mapping[str, np.ndarray], *wanted: str) -> Outputs:
         """Run once on the inputs that are no state, and return the outputs that are none, or only those wanted.

@@ -10,10 +10,9 @@ from typing import Any
 
 from romou.base.errors import UsageError
 from romou.base.headline import Headline
+from romou.base.model_bytes import FloatWeight, MemoryUse
 from romou.base.rung import MOST_ON_HOST
 from romou.base.schema import made_of
-from romou.compiler.frontend.float_weights import FloatWeight
-from romou.compiler.graph.memory.memory import MemoryUse
 from romou.runtime.module.timed import Timed
 
 # Columns of `Summary.table`, with their heads in a notebook.

@@ -19,10 +19,10 @@ from romou.devices.backends import backend
 from romou.devices.backends.launch_times import launch_times
 from romou.runtime.module.library import module_of
 from romou.runtime.module.machine import check_process
-from romou.runtime.module.tensors import device_tensor
 from romou.runtime.workers.child import ChildCrashError, ChildProcess
 from tvm_patches.libraries import load_library
 from tvm_patches.quiet import quiet_stderr
+from tvm_patches.runtime import device_tensor
 
 _JOB = "romou.runtime.module.timing_job"
 

@@ -12,18 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import tvm
-from tvm import relax
 
 from romou.base.arguments import instance_of, path_of, whole_of
 from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.base.folders import HeldFolder, replacing
 from romou.base.inputs import checked_inputs, random_inputs, signature_text
 from romou.base.linking import export_library, is_here
-from romou.compiler.assembly.build import host_library
 from romou.compiler.frontend.declared import check_settled
 from romou.devices.backends.base import HOST
 from romou.devices.backends.programs import ProgramReport
@@ -44,7 +41,12 @@ from romou.runtime.module.summary import HostRow, Summary
 from romou.runtime.module.timing_job import KernelTimers
 from tvm_patches.libraries import load_library
 from tvm_patches.quiet import quiet_stderr
+from tvm_patches.runtime import exists
 from tvm_patches.short_types import restored, stored
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
 
 logger = logging.getLogger("romou")
 
@@ -257,7 +259,7 @@ class TunedModel:
     def _check_device(self) -> None:
         """Raise an error if the device is missing. Log a warning if a loaded model was compiled for another one."""
         devices = self.target.backend.list_devices()
-        if not self.device.exist:
+        if not exists(self.device):
             raise self.target.backend.no_device_error(self.device_index, devices)
         # A backend on top of another one's runtime may list no devices.
         for facts in devices[self.device_index :][:1]:
@@ -311,7 +313,7 @@ class TunedModel:
             path = self._held().path / "kernels.so"
             if not path.exists():
                 executable = self.built.executable
-                imports = list(executable.mod.imports) if isinstance(executable, relax.VMExecutable) else []
+                imports = list(executable.mod.imports) if hasattr(executable, "mod") else []
                 with quiet_stderr():
                     # Weights are constants of the executable, which imports the kernels.
                     export_library(imports[0] if len(imports) == 1 else executable, path, host=self.target.host)
@@ -649,6 +651,8 @@ class TunedModel:
 
     def _variant(self, host: str) -> Variant:
         """Return the model with host code for the triple `host`."""
+        from romou.compiler.assembly.build import host_library  # the compiler
+
         target = Target({"kind": self.target.kind, **{n: v for n, v in self.target.options.items() if n != "host"}})
         target = target if is_here(host) else Target(target, host=host)
         kind = self.target.backend.tvm_kind if self.target.backend.has_kernels else None

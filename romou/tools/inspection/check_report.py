@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from romou.base.headline import Headline
+from romou.base.model_bytes import MemoryUse
 from romou.base.pages import page_of
 from romou.base.rung import MOST_ON_HOST, Rung
 from romou.compiler.frontend.host_groups import Values, node_name
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.onnx_graph import first_output
 from romou.compiler.frontend.precision import TOLERANCE, Layer
-from romou.compiler.graph.memory.memory import MemoryUse, PlannedTensor
+from romou.compiler.graph.memory.memory import PlannedTensor
 from romou.compiler.operators.costs.estimate import call_parts, estimable, estimate_parts, missing_facts
 from romou.devices.hardware.quirks import known_quirks, quirks_of
 from romou.tools.inspection.worth import PHONE_CPUS, OnCpu, verdict
 
 if TYPE_CHECKING:
+    from romou.base.model_bytes import FloatWeight
     from romou.base.space import Config
     from romou.compiler.compilation import Compilation
-    from romou.compiler.frontend.float_weights import FloatWeight
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target

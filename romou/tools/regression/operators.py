@@ -21,9 +21,9 @@ from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.regression.bench_data import OperatorBench
 
 if TYPE_CHECKING:
+    from romou.compiler.assembly.assemble import ScheduledFunction
     from romou.devices.mobile_compilers import KernelStatistics, VendorStatistics
     from romou.devices.targets import Target
-    from romou.runtime.module import ScheduledFunction
 
 
 def operators_of(

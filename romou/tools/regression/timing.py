@@ -11,7 +11,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.runtime.module import Argument, BuiltModel, Summary, TunedModel, random_inputs
+from romou.base.inputs import random_inputs
+from romou.runtime.module import Argument, BuiltModel, Summary, TunedModel
 from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds
 
 if TYPE_CHECKING:

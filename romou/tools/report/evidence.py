@@ -12,10 +12,11 @@ from romou.devices.hardware.archprobe_report import Curve
 from romou.runtime.module.profile import nodes_text
 
 if TYPE_CHECKING:
+    from romou.compiler.graph.memory.memory import MemoryPlan
     from romou.compiler.task import TunableTask
     from romou.devices.hardware import HardwareSpec
     from romou.devices.targets import Target
-    from romou.runtime.module import LayerRow, MemoryPlan, Summary
+    from romou.runtime.module import LayerRow, Summary
     from romou.tools.regression import Bench
     from romou.tools.regression.bench_data import OperatorBench
     from romou.tuner.pruning import PrunedSpace

@@ -15,8 +15,9 @@ from romou.tools.report.table import mib, print_table, table_of_numbers
 
 if TYPE_CHECKING:
     from romou.base.knob import Choice
+    from romou.base.model_bytes import MemoryUse
+    from romou.compiler.graph.memory.memory import MemoryPlan
     from romou.devices.mobile_compilers import KernelStatistics
-    from romou.runtime.module import MemoryPlan, MemoryUse
     from romou.tools.inspection.execute import ExecutedFunction
     from romou.tools.inspection.kernels import InspectedKernel, PassStep
     from romou.tools.inspection.why import DefaultReasons, PricedConfig

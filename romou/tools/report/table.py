@@ -17,8 +17,7 @@ from romou.runtime.module.profile import nodes_text
 from romou.runtime.module.timed import Timed
 
 if TYPE_CHECKING:
-    from romou.compiler.frontend.float_weights import FloatWeight
-    from romou.runtime.module import MemoryUse
+    from romou.base.model_bytes import FloatWeight, MemoryUse
     from romou.runtime.module.profile import Profile
     from romou.runtime.module.summary import LayerRow, Summary
 

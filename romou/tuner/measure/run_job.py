@@ -25,12 +25,12 @@ from romou.base.outcome import Outcome
 from romou.devices.backends import backend
 from romou.devices.backends.launch_times import launch_times
 from romou.devices.backends.reference_kernel import ReferenceKernel
-from romou.runtime.module.tensors import device_tensor
 from romou.runtime.workers.calls import resolve, shorten
 from romou.tuner.measure import guards, verify
 from romou.tuner.measure.fingerprint import DeviceFingerprint, identified_device, split_device
 from romou.tuner.measure.types import RunReply, StoredAs, Toolchain
 from tvm_patches.libraries import load_library
+from tvm_patches.runtime import device_tensor
 
 _KEPT_TASKS = 4
 # Library file -> module with kernels that the driver has compiled. `run` removes it.

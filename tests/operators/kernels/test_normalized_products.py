@@ -13,7 +13,7 @@ from tvm import te, topi
 
 import romou
 from romou.compiler.compilation import Compilation, import_model
-from romou.compiler.frontend import Precision
+from romou.compiler.frontend.precision import Precision
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.operators.families.quantized_product import QuantizedTemplate
 from romou.compiler.scheduling.rewrites import join

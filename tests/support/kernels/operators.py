@@ -32,10 +32,10 @@ from romou.devices.backends import backend
 from romou.devices.backends.cuda import nvrtc
 from romou.devices.backends.cuda.nvrtc import compile_cuda
 from romou.devices.targets import Target
-from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure.verify import poison
 from support.suite.compiled import compiled
 from support.suite.exhaustive import exhaustive
+from tvm_patches.runtime import device_tensor
 
 __all__ = [
     "COMPILED_ONLY",

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import romou
+from romou.base.inputs import random_inputs
 from romou.devices.backends.programs import ProgramReport
-from romou.runtime.module import random_inputs
 
 # The number of processes to kill: a few in the suite, 100 on demand.
 KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
 _STARTS = """
 import json, os, random, signal, sys, time
 import romou, tvm
-from romou.runtime.module import random_inputs
+from romou.base.inputs import random_inputs
 saved, right = sys.argv[1], open(sys.argv[2], "rb").read()
 inputs = random_inputs(romou.load(saved).inputs, seed=0)
 

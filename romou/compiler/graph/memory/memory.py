@@ -13,9 +13,11 @@ from tvm import relax
 from tvm_ffi.structural import structural_hash
 
 from romou.base.headline import Headline
+from romou.base.model_bytes import MemoryUse
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
-from romou.compiler.tir.primitives import LANES, SEPARATORS, extents_of_texels, image_extents
+from romou.compiler.tir.primitives import LANES, extents_of_texels, image_extents
+from romou.devices.backends.launch import SEPARATORS
 from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 
 # The runtimes' allocators round buffers up to pages (device_runtime/device_api.h, and TVM's for CUDA).
@@ -57,34 +59,6 @@ class PlannedTensor:
     def is_workspace(self) -> bool:
         """Return whether it is only live inside one function."""
         return self.first == self.last and self.function != ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryUse:
-    """Bytes of the device's memory that a model holds between and during its runs, planned before anything runs.
-
-    weights: all constants, in the form that kernels read.
-    inputs: inputs of the model.
-    tensors: all tensors between kernels, with workspaces and outputs, also of the run before. Tensors share a buffer if
-        they are never live together, and an image if also their width and height are equal.
-    least: the peak of live bytes, a lower bound of `tensors`.
-    workspaces: workspaces of the function that needs most.
-    """
-
-    weights: int
-    inputs: int
-    tensors: int
-    least: int
-    workspaces: int
-
-    @property
-    def total(self) -> int:
-        """Total bytes."""
-        return self.weights + self.inputs + self.tensors
-
-    def to_dict(self) -> dict[str, int]:
-        """Return plain data, the total included."""
-        return {**dataclasses.asdict(self), "total": self.total}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -21,7 +21,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
-from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents, texel_shape
+from romou.compiler.tir.primitives import LANES, image_extents, texel_shape
+from romou.devices.backends.launch import SEPARATORS
 
 _ALLOCATE = "relax.builtin.alloc_tensor"
 

@@ -178,26 +178,25 @@ class Cuda(Backend):
 
     def list_devices(self) -> list[dict[str, Any]]:
         """See `Backend.list_devices`. The entries also have `warp_size`, `clock_mhz` and `arch`."""
-        import tvm
-
-        from tvm_patches import cuda_runtime
+        from tvm_patches import cuda_runtime, runtime
 
         devices: list[dict[str, Any]] = []
-        for device in map(tvm.cuda, range(cuda_runtime.device_count())):
-            major, minor = str(device.compute_version).split(".")
+        for index in range(cuda_runtime.device_count()):
+            ask = functools.partial(runtime.device_attribute, runtime.device("cuda", index))
+            major, minor = str(ask("compute_version")).split(".")
             devices.append(
                 {
-                    "name": str(device.device_name),
+                    "name": str(ask("device_name")),
                     "platform": "NVIDIA CUDA",
                     "vendor": "NVIDIA Corporation",
                     "driver": _driver(),
-                    "uuid": cuda_runtime.device_uuid(len(devices)),
+                    "uuid": cuda_runtime.device_uuid(index),
                     "type": "gpu",
-                    "compute_units": int(device.multi_processor_count),
-                    "clock_mhz": int(device.max_clock_rate) // 1000,
-                    "max_work_group_size": int(device.max_threads_per_block),
-                    "local_mem_bytes": int(device.max_shared_memory_per_block),
-                    "warp_size": int(device.warp_size),
+                    "compute_units": int(ask("multi_processor_count")),
+                    "clock_mhz": int(ask("max_clock_rate")) // 1000,
+                    "max_work_group_size": int(ask("max_threads_per_block")),
+                    "local_mem_bytes": int(ask("max_shared_memory_per_block")),
+                    "warp_size": int(ask("warp_size")),
                     # From 9.0 on, instructions that only one generation has need the suffix.
                     "arch": f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""),
                     "has_images": False,

@@ -68,7 +68,7 @@ class CudaGraph:
             if vm is None:
                 run()
             else:
-                vm.set_instrument(keep)
+                vm["set_instrument"](keep)
             with tvm_ffi.use_raw_stream(self._device, int(stream)):
                 # Relaxed: the pool may allocate during the capture.
                 value(cuda, cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
@@ -82,7 +82,7 @@ class CudaGraph:
                 return value(cuda, cuda.cuStreamEndCapture(stream))
         finally:
             if vm is not None:
-                vm.set_instrument(None)
+                vm["set_instrument"](None)
             cuda.cuStreamDestroy(stream)
 
     def launch(self) -> None:

@@ -124,12 +124,14 @@ def install() -> None:
     With a CUDA runtime in the process, modules are compiled when they are built. Without one they stay text, and are
     compiled when they are loaded.
     """
+    # TVM registers its own functions at import, and would not if there were others.
+    import tvm  # noqa: F401
     import tvm_ffi
 
     from romou.devices.backends.cuda.dialect import complete
     from tvm_patches import cuda_runtime
 
-    # It registers TVM's own functions, also if it is loaded later.
+    # It registers some, too, also if it is loaded later.
     cuda_runtime.load()
     generate: Any = tvm_ffi.get_global_func("target.build.cuda", allow_missing=True)
 

@@ -21,6 +21,7 @@ from romou.devices.backends.ptx import PTX_PRODUCTS_FROM
 from romou.devices.hardware import HardwareSpec, load_device
 from romou.devices.hardware.quirks import rules_for
 from tvm_patches import compat, pypi_driver
+from tvm_patches.runtime import global_function
 
 if TYPE_CHECKING:
     from romou.devices.backends.base import Connection
@@ -232,10 +233,8 @@ class OpenCL(ComputeApi):
         return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
 
     def begin_recording(self, index: int) -> Any:
-        import tvm
-
         by_driver = not rules_for(self.facts(index)).lists_launches
-        return tvm.get_global_func(self.function("record"))(index, by_driver)
+        return global_function(self.function("record"))(index, by_driver)
 
     def clock_kernel(self) -> str:
         return _CLOCK_KERNEL

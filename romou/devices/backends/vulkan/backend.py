@@ -14,6 +14,7 @@ from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.devices.backends.vulkan import clocks, glslang
 from romou.devices.hardware import HardwareSpec
 from tvm_patches import compat
+from tvm_patches.runtime import global_function
 
 if TYPE_CHECKING:
     from romou.devices.backends.dialect import Dialect
@@ -156,9 +157,7 @@ class Vulkan(ComputeApi):
         return self.attached() or []
 
     def diagnose(self) -> RomouError:
-        import tvm
-
-        if tvm.get_global_func(self.function("devices"), allow_missing=True) is None:
+        if global_function(self.function("devices"), allow_missing=True) is None:
             return DeviceError(
                 f"Romou's Vulkan runtime is not loaded: TVM has no function {self.function('devices')}",
                 hint=compat.REBUILD,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from romou.runtime.module import MemoryPlan, MemoryUse
+from romou.base.model_bytes import MemoryUse
+from romou.compiler.graph.memory.memory import MemoryPlan
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import Figure, mark, quantity
 from romou.tools.report.table import memory_text

@@ -1,0 +1,4 @@
+"""Names of ONNX domains beside the standard's."""
+
+# onnxruntime's
+MICROSOFT = "com.microsoft"
