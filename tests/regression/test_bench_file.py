@@ -40,7 +40,7 @@ def test_untimed(tmp_path: Path) -> None:
         (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),
         (lambda d: d.pop("operators"), ".*operators is missing"),
         (lambda d: d.update(compiler="Mesa"), ".*compiler is 'Mesa'; expected"),
-        (lambda d: d.update(compiler={"gpu": "a740"}), ".*compiler.mesa is missing"),
+        (lambda d: d.update(compiler={"mesa": "25.0.7"}), ".*compiler.gpu is missing"),
         (lambda d: d.update(model=7), ".*model is 7; expected a text"),
         (lambda d: d["operators"][1].pop("measures"), r".*operators\[1\].measures is missing"),
         (
