@@ -23,11 +23,13 @@ from romou.base.errors import BuildError, ModelError, RomouError, UsageError, un
 from romou.base.version import __version__
 from romou.compiler.frontend.onnx_file import graph_inputs, load_onnx
 from romou.devices.backends import DEFAULT_KIND, device_backends
+from romou.devices.hardware.quirks import rules_for
 from romou.devices.targets import Target, with_device
 from romou.driver.options import PrecisionName
 from romou.runtime.module.manifest import META
 from romou.runtime.module.saved import load
 from romou.runtime.module.tuned_model import TunedModel
+from romou.runtime.workers import nursery
 
 logger = logging.getLogger("romou")
 
@@ -192,7 +194,10 @@ class Session:
                 with contextlib.suppress(OSError):  # a cache that is only read
                     (folder / META).touch()
                 return model
-        from romou.api.compile import compile  # the compiler's import takes a third of a warm start
+        if rules_for(self._target.backend.facts(self._index)).compiles_apart:
+            # That process starts while this one imports the compiler.
+            nursery.begin()
+        from romou.api.compile import compile
 
         text = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         logger.info("compiling for %s on %s:%d", text, self._target, self._index)
