@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def word(self) -> str:
-        """What the GPU was: "faster" or "slower"."""
+        """Return whether the GPU was "faster" or "slower"."""
         return FASTER if self.gpu_ms < self.cpu_ms else SLOWER
 
 

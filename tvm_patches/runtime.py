@@ -45,7 +45,7 @@ def global_function(name: str, *, allow_missing: bool = False) -> Any:
 
 @functools.cache
 def load() -> None:
-    """Load the runtime and those of devices into the process. Those that are there already stay."""
+    """Load TVM's runtime and the device runtimes, unless the process has them."""
     spec = importlib.util.find_spec("tvm")
     if spec is not None and spec.origin is not None:
         ctypes.CDLL(str(Path(spec.origin).with_name("lib") / "libtvm_runtime.so"), mode=ctypes.RTLD_GLOBAL)
@@ -81,9 +81,8 @@ def synchronize(device: Any) -> None:
 def device_tensor(array: np.ndarray, device: Any, scope: str = "global") -> Any:
     """Copy `array` to a device, into a memory scope: "global" for a buffer, a texture scope for an image."""
     make = global_function("runtime.TVMTensorAllocWithScope")
-    made = make(
-        tvm_ffi.Shape(array.shape), tvm_ffi.dtype(array.dtype.name), device, None if scope == "global" else scope
-    )
+    memory = None if scope == "global" else scope
+    made = make(tvm_ffi.Shape(array.shape), tvm_ffi.dtype(array.dtype.name), device, memory)
     write(made, array)
     return made
 

@@ -1,4 +1,4 @@
-"""What phones' drivers want of a kernel's text, of every default kernel of two bundled networks.
+"""Texts of all default kernels of two bundled networks have the form that phones' drivers compile well.
 
 Their compilers keep private arrays whose address is taken in memory, and do not always join scalar accesses.
 """
