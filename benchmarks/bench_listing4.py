@@ -16,13 +16,13 @@ from rich.console import Console
 from tvm import te
 
 import romou
-from mobile_options import gpus_option
+from mobile_options import by_vendor, gpus_option
 from romou.base.errors import BuildError
 from romou.compiler.compilation import Compilation
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, compile_all, mesa_version
 from romou.devices.targets import Target
-from romou.tools.inspection.kernels import inspect_function
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tools.report.table import table_of_numbers
 
 TARGET = Target("opencl -device=adreno640")
@@ -48,11 +48,11 @@ def task_of(n: str, side: int) -> TunableTask:
     return task
 
 
-def source_of(task: TunableTask, place: str, *, has_autobroadcast: bool) -> str:
+def kernel_of(task: TunableTask, place: str, *, has_autobroadcast: bool) -> InspectedKernel:
     """Return the OpenCL kernel with A and B in buffers or images."""
     config = task.default_config(TARGET).replace(data=place, output=place, autobroadcast=has_autobroadcast)
     (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET, config=config)
-    return kernel.source
+    return kernel
 
 
 @click.command()
@@ -62,16 +62,16 @@ def main(gpus: tuple[str, ...], side: int) -> None:
     """Print a table of the four kernels of each computation, by GPU."""
     rows = [(n, place, has) for n in ("number", "input") for place in ("buffer", "image") for has in (False, True)]
     tasks = {n: task_of(n, side) for n in ("number", "input")}
-    sources = [source_of(tasks[n], place, has_autobroadcast=has) for n, place, has in rows]
-    answers = [compile_all(sources, gpu) for gpu in gpus]
+    kernels = [kernel_of(tasks[n], place, has_autobroadcast=has) for n, place, has in rows]
+    answers = [compile_all([kernel.source for kernel in kernels], gpu) for gpu in gpus]
     columns = ("A and B", "autobroadcast", *(name for gpu in gpus for name in (GPUS[gpu], "registers")))
     table = table_of_numbers("n", columns, title=f"B = A + n: instructions by Mesa {mesa_version()}, not the vendor's")
-    for (n, place, has), *compiled in zip(rows, *answers, strict=True):
+    for (n, place, has), kernel, *compiled in zip(rows, kernels, *answers, strict=True):
         cells: list[str] = []
-        for answer in compiled:
+        for gpu, answer in zip(gpus, compiled, strict=True):
             if isinstance(answer, BuildError):
                 raise SystemExit(f"bench_listing4: {answer}")
-            cells += [str(answer[0].instructions), str(answer[0].registers)]
+            cells += [str(answer[0].instructions), f"{answer[0].registers}{by_vendor([kernel], gpu)}"]
         table.add_row(n, place, "yes" if has else "no", *cells)
     Console(width=120).print(table)
 

@@ -26,7 +26,7 @@ from rich.console import Console
 
 import bench_mobile_static as static
 import romou
-from mobile_options import gpus_option, layers_option, precisions_option
+from mobile_options import by_vendor, gpus_option, layers_option, precisions_option
 from paper_figures import ratios_by_category
 from romou import models
 from romou.base.errors import BuildError, InvalidConfigError
@@ -76,7 +76,7 @@ class Count:
     instructions: for each needed multiply-add
     cycles: for 24 multiply-adds, on Bifrost, 0 elsewhere
     is_exact: see `executed`
-    vendor: see `static.by_vendor`
+    vendor: see `by_vendor`
     """
 
     config: Mapping[str, Any]
@@ -180,7 +180,7 @@ def counts_of_all(layers: Sequence[tuple[list[list[InspectedKernel]], int]], gpu
             for k, ms in zip(built, made, strict=True)
             if not any(isinstance(m, BuildError) for m in ms)
         ]
-        own = [replace(count_of(k, s, needed), vendor=static.by_vendor(k, gpu)) for k, s in fine]
+        own = [replace(count_of(k, s, needed), vendor=by_vendor(k, gpu)) for k, s in fine]
         counts.append((own, len(built) - len(fine)))
     return counts
 
@@ -212,7 +212,7 @@ def print_network(name: str, gpu: str, precision: PrecisionName, out: Console) -
         kernels, compile_all([kernel.source for kernel in kernels], gpu, timeout_s=TIMEOUT_S), strict=True
     ):
         if isinstance(made, list):
-            vendor = static.by_vendor([kernel], gpu)
+            vendor = by_vendor([kernel], gpu)
             counts.append((kernel, replace(count_of([kernel], made[:1], 1), vendor=vendor)))
     for kernel, count in sorted(counts, key=lambda pair: -pair[1].instructions):
         # `count_of` returns cycles for 24 multiply-adds.

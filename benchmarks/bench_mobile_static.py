@@ -17,7 +17,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
 import romou
-from mobile_options import gpus_option
+from mobile_options import by_vendor, gpus_option
 from paper_figures import ratios_by_category
 from romou.base.errors import BuildError, RomouError
 from romou.compiler.frontend.precision import Precision
@@ -52,11 +52,9 @@ from romou.devices.mobile_compilers import (
     GPUS,
     KernelStatistics,
     compile_all,
-    compile_by_vendor,
     find_compilers,
     mesa_version,
     mobile_gpu,
-    vendor_compiler,
 )
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
@@ -345,23 +343,6 @@ def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeo
         return problem
     best, kernels = min(results, key=lambda made: (not made[0].is_without_spills, made[0].per_multiply_add))
     return dataclasses.replace(best, vendor=by_vendor(kernels, gpu))
-
-
-def by_vendor(kernels: Sequence[InspectedKernel], gpu: str) -> str:
-    """Return registers, spills and cycles of each kernel, loops once, as "; vendor: r32 S 4 cycles".
-
-    They are by the vendor's compiler. "" if the user has none (`romou/devices/mobile_compilers/vendor.py`).
-    """
-    if vendor_compiler(gpu) is None:
-        return ""
-    said = compile_by_vendor([(kernel.name, kernel.source) for kernel in kernels], gpu)
-    texts = (
-        str(each).splitlines()[0]
-        if isinstance(each, BuildError)
-        else f"r{each.registers}{' S' * each.is_spilling} {each.cycles:g} cycles"
-        for each in said
-    )
-    return f"; vendor: {' + '.join(texts)}"
 
 
 def compare(

@@ -25,7 +25,7 @@ import tvm
 from rich.console import Console
 from tvm import s_tir
 
-from mobile_options import gpus_option
+from mobile_options import by_vendor, gpus_option
 from romou.base.errors import BuildError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
@@ -37,6 +37,7 @@ from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, compile_all
 from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from romou.tools.report.table import table_of_numbers
 
 LAYERS = {
@@ -132,9 +133,8 @@ def row_of(task: TunableTask, tile: tuple[int, int], kind: str, gpu: str) -> tup
     """Return the numbers of a kernel under a compiler, or its error."""
     target = on(TARGET, kind)
     with outputs_in(kind):
-        source = build_task(task, config_of(task, tile, target), target).imports[0].inspect_source()
-    (text,) = TARGET.backend.split_kernels(source).values()
-    (answer,) = compile_all([text], gpu, timeout_s=120)
+        (kernel,) = inspect_function(task.schedule(config_of(task, tile, target), target)["main"], target)
+    (answer,) = compile_all([kernel.source], gpu, timeout_s=120)
     name = f"{tile[0]} x {tile[1]}", kind, GPUS[gpu]
     if isinstance(answer, BuildError):
         return *name, str(answer).splitlines()[0][:40]
@@ -145,7 +145,7 @@ def row_of(task: TunableTask, tile: tuple[int, int], kind: str, gpu: str) -> tup
         f"{inner.memory / inner.multiply_adds:.3f}",
         str(statistics.registers),
         "-" if statistics.waves is None else str(statistics.waves),
-        str(statistics.spills),
+        f"{statistics.spills}{by_vendor([kernel], gpu)}",
     )
 
 

@@ -348,6 +348,8 @@ def test_which_compilers_count(compilers: Path, malioc: Path) -> None:
         ("bench_mobile_defaults", "--only 160x7x7 --every 4 --precision float32"),
         ("bench_mobile_static", "--only 512x14x14 --candidates 0"),
         ("bench_quantized", "--product 'int4, block 32, 1 row'"),
+        ("bench_listing4", "--side 8"),
+        ("bench_output_buffers", "--tiles 1"),
     ],
 )
 def test_benches_print_the_vendors_counts(
