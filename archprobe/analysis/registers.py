@@ -204,7 +204,8 @@ def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]], refused: 
     `refused[size]` is the fewest registers with which the driver does not run a group of that size.
 
     With a shared pool, a group of twice the size leaves its line of arithmetic, or is refused, at half the registers.
-    The answer is declined if the product of size and registers is not about the same for three sizes.
+    The smallest groups may do so at the same registers, which are the limit of a work-item, and are left out then. The
+    answer is declined if the product of size and registers is not about the same for three others.
     """
     unit = "32-bit registers"
     products = []
@@ -214,13 +215,15 @@ def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]], refused: 
             products.append((size, float(count[step[0]]), float(count[step[0] + 1])))
         elif size in refused:
             products.append((size, float(count[-1]), refused[size]))
-    low, high = (np.array([size * ends[at] for size, *ends in products]) for at in (0, 1))
-    if len(products) < 3 or low.max(initial=0) > high.min(initial=np.inf):
+    own = [ends for _, *ends in products[:2]]
+    pooled = [(size, *ends) for size, *ends in products if own != 2 * [ends]]
+    low, high = (np.array([size * ends[at] for size, *ends in pooled]) for at in (0, 1))
+    if len(pooled) < 3 or low.max(initial=0) > high.min(initial=np.inf):
         seen = ", ".join(f"{size} work-items at {above:g}" for size, _, above in products) or "none"
         return declined(
             unit, f"groups that need more time or are refused: {seen}; a pool shows three whose products agree"
         )
     value = float(np.sqrt(low.max() * high.min()))
-    sizes = ", ".join(str(size) for size, *_ in products)
+    sizes = ", ".join(str(size) for size, *_ in pooled)
     reason = f"groups of {sizes} work-items take longer or are refused at like products"
     return answered(round(value), unit, 0.8, reason, low=float(low.max()), high=float(high.min()))

@@ -71,6 +71,15 @@ def test_a_pool_is_seen_in_groups_of_several_sizes() -> None:
     assert high < 1.3 * low
 
 
+def test_small_groups_that_reach_the_limit_of_a_work_item_show_no_pool() -> None:
+    small = figure_5(190, (64, 128, 256), is_shared=False)
+    pooled = figure_5(48 * 1024, (384, 512, 768, 1024), is_shared=True)
+    low, high = register_pool(small | pooled, {}).interval
+    assert low <= 48 * 1024 <= high < 1.2 * low
+    # One small group may be the first of the pool's, and contradicts the others.
+    assert register_pool({64: small[64]} | pooled, {}).is_declined
+
+
 def test_registers_of_a_work_item_s_own_are_no_pool() -> None:
     found = register_pool(figure_5(64, (64, 128, 256), is_shared=False), {})
     assert found.is_declined

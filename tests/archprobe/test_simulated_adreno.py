@@ -333,3 +333,16 @@ def test_registers_are_found(setting: Setting) -> None:
     assert found["RegCount.RegType"].value == "Pooled"
     low, high = found["RegCount.RegPool"].interval
     assert low <= setting.pool <= high
+
+
+@exhaustive
+def test_the_pool_is_found_by_sizes_of_groups() -> None:
+    """Figure 5. Mesa gives a work-item 192 registers at most, so groups of up to 256 spill before the pool is full."""
+    setting = replace(SETTINGS[0], registers=192, pool=48 * 1024)
+    device = SimulatedAdreno(setting)
+    device.facts = replace(device.facts, max_work_group_size=1024)
+    device.prepare([PRELUDE + registers.source(count, group="") for count in range(16, 257, 24)])
+    found = findings(device, "register_sweep", least_s=3e-2)["RegisterSweep.PoolByGroups"]
+    assert "384, 512, 768, 1024" in found.reason
+    low, high = found.interval
+    assert low <= setting.pool <= high < 1.1 * low
