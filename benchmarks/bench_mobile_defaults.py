@@ -6,8 +6,8 @@
     python benchmarks/bench_mobile_defaults.py --candidates 16 --gpu a660         layers of whose first 16 configs none spills
     python benchmarks/bench_mobile_defaults.py --candidates 16 --every 3          the same of every third layer
 
-The counts are static: nothing is executed. They are machine instructions for each needed multiply-add, idle lanes of
-partial waves included, and the convolutions have a bias and a ReLU. S stands for spills. A layer is clean if none of
+They are machine instructions for each needed multiply-add, as in bench_mobile_layers, which executes some work groups in
+Adreno's simulator. The convolutions have a bias and a ReLU. S stands for spills. A layer is clean if none of
 its first configs spills. Those that spill are printed with the knobs that differ from the default config's.
 """  # noqa: E501
 
@@ -91,6 +91,7 @@ def _numbers(counts: Sequence[layers.Count]) -> dict[str, Any] | None:
             if made.spills
         ],
         "instructions": round(default.instructions, 3),
+        "by_trips": round(default.by_trips, 3),
         "cycles": round(default.cycles, 3),
         "spills": default.spills,
         "registers": default.registers,
@@ -150,6 +151,10 @@ def main(
         if ratios:
             mean = statistics.geometric_mean(ratios)
             text += f"; over the earlier ones {mean:.3f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+        off = sorted(number["instructions"] / number["by_trips"] - 1 for number in made)
+        if mobile_gpu(column.split()[0]).vec4_registers is not None:
+            ends = f"{off[0]:+.0%} to {off[-1]:+.0%}"
+            text += f"; executed against trip counts: median {statistics.median(off):+.1%} ({ends})"
         out.print(text)
         for name, own in numbers.items():
             for line in spilling_lines(own[column]) if candidates > 1 and own[column] is not None else ():

@@ -7,14 +7,15 @@ The default config, and the best of the first configs of a search, are compared 
     python benchmarks/bench_mobile_layers.py --gpu a660 --device adreno690 --candidates 1
     python benchmarks/bench_mobile_layers.py --network bert_2layer --precision float32      every kernel of a bundled network, default configs
 
-The counts are static: nothing is executed. They are machine instructions for each needed multiply-add, weighted by trip
-counts, idle lanes of partial waves included. On Mali, a second number is the bound in cycles for 24 multiply-adds. The
-hand-written kernels are MNN's for images. MACE's or Winograd's replace them if they are
+They are machine instructions for each needed multiply-add, idle lanes of partial waves included: executed ones of
+Adreno's simulator, and on Mali static ones, weighted by trip counts. On Mali, a second number is the bound in cycles
+for 24 multiply-adds. The hand-written kernels are MNN's for images. MACE's or Winograd's replace them if they are
 leaner.
 """  # noqa: E501
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.importing import import_onnx
-from romou.compiler.operators.analysis.executed import Executed, executed_instructions, trip_loops
+from romou.compiler.operators.analysis.executed import Executed
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
@@ -75,7 +76,8 @@ class Count:
 
     instructions: for each needed multiply-add
     cycles: for 24 multiply-adds, on Bifrost, 0 elsewhere
-    is_exact: see `executed`
+    is_exact: see `static.instructions_of`
+    by_trips: the instructions, by trip counts on every GPU
     vendor: see `by_vendor`
     """
 
@@ -83,6 +85,7 @@ class Count:
     instructions: float
     cycles: float
     is_exact: bool
+    by_trips: float
     spills: int
     registers: int
     vendor: str = ""
@@ -96,27 +99,16 @@ class Count:
 
 
 def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Count:
-    """Add up the kernels of one config.
-
-    If loops cannot be matched with the compiler's, the busiest one represents all.
-    """
-    total, is_exact = Executed(0), True
-    for kernel, stats in zip(kernels, made, strict=True):
-        loops, lanes = trip_loops(kernel.lowered), static.lanes_of(kernel.lowered, static.WAVE[stats.gpu])
-        executed = executed_instructions(stats.code, loops)
-        is_exact &= executed is not None
-        if executed is not None:
-            total = total.after(lanes, executed)
-        else:
-            total = total.after(
-                lanes * loops.total / max(stats.inner.multiply_adds, 1),
-                Executed(stats.inner.instructions, stats.inner.units),
-            )
+    """Add up the kernels of one config."""
+    pairs = list(zip(kernels, made, strict=True))
+    counted = [static.instructions_of(kernel, stats) for kernel, stats in pairs]
+    total = functools.reduce(lambda sum_, executed: sum_.after(1, executed[0]), counted, Executed(0))
     return Count(
         config=dict(kernels[0].config),
         instructions=total.instructions / needed,
         cycles=24 * total.bifrost_cycles / needed,
-        is_exact=is_exact,
+        is_exact=all(is_exact for _, is_exact in counted),
+        by_trips=sum(static.by_trips(kernel, stats)[0].instructions for kernel, stats in pairs) / needed,
         spills=sum(stats.spills or bool(stats.private_memory_bytes) for stats in made),
         registers=max(stats.registers for stats in made),
     )

@@ -21,7 +21,7 @@ from rich.console import Console
 from tvm import te, tirx, topi
 
 import romou
-from bench_mobile_static import Result, best_of
+from bench_mobile_static import Result, best_of, mark
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families import family_of
 from romou.compiler.operators.kernels.quantized.integer_kernel import DOT, FLOAT
@@ -202,7 +202,9 @@ def _shown(result: Result | str) -> str:
     """Return the instructions of a kernel, and its spills if it has some, or the reason why there are none."""
     if isinstance(result, str):
         return result
-    return f"{result.per_multiply_add:.2f}{f', {result.spills} spills' * bool(result.spills)}{result.vendor}"
+    return (
+        f"{mark(result)}{result.per_multiply_add:.2f}{f', {result.spills} spills' * bool(result.spills)}{result.vendor}"
+    )
 
 
 @click.command()

@@ -79,6 +79,7 @@ def test_smallest_run_with_mesa(script: str, tmp_path: Path, monkeypatch: pytest
         find_compilers()
     except MobileCompilersMissingError as error:
         pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}")
+    write_log(tmp_path / "phone.log")
     words, expected = MESA_RUNS[script]
     printed = printed_by(script, words, tmp_path, monkeypatch)
     assert re.search(expected, printed), printed

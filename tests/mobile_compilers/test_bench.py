@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
+from collections.abc import Callable, Sequence
 
 import pytest
 from tvm.script import tirx as T
 
 import bench_mobile_static
+from romou.base.errors import BuildError
 from romou.compiler.importing import import_onnx
 from romou.compiler.operators.analysis.executed import trip_loops
 from romou.devices.mobile_compilers import KernelStatistics, LoopStatistics
@@ -110,3 +113,47 @@ def test_instructions_of_all_work_items_over_needed_multiply_adds() -> None:
     )
     assert not unmatched.is_exact
     assert unmatched.per_multiply_add == pytest.approx(3 * computed / needed)
+
+
+Answers = list[list[KernelStatistics] | BuildError]
+
+
+def test_instructions_of_adreno_are_executed(compile_once: Callable[[Sequence[str], str], Answers]) -> None:
+    row = next(row for row in rows() if bench_mobile_static.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
+    graph, needed = import_onnx(bench_mobile_static.model_of(row)).mod, bench_mobile_static.multiply_adds_of(row)
+    (kernel,) = next(bench_mobile_static.romou_candidates(graph, "a630", 0, seed=0))
+    (answer,) = compile_once([kernel.source], "a630")
+    assert isinstance(answer, list)
+    by_trips, is_matched = bench_mobile_static.by_trips(kernel, answer[0])
+    assert is_matched
+    # It has no conditional code but for a guard.
+    executed = bench_mobile_static.result_of([kernel], answer, needed)
+    assert executed.is_exact
+    assert executed.per_multiply_add * needed == pytest.approx(by_trips.instructions, rel=0.02)
+    assert executed.per_multiply_add * needed != by_trips.instructions
+    unknown = dataclasses.replace(answer[0], machine_code=answer[0].machine_code.replace("mad.f32", "mad.f33"))
+    refused = bench_mobile_static.result_of([kernel], [unknown], needed)
+    assert not refused.is_exact
+    assert refused.per_multiply_add * needed == pytest.approx(by_trips.instructions)
+
+
+def test_code_that_few_waves_execute(compile_once: Callable[[Sequence[str], str], Answers]) -> None:
+    """Trip counts take it for code of all waves."""
+
+    @T.prim_func(s_tir=True)
+    def func(a: T.Buffer((4096,), "float32")) -> None:
+        for group in T.thread_binding(64, thread="blockIdx.x"):
+            for item in T.thread_binding(64, thread="threadIdx.x"):
+                with T.sblock("fill"):
+                    i = T.axis.spatial(4096, group * 64 + item)
+                    a[i] = T.float32(1)
+                    if i < 64:
+                        for _ in range(100):
+                            a[i] = a[i] * T.float32(3) + T.float32(2)
+
+    (kernel,) = inspect_function(func, bench_mobile_static.TARGET)
+    (answer,) = compile_once([kernel.source], "a630")
+    assert isinstance(answer, list)
+    executed, is_exact = bench_mobile_static.instructions_of(kernel, answer[0])
+    assert is_exact
+    assert executed.instructions < 0.1 * bench_mobile_static.by_trips(kernel, answer[0])[0].instructions

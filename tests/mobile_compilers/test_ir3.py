@@ -496,7 +496,7 @@ def test_lines_conflicts_and_divergence_are_counted() -> None:
     code = """
         mov.u32u32 r1.x, r0.x
         mov.u32u32 r1.y, 0
-        mov.u32u32 r2.x, 0
+        (nop3) mov.u32u32 r2.x, 0
         isaml (f32)(xyzw)r4.x, r1.x, r2.x, s#0, t#0
         isaml (f32)(xyzw)r4.x, r1.x, r2.x, s#0, t#0
         shl.b r3.x, r0.x, 5
@@ -516,11 +516,13 @@ def test_lines_conflicts_and_divergence_are_counted() -> None:
     assert counts.divergent_branches == 1
     assert counts.active_lanes["add.u"] == 48 + 64
     assert counts.executed["add.u"] == 2
+    assert counts.issue_slots == sum(counts.executed.values()) + 3
     doubled = Counts()
     doubled.add(counts)
     doubled.add(counts)
-    assert (doubled.instructions, doubled.lines, doubled.lanes) == (
+    assert (doubled.instructions, doubled.issue_slots, doubled.lines, doubled.lanes) == (
         2 * counts.instructions,
+        2 * counts.issue_slots,
         {"image": 64},
         counts.lanes,
     )

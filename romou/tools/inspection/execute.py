@@ -58,6 +58,10 @@ class ExecutedKernel:
     all_groups: int
     seconds: float
 
+    def of_grid(self, count: int) -> float:
+        """Return one of `counts` for all work groups, as if the others did the same."""
+        return count * self.all_groups / self.groups
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutedFunction:
@@ -132,7 +136,7 @@ def execute_function(
             answer = compiled[kernel.source]
             if isinstance(answer, BuildError):
                 raise answer
-            done.append(_execute(kernel, answer[0], arrays.memory, spec, limit))
+            done.append(_execute(kernel, answer[0], arrays.memory, caches_of(spec, answer[0].waves), limit))
         output, is_written, strayed = arrays.written()
         missing = int(is_written.size - is_written.sum())
         problem = None
@@ -153,6 +157,24 @@ def execute_function(
         )
     except BuildError as error:
         return ExecutedFunction(name=function.name, gpu=gpu, kernels=done, problem=str(error))
+
+
+def count_kernel(
+    kernel: InspectedKernel, statistics: KernelStatistics, *, spec: HardwareSpec | None = None, most_items: int = 2048
+) -> ExecutedKernel:
+    """Run a kernel on zeros in the simulator of Adreno's machine code, for its counts only.
+
+    spec: the device, whose caches loads go through. None if only instructions are of interest.
+    most_items: about how many work-items run, as in `execute_function`.
+
+    Raises
+    ------
+    BuildError
+        The simulator does not know an instruction, or the kernel has memory that is no parameter of its function.
+    """
+    memory = {str(tensor.name): _memory(tensor, np.zeros(shape_of(tensor), tensor.dtype)) for tensor in kernel.tensors}
+    caches = Caches() if spec is None else caches_of(spec, statistics.waves)
+    return _execute(kernel, statistics, memory, caches, most_items)
 
 
 def _arrays(function: ScheduledFunction, seed: int) -> tuple[_Arrays, np.ndarray]:
@@ -207,7 +229,7 @@ def _execute(
     kernel: InspectedKernel,
     statistics: KernelStatistics,
     memory: Mapping[str, Buffer | Image],
-    spec: HardwareSpec,
+    caches: Caches,
     most_items: int | None,
 ) -> ExecutedKernel:
     started = time.perf_counter()
@@ -231,7 +253,7 @@ def _execute(
     if most_items is not None and total * math.prod(kernel.work_group) > most_items:
         count = max(1, most_items // math.prod(kernel.work_group))
         chosen = np.unique(np.linspace(0, total - 1, count).astype(int)).tolist()
-    counts = execute(launch, chosen, caches=caches_of(spec, statistics.waves))
+    counts = execute(launch, chosen, caches=caches)
     return ExecutedKernel(
         name=kernel.name,
         counts=counts,

@@ -14,6 +14,7 @@ from tvm_ffi.structural import structural_equal
 
 import romou.compiler.pipeline as pipeline
 from romou.base.headline import Headline
+from romou.compiler.graph.memory.workspaces import with_parameters
 from romou.compiler.operators.analysis.counts import (
     IntegerOperations,
     TextOperations,
@@ -24,6 +25,7 @@ from romou.compiler.operators.analysis.counts import (
 )
 from romou.compiler.operators.analysis.executed import UnknownTripCountError, executed_instructions, trip_loops
 from romou.compiler.operators.analysis.registers import RegisterEstimate, estimate_registers
+from romou.compiler.tir.primitives import tensors_of
 from romou.devices.backends.launch import work_group
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class InspectedKernel(Headline):
     name: the kernel's name in `source`.
     function: name of the model's function, which may have several kernels.
     task, config: task and config of Romou's templates, empty if TVM's default schedule makes the kernel.
+    tensors: parameters and workspaces of the function, of which the kernel has some.
     source, lowered: OpenCL C or CUDA C++, and TIR before code generation.
     work_group: sides (x, y, z) of the work group, in work-items.
     passes: the passes over the function and its kernels, empty unless requested.
@@ -62,6 +65,7 @@ class InspectedKernel(Headline):
     function: str
     task: str
     config: Mapping[str, Any]
+    tensors: tuple[tirx.Buffer, ...]
     source: str
     lowered: tirx.PrimFunc
     work_group: tuple[int, int, int]
@@ -191,6 +195,7 @@ def inspect_function(
                     function=name,
                     task=task,
                     config=config or {},
+                    tensors=tuple(tensors_of(with_parameters(func)[0])),
                     source=target.backend.split_kernels(generate(single, device).inspect_source())[kernel],
                     lowered=lowered,
                     work_group=work_group(lowered),

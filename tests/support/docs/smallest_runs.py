@@ -124,6 +124,10 @@ RUNS: dict[str, tuple[str, str]] = {
 }
 # The same for scripts that need Mesa's compilers.
 MESA_RUNS: dict[str, tuple[str, str]] = {
+    "phone_executed": (
+        "OUT/phone.log --gpu adreno660 --least 36 --configs 4 --tasks 1",
+        r"float16 │ +4 │( +-?\d\.\d\d │){4}\s+│ median of 1 tasks +│ +4 │",
+    ),
     "bench_listing4": ("--gpu a630", r"input +│ +image │ +yes │ +\d+ │ +\d+ │"),
     "bench_output_buffers": (
         "--gpu a630 --tiles 1 --check",

@@ -25,6 +25,7 @@ class Counts:
 
     executed: mnemonic -> times that a wave executed it, repetitions included.
     active_lanes: mnemonic -> lanes that were active then, summed.
+    issue_slots: of all waves, the compiler's waits included, as `LoopStatistics.instructions` counts them.
     divergent_branches: branches after which lanes of a wave continue at two places.
     lines: "buffer" and "image" -> distinct lines of 64 bytes that each load of a wave touches, summed. The texels of an
         image count as if its rows followed one another: how a phone tiles them is not known.
@@ -36,6 +37,7 @@ class Counts:
 
     executed: dict[str, int] = field(default_factory=dict)
     active_lanes: dict[str, int] = field(default_factory=dict)
+    issue_slots: int = 0
     divergent_branches: int = 0
     lines: dict[str, int] = field(default_factory=dict)
     group_lines: dict[str, int] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Counts:
             mine = getattr(self, name)
             for key, count in getattr(other, name).items():
                 mine[key] = mine.get(key, 0) + count
-        for name in ("divergent_branches", "bank_conflicts", "waves", "groups"):
+        for name in ("issue_slots", "divergent_branches", "bank_conflicts", "waves", "groups"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 

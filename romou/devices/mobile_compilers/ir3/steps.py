@@ -78,6 +78,7 @@ class Steps:
                 name, times = instruction.operation, instruction.repeat + 1
                 counts.executed[name] = counts.executed.get(name, 0) + waves * times
                 counts.active_lanes[name] = counts.active_lanes.get(name, 0) + lanes * times
+                counts.issue_slots += waves * (times + instruction.waits)
         return counts
 
     def _step(self, instruction: Instruction, index: int) -> Step:
