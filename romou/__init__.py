@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from romou.api.operators import tune_operator as tune_operator
     from romou.api.quantize import Quantized as Quantized
     from romou.api.quantize import quantize as quantize
+    from romou.api.report import charts as charts
     from romou.api.report import write_report as write_report
     from romou.api.session import NodeArg as NodeArg
     from romou.api.session import Session as Session
@@ -84,7 +85,7 @@ _NAMES = {
     "romou.api.session": ("NodeArg", "Session"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.quantize": ("Quantized", "quantize"),
-    "romou.api.report": ("write_report",),
+    "romou.api.report": ("charts", "write_report"),
     "romou.api.operators": ("OperatorModel", "tune_operator"),
     "romou.runtime.module.saved": ("load",),
     "romou.runtime.module.tuned_model": ("TunedModel",),

@@ -1,4 +1,4 @@
-"""romou.write_report: figures of a tuned model on one HTML page."""
+"""romou.write_report and romou.charts: figures of a tuned model, on one HTML page or as charts of Altair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from romou.devices.backends import DEFAULT_KIND
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.hardware.archprobe_report import curves_of, is_report
 from romou.devices.targets import Target
-from romou.driver.options import ReportOptions
+from romou.driver.options import ChartsOptions, ReportOptions
 from romou.driver.search.records import recorded_configs
 from romou.runtime.module import Summary
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
@@ -30,7 +30,7 @@ from romou.tools.inspection.check_report import limit_of
 from romou.tools.regression import Bench
 from romou.tools.regression.bench_data import KIND
 from romou.tools.report.evidence import Evidence
-from romou.tools.report.page import check_library, write_page
+from romou.tools.report.page import altair_charts, check_library, write_page
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import RecordStore
 from romou.tuner.records.store import FILE_NAME
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
 _BROKEN_DOWN = 12
 
 
-class ReportKeywords(TypedDict, total=False):
-    """Fields of `ReportOptions`. `takes_options` has none for a function of any number of sources."""
+class ChartsKeywords(TypedDict, total=False):
+    """Fields of `ChartsOptions`. `takes_options` has none for a function of any number of sources."""
 
-    output: str | Path
     model: onnx.ModelProto | str | Path | None
     target: Target | str | Mapping[str, object] | None
     device: int | str | None
@@ -62,6 +61,12 @@ class ReportKeywords(TypedDict, total=False):
     precision: PrecisionName | None
     io_precision: IoPrecisionName | None
     calibration: Sequence[Mapping[str, np.ndarray]] | None
+
+
+class ReportKeywords(ChartsKeywords, total=False):
+    """Fields of `ReportOptions`."""
+
+    output: str | Path
 
 
 @documents_options(ReportOptions)
@@ -91,6 +96,32 @@ def write_report(*sources: str | Path | Sequence[str | Path], **keywords: Unpack
     """
     options = ReportOptions.from_dict(keywords, "write_report")
     check_library()
+    return write_page(_evidence(sources, options), path_of("output", options.output))
+
+
+@documents_options(ChartsOptions)
+def charts(*sources: str | Path | Sequence[str | Path], **keywords: Unpack[ChartsKeywords]) -> dict[str, Any]:
+    """Return the figures of a report that have data as charts of Altair, by name: "layers", "roofline", "convergence".
+
+    Their data are plain rows, `chart.data.values`.
+
+    Parameters
+    ----------
+    sources
+        As for `write_report`.
+
+    Raises
+    ------
+    UsageError
+        As for `write_report`, or Altair is not installed.
+    ModelError, RecordError
+        As for `write_report`.
+    """
+    return altair_charts(_evidence(sources, ChartsOptions.from_dict(keywords, "charts")))
+
+
+def _evidence(sources: Sequence[str | Path | Sequence[str | Path]], options: ChartsOptions) -> Evidence:
+    """Return the evidence in the sources, and what the options add to it."""
     each = [source for given in sources for source in (given if isinstance(given, list | tuple) else [given])]
     if not each:
         raise UsageError(
@@ -112,7 +143,7 @@ def write_report(*sources: str | Path | Sequence[str | Path], **keywords: Unpack
         precision = options.parsed_precision(evidence.summary.precision if evidence.summary else AS_GIVEN)
         imported = options.imported(options.model, precision)
         evidence = _with_model(evidence, imported, target, folder)
-    return write_page(evidence, path_of("output", options.output))
+    return evidence
 
 
 def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path | None]:

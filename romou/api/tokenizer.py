@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from romou.base.compat import optional_module
 from romou.base.errors import ModelError, UsageError
 from romou.base.files import read_file
 from romou.base.foreign import refused
@@ -41,10 +42,7 @@ def tokenizer_of(content: bytes | None, words: int | None) -> Any:
             f"the decoder has no {TOKENIZER}, which turns text into tokens",
             hint="Put the model's beside the ONNX file and compile it again, or give tokens as numbers: 1,15,27.",
         )
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise UsageError("text needs the package tokenizers", hint="pip install 'romou[text]'") from error
+    tokenizers = optional_module("tokenizers", "text needs the package tokenizers", "pip install 'romou[text]'")
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content.decode())
     except Exception as error:  # the package raises Exception itself

@@ -531,10 +531,9 @@ class SpaceOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(ModelOptions):
-    """Options of `romou.write_report`."""
+class ChartsOptions(ModelOptions):
+    """Options of `romou.charts`."""
 
-    output: str | Path = option("report.html", "The page's file.")
     model: onnx.ModelProto | str | Path | None = option(
         None,
         "The model that was tuned: its ONNX file, or bundled:NAME. Without it the figures on kernels stay empty.",
@@ -556,6 +555,13 @@ class ReportOptions(ModelOptions):
         from romou.compiler.frontend.precision import Precision
 
         return Precision.checked(self.precision or otherwise, self.io_precision, self.calibration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ChartsOptions):
+    """Options of `romou.write_report`."""
+
+    output: str | Path = option("report.html", "The page's file.")
 
 
 @dataclass(frozen=True, kw_only=True)

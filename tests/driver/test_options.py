@@ -12,7 +12,7 @@ import click
 import pytest
 
 import romou
-from romou.api.report import ReportKeywords
+from romou.api.report import ChartsKeywords, ReportKeywords
 from romou.base.checked_options import CheckedOptions
 from romou.base.errors import ModelError, UsageError
 from romou.cli import main
@@ -26,11 +26,12 @@ CLASSES: dict[str, type[CheckedOptions]] = {
     "bench": options.BenchOptions,
     "compare": options.CompareOptions,
     "write_report": options.ReportOptions,
+    "charts": options.ChartsOptions,
     "inspect": options.InspectOptions,
     "memory_plan": options.RecordedOptions,
     "pruned_spaces": options.SpaceOptions,
 }
-COMMANDS = {"write_report": "report", "memory_plan": "inspect", "pruned_spaces": "space"}
+COMMANDS = {"write_report": "report", "charts": "report", "memory_plan": "inspect", "pruned_spaces": "space"}
 # Fields that only a caller from Python can give
 PYTHON_ONLY = {
     "tune": {"progress", "callback"},
@@ -39,6 +40,7 @@ PYTHON_ONLY = {
     "bench": {"label"},
     "compare": {"label", "times", "measures"},
     "write_report": set[str](),
+    "charts": set[str](),
     "inspect": set[str](),
     "memory_plan": set[str](),
     "pruned_spaces": {"rules"},
@@ -51,8 +53,9 @@ def fields_of(name: str) -> dict[str, dataclasses.Field[Any]]:
 
 def test_type_checkers_see_the_fields_of_a_report_with_their_types() -> None:
     """Keywords of the other functions are derived from the class: `tests/architecture/test_types.py`."""
-    keywords = {key: hint.__forward_arg__ for key, hint in ReportKeywords.__annotations__.items()}
-    assert keywords == {key: field.type for key, field in fields_of("write_report").items()}
+    for function, keywords in (("write_report", ReportKeywords), ("charts", ChartsKeywords)):
+        hints = {key: hint.__forward_arg__ for key, hint in keywords.__annotations__.items()}
+        assert hints == {key: field.type for key, field in fields_of(function).items()}
 
 
 @pytest.mark.parametrize("name", CLASSES)

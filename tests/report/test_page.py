@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import onnx
 import pytest
+import vl_convert
 from click.testing import CliRunner
 
 import romou
@@ -25,7 +27,8 @@ from romou.devices.hardware.archprobe_report import Curve
 from romou.devices.targets import Target
 from romou.runtime.module import LayerRow, Summary
 from romou.tools.report.evidence import Evidence
-from romou.tools.report.page import write_page
+from romou.tools.report.figures import FIGURES
+from romou.tools.report.page import altair_charts, write_page
 from romou.tuner.records import Origin, Record, RecordStore
 from romou.tuner.records.store import FILE_NAME
 from support.data.benches import bench, operator
@@ -269,6 +272,26 @@ def test_tune_draws_its_own_report(tmp_path: Path) -> None:
     assert "onnxruntime, as given</th>" in overview
     assert "<td>this machine&#39;s CPU</td></tr>" in overview
     assert "onnxruntime" in overview[overview.index("What next") :]
+    charts = romou.charts(tmp_path / "r", tmp_path / "net.romou", model=path)
+    assert list(charts) == [figure.name for figure in FIGURES if figure.name != "device"]
+    data = text.partition('<script id="data" type="application/json">')[2].partition("</script>")[0]
+    rows = {figure["name"]: figure["rows"] for figure in json.loads(data)["figures"]}
+    for name, chart in charts.items():
+        assert chart.data.values == rows[name]
+        assert vl_convert.vegalite_to_svg(chart.to_dict()).count("<path") > 1
+
+
+def test_the_chart_of_a_curve_names_its_axes_in_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vega-Lite's schema, by which Altair checks charts, has no titles of axes that follow a menu."""
+    evidence = Evidence(title="curves", curves=CURVES)
+    ((name, chart),) = altair_charts(evidence).items()
+    assert name == "device"
+    drawn = vl_convert.vegalite_to_svg(chart.to_dict())
+    assert "Device, x: work, y: GFLOPS" in drawn
+    assert "Knee = 1.5" in drawn
+    monkeypatch.setitem(sys.modules, "altair", None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="altair is not installed"):
+        altair_charts(evidence)
 
 
 def test_saved_models_stand_side_by_side(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from romou.base.compat import optional_module
 from romou.base.errors import UsageError
 from romou.base.headline import Headline
 from romou.base.model_bytes import FloatWeight, MemoryUse
@@ -145,11 +145,7 @@ def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> s
 
 
 def _module(name: str) -> Any:
-    """Import a package that only notebooks need. UsageError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"{name} is not installed", hint=f"pip install {name}, or take summary().table().") from error
+    return optional_module(name, f"{name} is not installed", f"pip install {name}, or take summary().table().")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -251,7 +247,9 @@ class Summary(Timed):
 
     def to_dataframe(self) -> Any:
         """Return `table` as a DataFrame of pandas. UsageError if pandas is not installed."""
-        return _module("pandas").DataFrame(self.table(), columns=list(_COLUMNS))
+        return optional_module(
+            "pandas", "pandas is not installed", "pip install pandas, or take summary().table()."
+        ).DataFrame(self.table(), columns=list(_COLUMNS))
 
     def plot(self) -> Any:
         """Return a chart of Altair: the time of each layer's calls, by ONNX node, the most expensive layer first.

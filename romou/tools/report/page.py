@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.base.errors import UsageError
+from romou.base.compat import optional_module
 from romou.tools.report.evidence import Evidence, UnknownError
 from romou.tools.report.figures import FIGURES
-from romou.tools.report.figures.figure import ALL
+from romou.tools.report.figures.figure import ALL, Figure
 from romou.tools.report.html_page import write_html
 from romou.tools.report.overview import TEXTS, next_steps, tables
 from romou.tools.report.table import device_lines, shapes_lines
@@ -26,16 +27,10 @@ def write_page(evidence: Evidence, path: Path) -> Path:
 
     Raise UsageError if the file cannot be written, or vl-convert-python is missing.
     """
-    figures = [_drawn(figure, evidence) for figure in FIGURES]
+    figures, layers = _figures(evidence)
     if evidence.compared or (evidence.bench is not None and evidence.bench.about is not None):
         # Their times are in a table. Headings of figures without data would hide it.
         figures = [figure for figure in figures if not figure["unknown"]]
-    layers = [
-        ALL,
-        *dict.fromkeys(
-            str(row["layer"]) for figure in figures for row in figure["rows"] if row.get("layer", ALL) != ALL
-        ),
-    ]
     return write_html(
         "report.html",
         path,
@@ -49,19 +44,70 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     )
 
 
+def altair_charts(evidence: Evidence) -> dict[str, Any]:
+    """Return name -> chart of Altair of each figure that has data. UsageError if Altair is not installed."""
+    altair = optional_module(
+        "altair", "altair is not installed", "pip install altair; `romou report` draws a page without it."
+    )
+    figures, layers = _figures(evidence)
+    charts = {figure["name"]: altair.Chart.from_dict(_chart(figure, layers)) for figure in figures if figure["rows"]}
+    for figure in figures:
+        if figure["rows"]:
+            charts[figure["name"]].data = altair.Data(values=figure["rows"])
+    return charts
+
+
+def _chart(figure: Mapping[str, Any], layers: list[str]) -> dict[str, Any]:
+    """Return a whole specification of a figure, with its rows and menus, that is right by Vega-Lite's schema."""
+    menus = {"layer": layers, **figure["menus"]}
+    parameters = [{"name": "layer", "value": ALL}, {"name": "short", "value": {}}, *figure["spec"].get("params", ())]
+    for one in parameters:
+        if one["name"] in menus:
+            one["bind"] = {"input": "select", "options": menus[one["name"]]}
+    signals: dict[str, str] = {}
+    spec = _without_signals(figure["spec"], signals)
+    title = figure["title"]
+    if signals:
+        title = {"text": {"expr": f"'{title}' + " + " + ".join(f"', {axis}: ' + {of}" for axis, of in signals.items())}}
+    return {**spec, "title": title, "data": {"values": []}, "params": parameters}
+
+
+def _without_signals(part: Any, signals: dict[str, str]) -> Any:
+    """Return a specification without titles of axes that follow a menu, which the schema lacks. Collect them."""
+    if isinstance(part, list):
+        return [_without_signals(one, signals) for one in part]
+    if not isinstance(part, dict):
+        return part
+    for axis, channel in part.items():
+        if isinstance(channel, dict) and isinstance(channel.get("title"), dict):
+            signals[axis] = channel["title"]["signal"]
+            part = {**part, axis: {**channel, "title": None}}
+    return {name: _without_signals(one, signals) for name, one in part.items()}
+
+
 def check_library() -> None:
     """Raise UsageError if the plotting library is missing, before hours of tuning."""
     _library()
 
 
-def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
+def _figures(evidence: Evidence) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the figures, and the entries of the menu of layers."""
+    figures = [_drawn(figure, evidence) for figure in FIGURES]
+    named = (str(row["layer"]) for figure in figures for row in figure["rows"] if row.get("layer", ALL) != ALL)
+    return figures, [ALL, *dict.fromkeys(named)]
+
+
+def _drawn(figure: Figure, evidence: Evidence) -> dict[str, Any]:
     """Return a figure in the form that the page's script reads. Without data, it has the reason instead."""
     labels = {name: getattr(figure, name) for name in ("name", "title", "note", "of_search")}
     try:
         rows, remark = figure.rows(evidence)
     except UnknownError as error:
-        return {**labels, "spec": {}, "rows": [], "menus": {}, "values": {}, "remark": "", "unknown": str(error)}
-    spec = dict(figure.spec)
+        return {**labels, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
+    spec, menus, values = dict(figure.spec), figure.menus(rows), figure.values(rows)
+    first = values | {name: entries[0] for name, entries in menus.items() if entries}
+    if "params" in spec:
+        spec["params"] = [{**one, "value": first.get(one["name"], one["value"])} for one in spec["params"]]
     if "layer" in spec:
         # Vega draws unbounded axes for a layer of marks without rows.
         needed = [(layer, layer.get("needs")) for layer in spec["layer"]]
@@ -73,8 +119,7 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
         **labels,
         "spec": spec,
         "rows": [_finite(_with_kernel(row, evidence)) for row in rows],
-        "menus": figure.menus(rows),
-        "values": figure.values(rows),
+        "menus": menus,
         "remark": remark,
         "unknown": "",
     }
@@ -115,12 +160,6 @@ def _about(evidence: Evidence) -> str:
 
 @functools.cache
 def _library() -> str:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise UsageError(
-            "a report needs vl-convert-python, which holds the library that draws its figures", hint=_HINT
-        ) from error
-    # The type stub does not declare that the snippet is optional.
-    bundle = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]
+    text = "a report needs vl-convert-python, which holds the library that draws its figures"
+    bundle = optional_module("vl_convert", text, _HINT).javascript_bundle(None)
     return str(bundle).replace("</script", "<\\/script")
