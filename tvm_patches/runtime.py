@@ -6,6 +6,7 @@ Functions that take a device or a tensor take TVM's own, too, also those behind 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -18,6 +19,11 @@ import numpy as np
 import tvm_ffi
 
 import tvm_patches
+
+with contextlib.suppress(KeyError):
+    # At a process's first failure in C++, tvm_ffi reads the symbols of all libraries that are loaded, and never again.
+    # The import of TVM has such a failure: it takes 0.6 s once the drivers and their LLVM are loaded, and 0.04 s here.
+    tvm_ffi.Map({"": 0})["missing"]
 
 # TVM's numbers: of a device's attributes (runtime/device_api.h), of the host's type, of the pooled allocator
 # (vm/memory_manager.h), and what types of devices behind a connection are multiples of.
