@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 
 import romou
 from romou.compiler.assembly.kernel import build_reference
-from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels, place_images
 from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.importing import import_onnx
@@ -17,8 +17,9 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import has_vector_form
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import is_image
-from romou.devices.backends.launch import JOINED_ROWS_IMAGE, ROWS_IMAGE
+from romou.devices.backends.launch import IMAGE, JOINED_ROWS_IMAGE, ROWS_IMAGE
 from romou.devices.targets import Target
+from romou.driver.options import PrecisionName
 from romou.tools.inspection.kernels import inspect_function
 from support.models.nodes import assert_as_onnxruntime, model_of
 from support.models.small_networks import NetworkBuilder, attention_net, products_net, random_inputs, residual_net
@@ -60,6 +61,34 @@ def test_images_flow_from_layer_to_layer() -> None:
     tasks, _ = extract_tasks(mod)
     assert [len(task.template.images) for task in tasks] == [1, 2, 2, 2, 0]
     assert count_calls(mod) == dict.fromkeys(found, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 0, 0, 0]], ids=["border", "inside"])
+def test_an_image_of_one_layer_is_no_array(pads: list[int], precision: PrecisionName) -> None:
+    """A picture of three colors. Its border reads as zeros, and kernels at both ends agree on the kind of image."""
+    g = NetworkBuilder({"image": (1, 3, 11, 13)})
+    x = g.add("Relu", g.conv("image", 3, 12, pads=pads))
+    model = g.model(g.conv(x, 12, 5, (1, 1)))
+    found = scopes(placed(model))
+    assert [found[name] for name in found if name.startswith("pack")] == [JOINED_ROWS_IMAGE]
+    assert IMAGE in found.values()
+    tuned = romou.compile(model, target="opencl -device=adreno640 -half=storage", precision=precision)
+    text = "".join(tuned.sources().values())
+    assert "__write_only image2d_t pack" in text
+    assert ("READ_SLICE_IMAGE" in text) == any(pads)
+    inputs = random_inputs(model, seed=3)
+    (expected,) = run_onnxruntime(model, inputs) or ()
+    error = relative_l2_error(tuned.run(inputs)[0], expected)
+    assert error < (1e-5 if precision == "float32" else 2e-3)
+
+
+def test_a_piece_of_one_layer_may_be_a_slice_of_the_whole() -> None:
+    g = NetworkBuilder({"image": (1, 8, 9, 9)})
+    pieces = (g.conv("image", 8, 4, (1, 1)), g.conv("image", 8, 8, (1, 1)))
+    found = scopes(placed(g.model(g.conv(g.add("Concat", *pieces, axis=1), 12, 8, (1, 1)))))
+    assert JOINED_ROWS_IMAGE not in found.values()
+    assert list(found.values()).count(IMAGE) == 4
 
 
 def test_a_reader_that_knows_no_images_keeps_the_buffer() -> None:

@@ -3,7 +3,7 @@
     x = conv(image)
     y = conv(x)
     z = conv(y, x)
-        ->  x, y in scope "global.texture", read and written as texels
+        ->  x, y in scope "global.texture", read and written as texels. `activation_scope` has another one for one layer
 
 A tensor is placed into an image if Romou's templates access it as whole texels in the kernel that writes it and in all
 kernels that read it, and if it fits the device's limits. All other tensors stay in buffers. If a product reads a
@@ -31,10 +31,11 @@ import tvm
 from tvm import relax, tirx
 
 from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
+from romou.compiler.graph.share_buffers import copied_ranges
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.calls import called_function
-from romou.compiler.tir.primitives import image_extents, set_image
+from romou.compiler.tir.primitives import activation_scope, image_extents, set_image
 from romou.devices.backends.launch import ROW_AXES, ROWS_IMAGE
 
 if TYPE_CHECKING:
@@ -141,7 +142,14 @@ def _choose(mod: tvm.IRModule, bindings: list[relax.Binding], most: tuple[int, i
         )
         assignments = (_scopes_of_uses(var, choice, uses.get(var, [])) for choice in fitting)
         chosen |= next((scopes for scopes in assignments if scopes is not None), {})
-    return chosen
+    # A concatenation or a slice of channels is free if the whole and its pieces have one scope (`share_buffers`).
+    slices = {var for var, scope in chosen.items() if scope == SCOPE != activation_scope(_shape(var))}
+    for binding in bindings:
+        callee = called_function(binding.value) if slices else None
+        near = {binding.var, *binding.value.args[1].fields} & slices if callee is not None else set()
+        if near and copied_ranges(mod[callee]):
+            slices -= near
+    return chosen | {var: activation_scope(_shape(var)) for var in slices}
 
 
 def _scopes_of_uses(image: relax.Var, scope: str, uses: list[_Use]) -> dict[relax.Var, str] | None:

@@ -16,8 +16,8 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BuildError
 from romou.compiler.passes.image_bounds import read_inside
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.primitives import LANES, is_image, is_texel, replace_parameter, tensors_of
-from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, ROW_AXES, SEPARATORS
+from romou.compiler.tir.primitives import LANES, activation_scope, is_image, is_texel, replace_parameter, tensors_of
+from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, JOINED_ROWS_IMAGE, ROW_AXES, SEPARATORS, SLICE_IMAGE
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
 tvm_ffi.register_error("BuildError", BuildError)
@@ -49,15 +49,20 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         matrix[y, h, x * 4:x * 4 + 4]
             ->  texture2d_load(matrix, h * (columns / 4) + x, y, 0)        `JOINED_ROWS_IMAGE`
 
-    Reads outside the image give zero. An image without such reads is marked by its scope.
+    Reads outside the image give zero. Scopes mark images without such reads, and images of one layer with them.
 
     Raises
     ------
     BuildError
         A single lane of a texel is accessed, or an image is read and written, which OpenCL 1.2 does not allow.
     """
-    for image in read_inside(func, [p for p in tensors_of(func) if str(p.scope()) == IMAGE]):
-        func = replace_parameter(func, str(image.name), scope=INSIDE_IMAGE)
+    arrays = [p for p in tensors_of(func) if str(p.scope()) == IMAGE]
+    slices = [p for p in tensors_of(func) if str(p.scope()) == JOINED_ROWS_IMAGE == activation_scope(p.shape)]
+    inside = {str(image.name) for image in read_inside(func, [*arrays, *slices])}
+    scopes = {str(image.name): INSIDE_IMAGE for image in arrays if str(image.name) in inside}
+    scopes |= {str(image.name): SLICE_IMAGE for image in slices if str(image.name) not in inside}
+    for name, scope in scopes.items():
+        func = replace_parameter(func, name, scope=scope)
     images = [p for p in tensors_of(func) if is_image(p)]
     if not images:
         return func

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from romou.base.limits import Limits
 from romou.compiler.tir.expressions import FLOATS
-from romou.compiler.tir.primitives import FREE_IMAGES, LANES, MemoryKind, image_extents, is_image
+from romou.compiler.tir.primitives import FREE_IMAGES, LANES, MemoryKind, activation_scope, image_extents, is_image
 from romou.devices.backends.launch import IMAGE, PLAIN_IMAGE, ROWS_IMAGE
 
 WEIGHT = "weight"
@@ -87,6 +87,6 @@ class Placement:
         if role in self.matrices and shape[-1] % LANES == 0:
             scopes = (ROWS_IMAGE,)
         elif role in self.texels and shape[-1] == LANES:
-            scopes = (PLAIN_IMAGE, IMAGE) if role == WEIGHT else (IMAGE,)
+            scopes = (PLAIN_IMAGE, IMAGE) if role == WEIGHT else (activation_scope(shape),)
         for scope in scopes:
             yield scope, excess_of_image(shape, scope, most)

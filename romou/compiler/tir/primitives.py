@@ -13,7 +13,7 @@ from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
-from romou.devices.backends.launch import ROW_AXES, SEPARATORS
+from romou.devices.backends.launch import IMAGE, JOINED_ROWS_IMAGE, ROW_AXES, SEPARATORS
 
 # Scope of local memory with a separate part for each work-item, so that no barrier is needed (`passes/own_memory.py`).
 OWN_MEMORY = "shared.own"
@@ -105,14 +105,24 @@ def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]
     return int(np.prod(texels[rows:])), int(texels[rows - 1]), int(np.prod(texels[: rows - 1]))
 
 
+def activation_scope(shape: Sequence[int]) -> str:
+    """Return the scope of an activation's image. An image of one layer needs no array, as a matrix.
+
+    (n, c, h, w, 4)  ->  `IMAGE`      (1, 1, h, w, 4)  ->  `JOINED_ROWS_IMAGE`
+    """
+    is_slice = len(shape) > 2 and all(int(extent) == 1 for extent in shape[:-3]) and int(shape[-1]) == LANES
+    return JOINED_ROWS_IMAGE if is_slice else IMAGE
+
+
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
     """Return the axes of a tensor that count rows or columns of its image. Outside of them, the image reads as zero.
 
-    Empty for buffers, and for scopes of `ROW_AXES`.
+    Empty for buffers, and for matrices.
     """
-    if not is_image(buffer) or str(buffer.scope()) in ROW_AXES:
+    scope = str(buffer.scope())
+    if not is_image(buffer) or (scope in ROW_AXES and scope != activation_scope(buffer.shape)):
         return ()
-    columns = SEPARATORS[str(buffer.scope())] % len(buffer.shape)
+    columns = SEPARATORS[IMAGE if scope in ROW_AXES else scope] % len(buffer.shape)
     return (columns - 1, columns) if columns == len(buffer.shape) - 2 else (columns - 1,)
 
 

@@ -17,14 +17,14 @@ PLAIN_IMAGE = "global.texture-2d"
 # Scope of matrices whose last axis is divided into texels. Rows of the image are rows of the tensor, over all outer
 # axes. No read is outside.
 ROWS_IMAGE = "global.texture-rows"
-# Scope of a reshape's input or output if the other one has the scope above. Its last two axes together are a row of
-# texels.
+# Scope of a reshape's input or output if the other one has the scope above, and of activations whose image has one
+# layer. The last two axes together are a row of texels.
 JOINED_ROWS_IMAGE = "global.texture-rows-joined"
 # Scope of matrices -> the number of last axes of the tensor that form a row of the image.
 ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}
-# Scope of activations, and the scope of activations that a lowered kernel never reads outside
-# (`romou.compiler.passes.image_bounds`).
-IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
+# Scope of activations. Then two scopes of lowered kernels (`romou.compiler.passes.image_addressing`): activations that
+# are never read outside, and activations of one layer that may be.
+IMAGE, INSIDE_IMAGE, SLICE_IMAGE = "global.texture", "global.texture-inside", "global.texture-slice"
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the
 # row. The rest, less the lanes, makes the column. The runtimes place images by the same rule
 # (tvm_patches/device_runtime/image_shape.h). Matrices (..., columns) are images of (rows, columns / 4, 4). Their last
@@ -32,6 +32,7 @@ IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
 SEPARATORS = {
     IMAGE: -2,
     INSIDE_IMAGE: -2,
+    SLICE_IMAGE: -2,
     "global.texture-weight": 1,
     "global.texture-nhwc": 2,
     PLAIN_IMAGE: 1,

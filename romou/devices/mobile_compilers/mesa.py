@@ -90,7 +90,7 @@ def compile_statistics(
 # Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. A conversion that rounds towards zero,
 # which is exact for fp16 in memory, becomes part of the read, as no other conversion does. Mesa 26 reads fp16 itself,
 # and would not join the conversion. Drop this together with Mesa 25.
-_READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
+_READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, )?(?:coord|\(coord\)\.xy)\))")
 
 
 # Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). The OpenCL of Mesa 25.0.7 and 26.1.6

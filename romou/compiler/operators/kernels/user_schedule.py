@@ -34,9 +34,9 @@ from romou.compiler.scheduling.blocks import operations_of
 from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.tir import primitives
 from romou.compiler.tir.expressions import bytes_of
-from romou.compiler.tir.primitives import LANES, image_extents, is_image, set_image
+from romou.compiler.tir.primitives import LANES, activation_scope, image_extents, is_image, set_image
 from romou.compiler.tir.traversal import nodes_in
-from romou.devices.backends.launch import IMAGE, ROWS_IMAGE, launch_size, thread_extents
+from romou.devices.backends.launch import ROWS_IMAGE, launch_size, thread_extents
 
 # Attributes of a function: its `OwnSchedule` as JSON, and the function that the schedule makes of it for one config.
 OWN, _SCHEDULED = "romou.own", "romou.own_scheduled"
@@ -130,7 +130,7 @@ def image_scope_of(parameter: tirx.Buffer) -> str | None:
     shape = [int(extent) for extent in parameter.shape]
     if str(parameter.dtype) not in ("float32", "float16") or len(shape) < 2 or shape[-1] % LANES:
         return None
-    return IMAGE if shape[-1] == LANES and len(shape) > 2 else ROWS_IMAGE
+    return activation_scope(shape) if shape[-1] == LANES and len(shape) > 2 else ROWS_IMAGE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,9 @@ device. Mesa's compiler for Adreno then runs fewer waves at a time.
 
     __kernel void conv(...)      ->      __kernel __attribute__((reqd_work_group_size(16, 4, 1))) void conv(...)
 
-Images without reads outside, and images of one layer, such as weights. A read of an array also passes the layer,
-which costs registers and instructions. A read with a sampler takes floats, into which compilers convert coordinates.
+Images without reads outside, and images of one layer: weights, matrices, a picture of three colors. A read of an array
+also passes the layer, which costs registers and instructions. A read with a sampler takes floats, into which compilers
+convert coordinates.
 
     __read_only image2d_array_t weight              in scope "global.texture-2d" or "global.texture-rows[-joined]"
         ->  __read_only image2d_t weight
@@ -18,6 +19,8 @@ which costs registers and instructions. A read with a sampler takes floats, into
         ->  as_uint4(READ_WORD_IMAGE(...)), which is read_imageui(words, (int2)(x, y))
     READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))          in scope "global.texture-inside"
         ->  READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0))
+    READ_IMAGEF(data, image_sampler, (int4)(x, y, 0, 0))          in scope "global.texture-slice", an image2d_t
+        ->  READ_SLICE_IMAGEF(...), which is read_imagef(data, image_sampler, (int2)(x, y))
 
 The number of a work-item in kernels with functions of sub-groups, and their size (`sub_groups.py`).
 
@@ -62,6 +65,7 @@ from romou.devices.backends.launch import (
     INSIDE_IMAGE,
     PLAIN_IMAGE,
     ROW_AXES,
+    SLICE_IMAGE,
     WAVE_KIND,
     dimension_comment,
     work_group,
@@ -107,7 +111,11 @@ _ARRAY = re.compile(r"^(\s*(?:__local )?\w+ (\w+)\[\d+\]);", re.MULTILINE)
 _LARGEST_BYTES = 64
 # Scope -> the name of its reads, and their coordinates.
 _PLAIN = "READ_PLAIN_IMAGE", "(coord).xy"
-_READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
+_READS = {
+    **dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN),
+    INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord"),
+    SLICE_IMAGE: ("READ_SLICE_IMAGE", "sampler, (coord).xy"),
+}
 # Reads of texels of uint32.
 _WORD_READ = "READ_WORD_IMAGE"
 
@@ -265,7 +273,7 @@ def _extended_kernel(text: str, kernels: Mapping[str, _Kernel]) -> str:
         return text
     kernel, declared, body = kernels[head[1]], head[2].split(", "), text[head.end() :]
     for position, scope in kernel.images.items():
-        if _READS[scope] is _PLAIN:
+        if scope != INSIDE_IMAGE:
             declared[position] = declared[position].replace("image2d_array_t", "image2d_t")
             body = re.sub(
                 rf"\bwrite_image([hf])(\({declared[position].split()[-1]},)",
