@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from types import SimpleNamespace
 
 import onnx
 import pytest
 
+import check_clspv
 import check_kernels
 import clspv_kernels as clspv
+from graph_cases import reference
+from random_graphs import case
 from romou.base.errors import BrokenFunctionsError
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.driver.options import PrecisionName
@@ -89,6 +94,34 @@ def test_a_network_of_clspvs_kernels_is_right(
     compilation, kernels = clspv.opencl_kernels(model, device, precision)
     error = clspv.run_error(model, clspv.vulkan_model(compilation, kernels))
     assert error <= (1e-5 if precision == "float32" else TOLERANCE)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_random_graphs_are_right(number: int, vulkan_device: object) -> None:
+    """A graph in each way. `check_clspv.py --graphs` runs more."""
+    device, precision = list(itertools.product(check_clspv.DEVICES, check_clspv.LIMITS))[number]
+    graph = case(20261130, number, special=precision == "float32", dtypes=("float32",))
+    assert check_clspv.outcome_of(graph, device, precision) == ("right", "")
+
+
+def test_only_wrong_numbers_of_graphs_are_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = case(20261130, 0, special=False, dtypes=("float32",))
+    values = [reference(graph)[name] for name in graph.outputs]
+    monkeypatch.setattr(check_clspv, "case", lambda *_, **__: graph)
+    monkeypatch.setattr(clspv, "opencl_kernels", lambda *_: (None, [SimpleNamespace(source="")]))
+    monkeypatch.setattr(clspv, "fault_of", lambda source: None)
+    monkeypatch.setattr(clspv, "vulkan_model", lambda *_: SimpleNamespace(run=lambda inputs: values))
+    assert check_clspv.check_graphs(1, seed=0) == 0
+    assert "1 graphs of seed 0: 4 right" in capsys.readouterr().out
+    monkeypatch.setattr(check_clspv, "DEVICES", ("mali_g76",))
+    values[0] = values[0] + 1
+    assert check_clspv.check_graphs(1, seed=0) == 2
+    assert "1 graphs of seed 0: 2 wrong" in capsys.readouterr().out
+    monkeypatch.setattr(clspv, "fault_of", lambda source: clspv.CRASH)
+    assert check_clspv.check_graphs(1, seed=0) == 0
+    assert "1 graphs of seed 0: 2 clspv crashed" in capsys.readouterr().out
 
 
 def test_a_kernel_for_another_launch_is_refused(vulkan_device: object) -> None:

@@ -50,6 +50,7 @@ RUN_OPTIONS = "-arch=spir --spv-version=1.5 --long-vector --cl-kernel-arg-info -
 RUN_OPTIONS += " --rounding-mode-rte=32,16"
 # The rest adds push constants that Romou's Vulkan runtime does not fill.
 OPTIONS = f"{RUN_OPTIONS} --global-offset --enable-printf --std430-ubo-layout"
+CRASH = "clspv crashed"
 
 # Numbers of the SPIR-V specification.
 _STRING, _EXT_IMPORT, _EXT, _ENTRY, _TYPE_SAMPLER, _CONSTANT, _LOAD, _DECORATE = 7, 11, 12, 15, 26, 43, 61, 71
@@ -92,7 +93,7 @@ def compile_spirv(source: str, options: str = OPTIONS) -> bytes:
     try:
         spirv, said = check_kernels.alone(lambda: _compiled(source, options))
     except EOFError:
-        raise ClspvError("clspv crashed") from None
+        raise ClspvError(CRASH) from None
     if not spirv:
         raise ClspvError("\n".join(line for line in said.splitlines() if "error" in line) or said)
     return bytes(spirv)

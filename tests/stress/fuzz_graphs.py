@@ -36,6 +36,7 @@ from reverse_order import reversed_for
 from romou.base.errors import RomouError
 from romou.devices.backends import backend
 from romou.driver.options import PrecisionName
+from romou.runtime.module import TunedModel
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.tuner.measure import ChildBugError
 
@@ -75,17 +76,18 @@ class Result:
 
 
 def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
-    """Compile a graph and run it twice, the second time as a captured run.
-
-    Return (the fault or None, nodes that ran on the host).
-    """
+    """Compile a graph and run it. Return (the fault or None, nodes that ran on the host)."""
     import romou
 
     target, precision, _, _ = WAYS[way]
     with reversed_for(target):
         model = romou.compile(graph.model(), target=target, device=0, precision=precision, verify=False)
+    return problem_of(graph, model, way, is_fp16=precision == "float16"), model.host_nodes
+
+
+def problem_of(graph: Case, model: TunedModel, way: str, *, is_fp16: bool) -> str | None:
+    """Run a graph twice, the second time as a captured run. Return the fault or None."""
     runs = [[np.asarray(array) for array in model.run(graph.arrays())] for _ in range(2)]
-    is_fp16 = precision == "float16"
     epsilon = 2.0**-10 if is_fp16 else 0.0
     right, spread = bounds(graph, epsilon)
     defined: dict[str, np.ndarray] | None = None
@@ -110,8 +112,8 @@ def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
                     rounding=_rounding_of_differences(right, graph, way),
                 )
             if problem:
-                return f"output {name} of run {run}: {problem}", model.host_nodes
-    return None, model.host_nodes
+                return f"output {name} of run {run}: {problem}"
+    return None
 
 
 def _may_lose_nan(graph: Case, way: str) -> bool:
