@@ -53,7 +53,6 @@ def executed(network: str, gpu: str, work_items: int) -> dict[str, Any]:
         "all_groups": sum(kernel.all_groups for kernel in kernels),
         "compared": sum(function.compared for function in functions),
         "wave_instructions": sum(kernel.counts.instructions for kernel in kernels),
-        "seconds": round(sum(kernel.seconds for kernel in kernels), 1),
         "problems": {function.name: function.problem for function in functions if function.problem is not None},
     }
 
@@ -69,7 +68,7 @@ def main(networks: tuple[str, ...], gpus: tuple[str, ...], work_items: int, is_e
     results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     table = table_of_numbers(
         "network",
-        ("GPU", "functions", "equal", "kernels", "groups run", "elements compared", "seconds"),
+        ("GPU", "functions", "equal", "kernels", "groups run", "elements compared", "million instructions of waves"),
         title="Executed as machine code",
     )
     shown = []
@@ -85,7 +84,7 @@ def main(networks: tuple[str, ...], gpus: tuple[str, ...], work_items: int, is_e
                 *(network, gpu, *(str(own[name]) for name in ("functions", "equal", "kernels"))),
                 f"{own['groups'] / own['all_groups']:.0%}",
                 f"{own['compared']:,}",
-                f"{own['seconds']:.0f}",
+                f"{own['wave_instructions'] / 1e6:.1f}",
             )
     out = Console(width=180)
     out.print(table)

@@ -1,10 +1,10 @@
 """Ranks recorded configs of phones by the counts of their kernels in the simulator of Adreno's machine code.
 
-    python benchmarks/phone_executed.py adreno_autotvm.jsonl.gz                 12 configs of 20 tasks: minutes
+    python benchmarks/phone_executed.py adreno_autotvm.jsonl.gz                 8 configs of 8 tasks: minutes
     python benchmarks/phone_executed.py tuning.log --gpu adreno740 --least 50   a log of AutoTVM, measured on an Adreno 740
 
-Only recorded kernels that Romou's space has too are built again (`phone_tasks.PhoneTask.equivalents`). Mesa's compiler for
-the phone's GPU compiles them, and the simulator executes some work groups. The times are of AutoTVM's kernels by
+Only recorded kernels that Romou's space has too are built again (`phone_tasks.PhoneTask.equivalents`), if their registers
+fit. Mesa's compiler for the phone's GPU compiles them, and the simulator executes some work groups. The times are of AutoTVM's kernels by
 Qualcomm's compiler.
 """  # noqa: E501
 
@@ -17,6 +17,7 @@ import click
 import numpy as np
 from rich.console import Console
 
+from bench_mobile_static import MOST_REGISTERS
 from phone_judged import Judged, Judgement
 from phone_tasks import PhoneTask, load_tasks
 from romou.base.errors import BuildError
@@ -31,31 +32,36 @@ _WORK_ITEMS = 1024
 SCORES = ("estimate", "instructions", "lines", "instructions x lines")
 
 
-def chosen_of(task: PhoneTask, count: int) -> list[int]:
-    """Return up to `count` timed configs that are in Romou's space, drawn at random."""
-    timed = [i for i, e in enumerate(task.equivalents) if isinstance(e, Config) and task.is_timed[i]]
-    return sorted(np.random.default_rng(0).permutation(timed)[:count].tolist())
-
-
-def kernel_of(task: PhoneTask, index: int) -> InspectedKernel:
-    """Return the kernel of Romou's space that is the same as a recorded one."""
-    config, tunable = task.equivalents[index], task.recorded.task
-    assert isinstance(config, Config)
+def drawn_kernels(task: PhoneTask, count: int) -> dict[int, InspectedKernel]:
+    """Return number and kernel of up to `count` timed configs that are in Romou's space, drawn at random."""
+    equivalents, tunable = task.equivalents, task.recorded.task
     assert tunable is not None, "tasks without a template are left out"
-    (kernel,) = inspect_function(tunable.schedule(config, task.target)["main"], task.target, config=config)
-    return kernel
+    kernels: dict[int, InspectedKernel] = {}
+    for index in np.random.default_rng(0).permutation(np.flatnonzero(task.is_timed)).tolist():
+        config = equivalents[index]
+        if isinstance(config, Config) and len(kernels) < count:
+            (kernel,) = inspect_function(tunable.schedule(config, task.target)["main"], task.target, config=config)
+            # Mesa takes minutes for spills.
+            if kernel.registers.needed <= MOST_REGISTERS[gpu_of(task)]:
+                kernels[index] = kernel
+    return kernels
 
 
-def executed_all(tasks: Sequence[tuple[PhoneTask, Sequence[int]]]) -> list[dict[int, ExecutedKernel]]:
-    """Return the counts of each task's configs, by number, without those that the compiler refuses."""
+def gpu_of(task: PhoneTask) -> str:
+    """Return the GPU that Mesa compiles a task's kernels for."""
+    return compiler_for(task.target.device_name)
+
+
+def executed_all(tasks: Sequence[tuple[PhoneTask, Mapping[int, InspectedKernel]]]) -> list[dict[int, ExecutedKernel]]:
+    """Return the counts of each task's kernels, by number, without those that the compiler refuses."""
     executed: list[dict[int, ExecutedKernel]] = [{} for _ in tasks]
-    gpus = [compiler_for(task.target.device_name) for task, _ in tasks]
     # Starting a compiler takes longer than most of its work.
-    for gpu in sorted(set(gpus)):
-        places = [(at, index) for at, (_, own) in enumerate(tasks) if gpus[at] == gpu for index in own]
-        kernels = [kernel_of(tasks[at][0], index) for at, index in places]
-        answers = compile_all([kernel.source for kernel in kernels], gpu)
-        for (at, index), kernel, answer in zip(places, kernels, answers, strict=True):
+    for gpu in sorted({gpu_of(task) for task, _ in tasks}):
+        places = [
+            (at, *each) for at, (task, kernels) in enumerate(tasks) if gpu_of(task) == gpu for each in kernels.items()
+        ]
+        answers = compile_all([kernel.source for *_, kernel in places], gpu)
+        for (at, index, kernel), answer in zip(places, answers, strict=True):
             if not isinstance(answer, BuildError):
                 executed[at][index] = count_kernel(kernel, answer[0], most_items=_WORK_ITEMS)
     return executed
@@ -78,19 +84,21 @@ def correlations_of(judged: Judged, executed: Mapping[int, ExecutedKernel]) -> l
 @click.option("--gpu", help="Only this GPU. It is the GPU of a log of AutoTVM, which does not name one.")
 @click.option("--least", default=100, show_default=True, help="Fewest configs of a task in the file.")
 @click.option(
-    "--configs", default=12, show_default=True, help="Of each task. Tasks with fewer in Romou's space are out."
+    "--configs", default=8, show_default=True, help="Of each task. Tasks with fewer in Romou's space are out."
 )
-@click.option("--tasks", "count", default=20, show_default=True, help="Number of tasks, drawn at random.")
+@click.option("--tasks", "count", default=8, show_default=True, help="Number of tasks, drawn at random.")
 def main(file: Path, gpu: str | None, least: int, configs: int, count: int) -> None:
     """Print rank correlations with the recorded times for each task, and their medians."""
     find_compilers()
     tasks = [Judged(task) for task in load_tasks(file, gpu, least=least, default_gpu=gpu or "")]
-    possible = [(judged, own) for judged in tasks if len(own := chosen_of(judged.task, configs)) == configs]
-    drawn = sorted(np.random.default_rng(0).permutation(len(possible))[:count].tolist())
-    executed = executed_all([(possible[at][0].task, possible[at][1]) for at in drawn])
+    drawn: list[tuple[Judged, dict[int, InspectedKernel]]] = []
+    for at in np.random.default_rng(0).permutation(len(tasks)).tolist():
+        if len(drawn) < count and len(kernels := drawn_kernels(tasks[at].task, configs)) == configs:
+            drawn.append((tasks[at], kernels))
+    executed = executed_all([(judged.task, kernels) for judged, kernels in drawn])
     rows = {
-        f"{possible[at][0].group[0]}, {possible[at][0].task.name}": correlations_of(possible[at][0], own)
-        for at, own in zip(drawn, executed, strict=True)
+        f"{judged.group[0]}, {judged.task.name}": correlations_of(judged, own)
+        for (judged, _), own in zip(drawn, executed, strict=True)
     }
     table = table_of_numbers("task", ("configs", *SCORES), title="Rank correlation of executed counts")
     counts = [*map(len, executed), sum(map(len, executed))]
