@@ -41,9 +41,12 @@ SEPARATORS = {
 # Attribute of a function: lines that name the dimensions of its kernel (`romou.compiler.passes.kernel_attributes`).
 DIMENSIONS = "romou.dimensions"
 
-# Attribute of a function and of its kernels: a choice of the knob `wave`; and the choice that marks buffers at whose
-# elements all work-items of a wave load the same.
-WAVE_KIND, UNIFORM = "romou.wave", "uniform"
+# Attribute of a function and of its kernels: a choice of the knob `wave`. The first choice marks buffers at whose
+# elements all work-items of a wave load the same. The second one also copies such elements into a wave's memory, to
+# which a call of `WAVE_MEMORY` gives the kernel access (`romou.devices.backends.opencl.waves`).
+WAVE_KIND, UNIFORM, COPIED, WAVE_MEMORY = "romou.wave", "uniform", "copied", "WAVE_MEMORY"
+# The memory of the waves that run on a core at once, and how many these are.
+WAVE_MEMORY_BYTES, WAVES = 6144, 12
 
 
 def dimension_comment(func: tirx.PrimFunc) -> str:

@@ -46,6 +46,7 @@ from romou.compiler.operators.contraction.stages import BLOCKS, Stage, build_sta
 from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, split_cycles, staged_config
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices
 from romou.compiler.operators.schedule_template import StoredWeight
+from romou.compiler.operators.waves import WAVE
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.loops import Block
@@ -53,6 +54,7 @@ from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.scheduling.rewrites import as_module, replace_stage
 from romou.compiler.tir.expressions import bounds_of, bytes_of, extents_of
 from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_parameter
+from romou.devices.backends.launch import COPIED
 
 # The choice of the knob `algorithm` that every operator has, and that of products of floats on tensor cores.
 DIRECT, TF32X3 = "direct", tensor_core.TF32X3
@@ -159,6 +161,8 @@ class Algorithm(ABC):
         """Return the knobs of this algorithm on a device with these limits."""
         form = self.contraction(flat=True)
         own = {**self._own_choices(limits), "pixels": self.pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
+        # Only a single kernel takes the memory of waves.
+        own[WAVE.name] = [choice for choice in WAVE.choices if choice != COPIED]
         return space_of(form, form, limits, self.work.dtype, own)
 
     @property

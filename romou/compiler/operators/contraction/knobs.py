@@ -15,7 +15,7 @@ from romou.compiler.operators.native_functions import FUNCTIONS
 from romou.compiler.operators.waves import WAVE
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
 from romou.compiler.tir.primitives import LANES, MemoryKind
-from romou.devices.backends.launch import UNIFORM
+from romou.devices.backends.launch import COPIED, UNIFORM
 
 # Most float4 accumulators of one work-item. With more, every known GPU spills.
 MAX_TILE = 32
@@ -234,18 +234,24 @@ def space_of(
             }
         )
     if limits.searches_waves:
-        space.add_constraint(lambda config: _wave_constraints(config, dtype))
+        space.add_constraint(lambda config: _wave_constraints(config, flat, dtype))
     space.add_constraint(lambda config: _constraints(config, flat, rows, limits))
     return space
 
 
-def _wave_constraints(config: Columns, dtype: str) -> dict[str, Any]:
+def _wave_constraints(config: Columns, flat: Contraction, dtype: str) -> dict[str, Any]:
     is_in_buffer = (config["weight"] == MemoryKind.BUFFER) & (config["wg_o"] == 1) & (config["local"] == 0)
     # Other loads are calls of functions of pointers.
     is_indexed = (config["vector_width"] != 2) & ((config["accumulate"] == FP16) | (dtype == "float32"))
+    has_units = (config["vector_width"] == LANES) & (config["tile_o"] % 2 == 0)
+    has_units = has_units & (flat.extents[0] % config["tile_o"] == 0)
     return {
-        "a wave's work-items load the same weights, from a buffer": (config[WAVE.name] != UNIFORM)
-        | (is_in_buffer & is_indexed)
+        "a wave's work-items load the same weights, from a buffer": (
+            (config[WAVE.name] != UNIFORM) & (config[WAVE.name] != COPIED)
+        )
+        | (is_in_buffer & is_indexed),
+        "whole units of 16 bytes are copied, by one kernel of several work-items": (config[WAVE.name] != COPIED)
+        | (has_units & (config["split_k"] == 1) & (config["wg_h"] * config["wg_w"] > 1)),
     }
 
 

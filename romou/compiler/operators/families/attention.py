@@ -37,7 +37,7 @@ from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.expressions import bounds_of, dtype_of
 from romou.compiler.tir.primitives import LANES, is_image, keep_loops
-from romou.devices.backends.launch import UNIFORM
+from romou.devices.backends.launch import COPIED, UNIFORM
 
 # Tiles of 5 and 7 fit rows of 197, 77 and 49 with little padding.
 KNOBS = (
@@ -169,7 +169,7 @@ class AttentionTemplate(Template):
         can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES and not self.images
         tensor_cores = [NO_TENSOR_CORES, *([MMA] if can_use_mma else [])]
         # What all work-items of a wave read is in local memory.
-        waves = [choice for choice in WAVE.choices if choice != UNIFORM]
+        waves = [choice for choice in WAVE.choices if choice not in (UNIFORM, COPIED)]
         space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores, WAVE.name: waves})
 
         def conditions(config: Columns) -> dict[str, Any]:

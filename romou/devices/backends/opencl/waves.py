@@ -7,6 +7,8 @@ The width of a wave (cl_qcom_reqd_sub_group_size):
 Buffers at whose elements all work-items of a wave load the same (cl_qcom_subgroup_uniform_load):
 
     __global float4* restrict weight      ->      UNIFORM_SPACE float4* restrict weight UNIFORM
+
+Copies of such elements in a wave's memory (`wave_copies.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from romou.devices.backends.launch import UNIFORM
+from romou.devices.backends.launch import COPIED, UNIFORM, WAVE_MEMORY, WAVE_MEMORY_BYTES, WAVES
 from romou.devices.backends.opencl.extensions import QUALCOMM_SIZED
+from romou.devices.backends.opencl.wave_copies import CONSTANT_LOAD, PRIVATE_COPY, with_copies
 
 # Waves of a core that drivers' own kernels with uniform loads ask for (llama.cpp, pull request 22755).
-_WAVES = 12
-_UNIFORM_LOAD = "cl_qcom_subgroup_uniform_load"
+_CONCURRENT = f"__attribute__((qcom_max_concurrent_subgroups({WAVES})))"
+_UNIFORM = {"UNIFORM_SPACE": "__constant", "UNIFORM": "__attribute__((sub_group_uniform))"}
+_GLOBAL = {"UNIFORM_SPACE": "__global"}
 _DEFINED = {
     **{
         f"{word.upper()}_WAVE": (
@@ -29,14 +33,16 @@ _DEFINED = {
         )
         for word in ("half", "full")
     },
-    "UNIFORM_WAVE": (
-        _UNIFORM_LOAD,
+    "UNIFORM_WAVE": ("cl_qcom_subgroup_uniform_load", {"UNIFORM_WAVE": _CONCURRENT, **_UNIFORM}, _GLOBAL),
+    "COPIED_WAVE": (
+        "cl_qcom_subgroup_constant_load cl_qcom_subgroup_uniform_load cl_khr_fp16",
         {
-            "UNIFORM_WAVE": f"__attribute__((qcom_max_concurrent_subgroups({_WAVES})))",
-            "UNIFORM_SPACE": "__constant",
-            "UNIFORM": "__attribute__((sub_group_uniform))",
+            "COPIED_WAVE": _CONCURRENT,
+            **_UNIFORM,
+            "WAVE_BYTES": f"__attribute__((max_constant_size(({WAVE_MEMORY_BYTES}))))",
+            **CONSTANT_LOAD,
         },
-        {"UNIFORM_SPACE": "__global"},
+        {**_GLOBAL, **PRIVATE_COPY},
     ),
 }
 _PARAMETER = re.compile(r"__global (\w+\* restrict (\w+))\b")
@@ -53,8 +59,9 @@ def definitions(texts: Sequence[str]) -> str:
     used = [name for name in _DEFINED if any(f" {name} " in text for text in texts)]
     lines = []
     for name in used:
-        extension, there, elsewhere = _DEFINED[name]
-        lines += [f"#ifdef {extension}", f"#pragma OPENCL EXTENSION {extension} : enable"]
+        extensions, there, elsewhere = _DEFINED[name]
+        lines.append(f"#ifdef {extensions.split()[0]}")
+        lines += [f"#pragma OPENCL EXTENSION {extension} : enable" for extension in extensions.split()]
         lines += [f"#define {macro} {text}" for macro, text in there.items()]
         lines += ["#else", *(f"#define {macro} {elsewhere.get(macro, '')}".rstrip() for macro in there), "#endif"]
     return "".join(f"{line}\n" for line in lines)
@@ -62,12 +69,18 @@ def definitions(texts: Sequence[str]) -> str:
 
 def with_uniform_buffers(texts: Sequence[str]) -> list[str]:
     """Return declarations and definitions of kernels whose uniform buffers are marked, if they have the attribute."""
-    uniform = {buffer for text in texts if attribute(UNIFORM) in text for buffer in _uniform_buffers(text)}
+    marks: dict[str, str] = {}
+    copied = []
+    for text in texts:
+        uniform = _uniform_buffers(text) if attribute(UNIFORM) in text or attribute(COPIED) in text else set()
+        memory = re.findall(rf"\b{WAVE_MEMORY}\((\w+)\);", text)
+        copied.append(with_copies(text, uniform) if memory else text)
+        marks |= dict.fromkeys(uniform, "UNIFORM") | dict.fromkeys(memory, "WAVE_BYTES")
 
     def marked(match: re.Match[str]) -> str:
-        return f"UNIFORM_SPACE {match[1]} UNIFORM" if match[2] in uniform else match[0]
+        return f"UNIFORM_SPACE {match[1]} {marks[match[2]]}" if match[2] in marks else match[0]
 
-    return [_PARAMETER.sub(marked, text) for text in texts]
+    return [_PARAMETER.sub(marked, text) for text in copied]
 
 
 def _uniform_buffers(text: str) -> set[str]:

@@ -47,7 +47,7 @@ from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.tir.expressions import FLOATS
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, keep_loops, set_image
-from romou.devices.backends.launch import DIMENSIONS, UNIFORM
+from romou.devices.backends.launch import COPIED, DIMENSIONS, UNIFORM
 
 
 class ContractionTemplate(Template):
@@ -344,7 +344,7 @@ class ContractionTemplate(Template):
         reads_images = is_direct and config["data"] == config["weight"] == MemoryKind.IMAGE
         reads_buffers = not config["local"] and not reads_images
         # A pointer hides that all work-items of a wave load the same.
-        is_uniform = config.get(WAVE.name, DRIVER) == UNIFORM
+        is_uniform = config.get(WAVE.name, DRIVER) in (UNIFORM, COPIED)
         has_pointers = limits.is_mobile and reads_buffers and not is_uniform
         read_ahead = limits.preset.registers.read_ahead if limits.preset.registers is not None else 1
         scheduled = keep_loops(scheduled, self._algorithm(config).kept_loop_names(config, limits))
