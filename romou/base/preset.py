@@ -268,17 +268,21 @@ class Recurrent:
     group: work-items of a group that sums.
     is_sum_shared: whether several work-items share a sum.
     registers: registers of a work-item, if the device's number is not known.
+    cells: units of a work-item, over all of its sequences, up to which vectors are longer than four.
     max_rows: sequences of a work-item.
     max_sum_threads: work-items that share a sum.
     min_summed: units that each of them sums up.
+    max_products: products of a step in a work group, up to which the group runs all steps.
     """
 
     group: int
     is_sum_shared: bool
     registers: int
+    cells: int
     max_rows: int
     max_sum_threads: int
     min_summed: int
+    max_products: int
 
 
 @dataclass(frozen=True, kw_only=True)

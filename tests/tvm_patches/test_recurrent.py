@@ -151,6 +151,24 @@ def test_sequences_share_weights(target: str, batch: int) -> None:
         check(node.model("y", "y_h"), node.given, target)
 
 
+@pytest.mark.parametrize(("target", "hidden"), [("opencl", 176), ("opencl -device=adreno640", 64)])
+def test_one_kernel_runs_all_steps_of_few_units(target: str, hidden: int) -> None:
+    """More units, or more sequences of a work-item, have a kernel for the first states and one for a step."""
+    counts = []
+    for units, batch in ((hidden, 1), (hidden + 8, 1), (hidden, 4)):
+        node = Node("LSTM", "bidirectional", 6, steps=3, hidden=units, batch=batch).with_options()
+        text = "".join(check(node.model("y", "y_h", "y_c"), node.given, target).sources().values())
+        counts.append(len(re.findall(r"__kernel[^{]*lstm", text)))
+    assert counts == [1, 2, 2]
+
+
+@pytest.mark.parametrize("operator", list(GATES))
+def test_many_units_of_phones(operator: str) -> None:
+    """Work groups share a sequence, and the host launches each step."""
+    node = Node(operator, "bidirectional", 7, steps=3, hidden=148).with_options()
+    check(node.model("y", "y_h"), node.given, PHONES[0])
+
+
 @pytest.mark.parametrize("target", PHONES[:2])
 @pytest.mark.parametrize("operator", list(GATES))
 def test_numbers_of_phones(operator: str, target: str) -> None:

@@ -1,9 +1,12 @@
-"""Kernels of RNN, GRU and LSTM: one for each nest of the time loop, which the host launches in each step.
+"""Kernels of RNN, GRU and LSTM: one for all steps, or one for each nest of the time loop, which the host launches.
 
     for t:                                                                ->    for t (host): kernel(t)
         for d, b, j:
             sums[g] = sum over k of state[k] * weight[k, g, j]
             step(sums)
+
+Where a work group takes no longer for a step of its sequences than a launch, it runs all steps. It has their states in
+local memory.
 
 unit          a hidden unit of a direction and a sequence
 work-item     `width` neighbouring units in `rows` sequences, which share one vector load of each weight
@@ -12,6 +15,7 @@ work group    `units` times `threads` work-items. `threads` of them share a sum,
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +27,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.compiler.scheduling.blocks import nests_of, substitute
 from romou.compiler.scheduling.rewrites import with_root
-from romou.compiler.scheduling.statements import guarded, loop, typed
+from romou.compiler.scheduling.statements import barrier, guarded, loop, typed
 from romou.compiler.tir.expressions import bounds_of, count_of, extents_of, is_multiple, largest
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
@@ -43,17 +47,84 @@ def is_time_loop(func: tirx.PrimFunc) -> bool:
 
 
 def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
-    """Return the function with one kernel for each nest of units."""
-    stages, bounds = [], bounds_of(func)
-    for stage in nests_of(func):
-        inner = _below_time(stage)
-        if inner is None:
-            stages.append(_kernel(stage, limits, bounds))
-        else:
-            kernels = [_kernel(nest, limits, bounds) for nest in inner]
-            stages.append(tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, _sequence(kernels)))
+    """Return the function with one kernel, or one for each nest of units."""
+    stages, bounds = list[tirx.Stmt](), bounds_of(func)
+    if (kernel := _kernel_of_all_steps(func, limits, bounds)) is not None:
+        stages = [kernel]
+    else:
+        for stage in nests_of(func):
+            inner = _below_time(stage)
+            kernels = [_kernel(nest, limits, bounds) for nest in inner or [stage]]
+            body = _sequence(kernels)
+            if inner is not None:
+                body = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, body)
+            stages.append(body)
     workspaces = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
     return with_root(func, _sequence(stages), workspaces).with_attr("tirx.is_scheduled", True)
+
+
+def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt | None:
+    """Return all steps as one kernel, or None if several work groups have to share a sequence."""
+    first, stage = nests_of(func)
+    nests = [_nest(first), *(_nest(nest) for nest in _below_time(stage) or [])]
+    products = [product for nest in nests if (product := _product(nest)) is not None]
+    items = _items_of_all_units(nests[1], limits, products, bounds)
+    if items is None:
+        return None
+    # What all work-items read. Their own units they read from the workspace, since a barrier may be in no condition.
+    shared = {}
+    for state in (product.body.body.value.b.a.source for product in products):
+        length = (2 if len(state.shape) == 4 else 1) * items.rows * int(state.shape[-1])
+        shared[state] = tirx.decl_buffer([length], "float32", f"{state.name}_of_group", scope="shared")
+
+    def place(indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+        *parity, _, b, j = indices
+        return [((parity[0] if parity else 0) * items.rows + b - items.row(0)) * items.nest.extents[2] + j]
+
+    def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
+        return tirx.BufferLoad(shared[access.source], place(access.indices)) if access.source in shared else access
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        if access.buffer not in shared:
+            return access
+        return tirx.SeqStmt([access, tirx.BufferStore(shared[access.buffer], access.value, place(access.indices))])
+
+    stages, buffers = list[tirx.Stmt](), list(shared.values())
+    for nest in nests:
+        steps = [structural_map(s, [(tvm.ir.TensorLoad, load)]) if s in products else s for s in nest.steps]
+        body, own = _body(dataclasses.replace(items, nest=dataclasses.replace(nest, steps=steps)))
+        stages.append(structural_map(_sequence([*body, barrier()]), [(tirx.BufferStore, store)]))
+        buffers += own
+    every = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, _sequence(stages[1:]))
+    return _launched(items, [stages[0], every], buffers)
+
+
+def _items_of_all_units(
+    nest: _Nest, limits: Limits, products: Sequence[tirx.For], bounds: Mapping[tirx.Var, int]
+) -> _Items | None:
+    """Return work-items of which one group has all units of its sequences. None if that is too much for a group."""
+    preset, hidden = limits.preset.recurrent, int(nest.extents[2])
+    gates = sum(int(product.body.extent) for product in products)
+    items = _items(nest, limits, products[0], bounds)
+    if items.rows * gates * hidden * hidden > preset.max_products:
+        return None
+    vectors = hidden // items.width
+
+    def fits(rows: int, threads: int) -> bool:
+        partial = threads * vectors * gates * rows * items.width if threads > 1 else 0
+        states = (2 * len(products)) * rows * hidden
+        return (
+            vectors * threads <= limits.max_work_group_size
+            and _FLOAT_BYTES * (states + partial) <= limits.local_memory_bytes
+        )
+
+    rows = next((rows for rows in range(items.rows, 0, -1) if fits(rows, 1)), None)
+    if rows is None:
+        return None
+    threads = 1
+    while preset.is_sum_shared and fits(rows, 2 * threads) and hidden // threads > preset.min_summed:
+        threads *= 2
+    return dataclasses.replace(items, rows=rows, units=vectors, threads=threads)
 
 
 def _below_time(stage: tirx.For) -> list[tirx.For] | None:
@@ -157,12 +228,14 @@ def _items(nest: _Nest, limits: Limits, product: tirx.For | None, bounds: Mappin
     if product is None:
         return _Items(nest=nest, units=min(most, hidden))
     gates, summed = int(product.body.extent), int(product.extent)
-    width = LANES if hidden % LANES == 0 else 1
+    width, rows = LANES if hidden % LANES == 0 else 1, min(preset.max_rows, batch)
+    while LANES <= width < limits.vector_lanes and 2 * width * rows <= preset.cells and hidden % (2 * width) == 0:
+        width *= 2
     # All partial sums of a group are in local memory.
     room = limits.local_memory_bytes // (_FLOAT_BYTES * most * gates * width)
     # Sums may fill half of the registers.
     registers = (limits.registers or preset.registers) // 2 // (gates * width)
-    rows = max(1, min(preset.max_rows, batch, room, registers))
+    rows = max(1, min(rows, room, registers))
     vectors, threads = hidden // width, 1
     while (
         preset.is_sum_shared
@@ -175,11 +248,20 @@ def _items(nest: _Nest, limits: Limits, product: tirx.For | None, bounds: Mappin
     return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
 
 
+def _product(nest: _Nest) -> tirx.For | None:
+    return next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
+
+
 def _kernel(stage: tirx.For, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt:
     """Return a nest of units as a kernel."""
     nest = _nest(stage)
-    product = next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
-    items = _items(nest, limits, product, bounds)
+    items = _items(nest, limits, _product(nest), bounds)
+    return _launched(items, *_body(items))
+
+
+def _body(items: _Items) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
+    """Return the statements of a nest's kernel, and the buffers they need."""
+    nest, product = items.nest, _product(items.nest)
     unit_registers = {
         buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)
     }
@@ -197,7 +279,7 @@ def _kernel(stage: tirx.For, limits: Limits, bounds: Mapping[tirx.Var, int]) -> 
             stores += [substitute(_in_cell(step, unit_registers, items.cells, cell), values) for step in steps]
         finish.append(guarded(items.inside(row), _sequence(stores)))
     body.append(guarded(items.thread < 1 if items.threads > 1 else None, _sequence(finish)))
-    return _launched(items, body, buffers)
+    return body, buffers
 
 
 def _registers(nest: _Nest) -> list[tirx.Buffer]:
