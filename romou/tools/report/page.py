@@ -50,15 +50,16 @@ def altair_charts(evidence: Evidence) -> dict[str, Any]:
         "altair", "altair is not installed", "pip install altair; `romou report` draws a page without it."
     )
     figures, layers = _figures(evidence)
-    charts = {figure["name"]: altair.Chart.from_dict(_chart(figure, layers)) for figure in figures if figure["rows"]}
+    charts = {}
     for figure in figures:
         if figure["rows"]:
-            charts[figure["name"]].data = altair.Data(values=figure["rows"])
+            charts[figure["name"]] = chart = altair.Chart.from_dict(_chart(figure, layers))
+            chart.data = altair.Data(values=figure["rows"])
     return charts
 
 
 def _chart(figure: Mapping[str, Any], layers: list[str]) -> dict[str, Any]:
-    """Return a whole specification of a figure, with its rows and menus, that is right by Vega-Lite's schema."""
+    """Return the specification of a figure, menus included, that is right by Vega-Lite's schema."""
     menus = {"layer": layers, **figure["menus"]}
     parameters = [{"name": "layer", "value": ALL}, {"name": "short", "value": {}}, *figure["spec"].get("params", ())]
     for one in parameters:
