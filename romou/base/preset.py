@@ -130,6 +130,8 @@ class TensorCores:
     partition_mma: the same instruction on one of the core's four partitions.
     l1_line: a line of the first-level cache that a load touches.
     load_latency: the loads of an iteration.
+    reduction: adding up a texel of a pixel, for each halving of the pieces of a sum.
+    piece: a further piece of a sum.
     staged_latency: an iteration with staged operands until its first product.
     l2_bytes: bytes per cycle that the second-level cache delivers to a core.
     max_warps: warps in flight on a core.
@@ -139,6 +141,8 @@ class TensorCores:
     partition_mma: int
     l1_line: int
     load_latency: int
+    reduction: int
+    piece: int
     staged_latency: int
     l2_bytes: int
     max_warps: int

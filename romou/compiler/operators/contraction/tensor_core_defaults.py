@@ -61,7 +61,7 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     """Return the cycles of a kernel that reads its operands from memory.
 
     A load takes as long as the cache lines that a warp touches. An iteration waits for its loads while other groups on
-    the core go on.
+    the core go on. Pieces of a sum are added up once, which counts without a window: with one, sums are longer.
     """
     tile_o, tile_w, split = config["tile_o"], config["tile_w"], config["split_k"]
     texels, *window, _ = tensor_core.flatten(c).reduce.values()
@@ -71,7 +71,10 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     products = costs.mma * tensor_core.instructions(config) * tile_o * tile_w
     busy = -(-groups // cores) * warps * steps * (loads + products)
     rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
-    return float(busy + rounds * steps / config["steps"] * costs.load_latency)
+    cycles = busy + rounds * steps / config["steps"] * costs.load_latency
+    if split > 1 and _taps(c) == 1:
+        cycles += costs.reduction * tile_o * tile_w * math.log2(split + 1) + costs.piece * (split - 1)
+    return float(cycles)
 
 
 def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> float:
