@@ -53,7 +53,7 @@ def gpu_of(task: PhoneTask) -> str:
 
 
 def executed_all(tasks: Sequence[tuple[PhoneTask, Mapping[int, InspectedKernel]]]) -> list[dict[int, ExecutedKernel]]:
-    """Return the counts of each task's kernels, by number, without those that the compiler refuses."""
+    """Return config -> counts of its kernel, for each task. Kernels that the compiler refuses are left out."""
     executed: list[dict[int, ExecutedKernel]] = [{} for _ in tasks]
     # Starting a compiler takes longer than most of its work.
     for gpu in sorted({gpu_of(task) for task, _ in tasks}):

@@ -22,7 +22,7 @@ from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Workload
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
-from romou.devices.backends.launch import COPIED, UNIFORM, launch_size, thread_extents
+from romou.devices.backends.launch import COPIED, launch_size, thread_extents
 from romou.devices.backends.opencl.wave_copies import with_copies
 from romou.devices.backends.opencl.waves import with_uniform_buffers
 from romou.devices.targets import Target
@@ -30,20 +30,14 @@ from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from romou.tuner.measure.verify import poison
 from support.kernels import operators
 from support.kernels.operators import conv, task_of
+from support.kernels.waves import COPIED_WORKS, TARGET, drawn
 from support.models.small_networks import NetworkBuilder, random_inputs
 from tvm_patches.runtime import device_tensor
 
-TARGET = Target("opencl -device=adreno740 -waves=search")
 WORKS = {
     "1x1": conv(17, (7, 9), 22, (1, 1)),
     "3x3": conv(12, (9, 11), 20, (3, 3)),
     "product": Dense(m=5, k=36, n=40),
-}
-# Operators whose weights are whole units of 16 bytes. All other sizes are odd.
-COPIED_WORKS = {
-    "1x1": conv(13, (5, 7), 16, (1, 1)),
-    "3x3": conv(7, (7, 9), 8, (3, 3)),
-    "product": Dense(m=5, k=37, n=24),
 }
 # PoCL takes Qualcomm's text with warnings: its branch is compiled, and constant memory is real. Its work-items copy one
 # after the other, each what the others of its group copy, into the slice of their group. There are at most 12 groups.
@@ -65,23 +59,6 @@ def task(request: pytest.FixtureRequest) -> TunableTask:
 def fp16(work: Workload) -> TunableTask:
     """Return an operator whose kernels compute in fp16, which PoCL does not."""
     return task_of(dataclasses.replace(work, dtype="float16"))
-
-
-def drawn(task: TunableTask, wave: str, count: int) -> list[Config]:
-    """Return random configs of direct sums with a choice of the knob, and small tiles, which compile in a second."""
-    space = task.space(TARGET)
-    forced = {"wave": wave} | ({"weight": "buffer", "wg_o": 1, "local": 0} if wave in (UNIFORM, COPIED) else {})
-    changed = [config.replace(**forced) for config in space.sample(np.random.default_rng(5), 600)]
-    found = [
-        config
-        for config in changed
-        if config.get("algorithm", "direct") == "direct"
-        and config["tile_o"] * config["tile_h"] * config["tile_w"] <= 4
-        and space.knows(config)
-        and space.is_valid(config)
-    ]
-    assert found
-    return found[:count]
 
 
 @pytest.mark.parametrize("options", ["", QUALCOMM], ids=["others", "Qualcomm"])
@@ -159,7 +136,7 @@ def test_copied_weights_are_loaded_from_the_waves_memory(of: Callable[[Workload]
 
 
 def test_a_model_plans_the_waves_memory(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a workspace of the graph, which kernels get on every path that launches them."""
+    """The memory of waves is a workspace of the graph, so every launch passes it."""
     g = NetworkBuilder({"image": (1, 8, 5, 7)})
     model = g.model(g.conv(g.add("Relu", g.conv("image", 8, 16, (1, 1))), 16, 8, (3, 3)))
     mod = fuse_operators(pack_channels(import_onnx(model).mod), TARGET)

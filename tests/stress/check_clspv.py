@@ -84,7 +84,7 @@ def outcome_of(graph: Case, device: str, precision: PrecisionName) -> tuple[str,
 
 
 def check_graphs(graphs: int, seed: int) -> int:
-    """Print each way's outcomes of random graphs and those that are not right. Return the number of wrong ones."""
+    """Print the outcomes of random graphs, and each graph that is not right. Return the number of wrong graphs."""
     total = Counter[str]()
     for device, precision in itertools.product(DEVICES, LIMITS):
         outcomes = Counter[str]()

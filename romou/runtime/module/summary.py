@@ -247,9 +247,7 @@ class Summary(Timed):
 
     def to_dataframe(self) -> Any:
         """Return `table` as a DataFrame of pandas. UsageError if pandas is not installed."""
-        return optional_module(
-            "pandas", "pandas is not installed", "pip install pandas, or take summary().table()."
-        ).DataFrame(self.table(), columns=list(_COLUMNS))
+        return _module("pandas").DataFrame(self.table(), columns=list(_COLUMNS))
 
     def plot(self) -> Any:
         """Return a chart of Altair: the time of each layer's calls, by ONNX node, the most expensive layer first.

@@ -159,12 +159,11 @@ def execute_function(
         return ExecutedFunction(name=function.name, gpu=gpu, kernels=done, problem=str(error))
 
 
-def count_kernel(
-    kernel: InspectedKernel, statistics: KernelStatistics, *, spec: HardwareSpec | None = None, most_items: int = 2048
-) -> ExecutedKernel:
+def count_kernel(kernel: InspectedKernel, statistics: KernelStatistics, *, most_items: int = 2048) -> ExecutedKernel:
     """Run a kernel on zeros in the simulator of Adreno's machine code, for its counts only.
 
-    spec: the device, whose caches loads go through. None if only instructions are of interest.
+    Loads go through no caches.
+
     most_items: about how many work-items run, as in `execute_function`.
 
     Raises
@@ -173,8 +172,7 @@ def count_kernel(
         The simulator does not know an instruction, or the kernel has memory that is no parameter of its function.
     """
     memory = {str(tensor.name): _memory(tensor, np.zeros(shape_of(tensor), tensor.dtype)) for tensor in kernel.tensors}
-    caches = Caches() if spec is None else caches_of(spec, statistics.waves)
-    return _execute(kernel, statistics, memory, caches, most_items)
+    return _execute(kernel, statistics, memory, Caches(), most_items)
 
 
 def _arrays(function: ScheduledFunction, seed: int) -> tuple[_Arrays, np.ndarray]:

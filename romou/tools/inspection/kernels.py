@@ -54,7 +54,7 @@ class InspectedKernel(Headline):
     name: the kernel's name in `source`.
     function: name of the model's function, which may have several kernels.
     task, config: task and config of Romou's templates, empty if TVM's default schedule makes the kernel.
-    tensors: parameters and workspaces of the function, of which the kernel has some.
+    tensors: parameters and workspaces of the function. The kernel takes some of them.
     source, lowered: OpenCL C or CUDA C++, and TIR before code generation.
     work_group: sides (x, y, z) of the work group, in work-items.
     passes: the passes over the function and its kernels, empty unless requested.
@@ -184,6 +184,7 @@ def inspect_function(
         _, devices = split_host_device_mods(lower(bound))
         kernels = [(device, finish()(mod)) for device, mod in devices.items()]
     generate = tvm.get_global_func(f"target.build.{target.backend.tvm_kind}")
+    tensors = tuple(tensors_of(with_parameters(func)[0]))
     inspected = []
     for device, mod in kernels:
         for var, lowered in mod.functions_items():
@@ -195,7 +196,7 @@ def inspect_function(
                     function=name,
                     task=task,
                     config=config or {},
-                    tensors=tuple(tensors_of(with_parameters(func)[0])),
+                    tensors=tensors,
                     source=target.backend.split_kernels(generate(single, device).inspect_source())[kernel],
                     lowered=lowered,
                     work_group=work_group(lowered),

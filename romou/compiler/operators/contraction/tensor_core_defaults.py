@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from romou.base.limits import Limits
-from romou.base.preset import Preset, TensorCores
+from romou.base.preset import Preset, SplitProducts, TensorCores
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
@@ -73,7 +73,7 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
     cycles = busy + rounds * steps / config["steps"] * costs.load_latency
     if split > 1 and _taps(c) == 1:
-        cycles += costs.reduction * tile_o * tile_w * math.log2(split + 1) + costs.piece * (split - 1)
+        cycles += _reduced(config, costs) + costs.piece * (split - 1)
     return float(cycles)
 
 
@@ -96,7 +96,7 @@ def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> 
     arithmetic = -(-resident * warps // PARTITIONS) * step
     of_round = steps * (max(arithmetic, waiting) + costs.not_hidden * min(arithmetic, waiting))
     if split > 1:
-        of_round += costs.reduction * tile_o * tile_w * math.log2(split + 1)
+        of_round += _reduced(config, costs)
     return float(groups / resident * of_round)
 
 
@@ -120,6 +120,11 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
         groups * copied / costs.l2_bytes,
     )
     return float(texels // local * math.prod(window) * iteration)
+
+
+def _reduced(config: Config, costs: TensorCores | SplitProducts) -> float:
+    """Return the cycles for adding up the pieces of a group's sums."""
+    return float(costs.reduction * config["tile_o"] * config["tile_w"] * math.log2(config["split_k"] + 1))
 
 
 def _of_warps(config: Config, choice: str, **knobs: int) -> Config:

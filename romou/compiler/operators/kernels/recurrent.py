@@ -102,7 +102,7 @@ def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[ti
 def _items_of_all_units(
     nest: _Nest, limits: Limits, products: Sequence[tirx.For], bounds: Mapping[tirx.Var, int]
 ) -> _Items | None:
-    """Return work-items of which one group has all units of its sequences. None if that is too much for a group."""
+    """Return the work-items of a group that has all units of its sequences, or None if a group cannot have them."""
     preset, hidden = limits.preset.recurrent, int(nest.extents[2])
     gates = sum(int(product.body.extent) for product in products)
     items = _items(nest, limits, products[0], bounds)
