@@ -131,7 +131,7 @@ def simulate(model: onnx.ModelProto | str | Path, options: SimulateOptions) -> l
 def memory_plan(model: onnx.ModelProto | str | Path, options: RecordedOptions) -> MemoryPlan:
     """Return the device memory of a model: weights, and each tensor between kernels with the calls that need it.
 
-    Nothing runs. An image counts with the bytes of its texels, without the padding that a driver may add to rows.
+    Nothing runs. An image counts with the bytes of its texels. A buffer that tensors share has the pitch of their rows.
 
     Parameters
     ----------

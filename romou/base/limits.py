@@ -52,6 +52,8 @@ class Limits:
     max_buffers: buffers that a kernel can bind. None if there is no practical limit.
     max_buffer_bytes: bytes of a buffer or an image. None if it is not known, or if there is no practical limit.
     max_image: width, height and layers in texels. None if kernels keep to buffers.
+    image_pitch_texels: texels that a row of an image over a buffer takes a multiple of. None if images have memory of
+        their own.
     has_fp16_arithmetic: whether the device computes in fp16 (cl_khr_fp16). Storing fp16 needs no support.
     prefers_fp16: whether fp16 arithmetic is no slower than fp32, so that loads need no conversion.
     has_vector_arithmetic: whether the language adds and multiplies vectors. In CUDA each lane is an operation, and the
@@ -95,6 +97,7 @@ class Limits:
     max_buffers: int | None = None
     max_buffer_bytes: int | None = None
     max_image: tuple[int, int, int] | None = None
+    image_pitch_texels: int | None = None
     has_word_images: bool = False
     instructions_per_byte: float | None = None
     prefers_images: bool = False

@@ -200,7 +200,7 @@ MODULE = listed(
     stage(relax.transform.RemovePurityChecking(), "such calls are not pure"),
     stage(update_in_place, "a step of a decoder writes a row of its cache, and does not copy the others"),
     stage(relax.transform.CallTIRRewrite(), "a call writes into an allocated tensor"),
-    stage(plan_storage, "tensors that are not live together share memory, the largest first"),
+    stage(plan_storage, "tensors that are not live together share memory, the largest first", "target"),
     stage(relax.transform.StaticPlanBlockMemory(), "TVM plans graphs with branches"),
     # Instructions of TVM's virtual machine
     stage(relax.transform.LowerAllocTensor(), "a tensor is an offset in its storage"),

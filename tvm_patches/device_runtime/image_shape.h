@@ -34,6 +34,7 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -58,7 +59,7 @@ struct ImageShape {
     out << width << "x" << height << "x" << layers << " texels of " << texel_bytes << " bytes (width, height, layers)";
     return out.str();
   }
-  bool operator==(const ImageShape&) const = default;
+  auto operator<=>(const ImageShape&) const = default;
   /// Return the first layers, up to `part` bytes.
   ImageShape first(size_t part) const {
     ImageShape found = *this;

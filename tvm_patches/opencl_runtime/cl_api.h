@@ -116,6 +116,11 @@ constexpr cl_uint CL_FLOAT = 0x10DE;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE2D = 0x10F1;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE2D_ARRAY = 0x10F3;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE1D = 0x10F4;
+// cl_ext_image_requirements_info and cl_ext_image_from_buffer
+constexpr cl_uint CL_IMAGE_REQUIREMENTS_ROW_PITCH_ALIGNMENT_EXT = 0x1290;
+constexpr cl_uint CL_IMAGE_REQUIREMENTS_SLICE_PITCH_ALIGNMENT_EXT = 0x1291;
+constexpr cl_uint CL_IMAGE_REQUIREMENTS_BASE_ADDRESS_ALIGNMENT_EXT = 0x1292;
+constexpr cl_uint CL_IMAGE_REQUIREMENTS_SIZE_EXT = 0x12B2;
 
 // Programs, kernels, events
 constexpr cl_uint CL_PROGRAM_BINARY_SIZES = 0x1165;

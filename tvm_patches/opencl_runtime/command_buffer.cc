@@ -47,7 +47,7 @@ void CommandBuffer::add(Device& device, const Kernel& kernel, const std::string&
 void CommandBuffer::keep(Memory* memory) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (SharedMemory& kept = kept_[memory]; kept == nullptr) {
-    memory->references += 1;
+    memory->owner().references += 1;
     kept.reset(memory);
   }
 }

@@ -3,6 +3,9 @@
 // The device for TVM's runtime: the device API, and the allocator that gives the Relax VM buffers and images.
 #include "device_api.h"
 
+#include <cstdio>
+#include <mutex>
+
 #include "command_buffer.h"
 #include "device.h"
 #include "loader.h"
@@ -71,8 +74,41 @@ struct Runtime {
   }
 };
 
+/// The memory of a tensor in a storage, which it keeps.
+struct View {
+  tvm::runtime::memory::Storage storage;
+  Memory* memory;
+  void AllocData(DLTensor* tensor) { tensor->data = memory; }
+  void FreeData(DLTensor*) {}
+};
+
+/// Return a tensor in `bytes` bytes of a storage. If the driver cannot make its image there, the tensor gets memory from the pool.
+tvm::ffi::Tensor view(const tvm::runtime::memory::Storage& storage, int64_t offset, int64_t bytes, const tvm::ffi::Shape& shape, DLDataType dtype,
+                      const tvm::ffi::String& scope) {
+  Memory& whole = *memory_of(storage->buffer.data);
+  const bool is_buffer = is_buffer_scope(scope);
+  const ImageShape image = is_buffer ? ImageShape{} : Runtime::image_shape_of(static_cast<int>(shape.size()), shape.data(), dtype, scope);
+  const size_t least = is_buffer ? tvm::ffi::GetDataSize(shape.Product(), dtype) : image.bytes();
+  if (offset < 0 || bytes < static_cast<int64_t>(least) || static_cast<size_t>(offset) + static_cast<size_t>(bytes) > whole.bytes) {
+    TVM_FFI_THROW(ValueError) << "no tensor of " << least << " bytes in " << bytes << " bytes at " << offset << " of a storage of " << whole.bytes;
+  }
+  const DLDevice device = storage->buffer.device;
+  if (Memory* memory = view_of(whole, offset, bytes, image)) return tvm::ffi::Tensor::FromNDAlloc(View{storage, memory}, shape, dtype, device);
+  static std::once_flag warned;
+  std::call_once(warned, [&] {
+    std::fprintf(stderr,
+                 "romou: %s cannot place a tensor in %lld bytes of the %zu bytes that a model's tensors share (cl_ext_image_from_buffer), so such tensors get "
+                 "memory besides, which the memory plan does not count.\n",
+                 whole.device->label().c_str(), static_cast<long long>(bytes), whole.bytes);
+  });
+  return storage->allocator->Empty(shape, dtype, device, scope);
+}
+
 }  // namespace
 
-TVM_FFI_STATIC_INIT_BLOCK() { register_device<Runtime>("opencl"); }
+TVM_FFI_STATIC_INIT_BLOCK() {
+  register_device<Runtime>("opencl");
+  tvm::ffi::reflection::GlobalDef().def("romou.opencl.view", view);
+}
 
 }  // namespace romou::opencl

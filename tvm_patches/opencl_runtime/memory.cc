@@ -22,17 +22,73 @@ struct Region {
 
 std::atomic<int64_t>& live_count(const Memory& memory) { return memory.is_image ? statistics().live_images : statistics().live_buffers; }
 
-/// Take over a handle that was just created.
-Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* image) {
+/// Take over a handle that was just created. The bytes of a view are those of the whole buffer.
+Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* image, Memory* whole = nullptr) {
   auto* memory = new Memory(device);
   memory->handle = handle;
+  memory->whole = whole;
   memory->bytes = bytes;
   memory->is_image = image != nullptr;
   if (image != nullptr) memory->image = *image;
   live_count(*memory) += 1;
   statistics().created += 1;
-  statistics().live_bytes += bytes;
+  if (whole == nullptr) statistics().live_bytes += bytes;
   return memory;
+}
+
+void destroy(Memory* memory) noexcept {
+  for (const auto& [slice, view] : memory->views) if (view != nullptr) destroy(view);
+  live_count(*memory) -= 1;
+  if (memory->whole == nullptr) statistics().live_bytes -= memory->bytes;
+  complain(api().clReleaseMemObject(memory->handle), "clReleaseMemObject");
+  memory->magic = 0;
+  delete memory;
+}
+
+cl_image_format format_of(const ImageShape& shape) {
+  const cl_uint floats = shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT;
+  return {CL_RGBA, shape.type == TexelType::kSigned ? CL_SIGNED_INT32 : shape.type == TexelType::kUnsigned ? CL_UNSIGNED_INT32 : floats};
+}
+
+cl_image_desc description_of(const ImageShape& shape) {
+  cl_image_desc description{};
+  description.image_type = shape.kind == ImageKind::kArray2D   ? CL_MEM_OBJECT_IMAGE2D_ARRAY
+                           : shape.kind == ImageKind::kPlain2D ? CL_MEM_OBJECT_IMAGE2D
+                                                               : CL_MEM_OBJECT_IMAGE1D;
+  description.image_width = shape.width;
+  description.image_height = shape.height;
+  description.image_array_size = shape.layers;
+  return description;
+}
+
+size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+/// Return an image over a buffer that begins at `offset` of another one. Null if the driver cannot do that, or needs more bytes.
+cl_mem image_over(Device& device, cl_mem buffer, size_t offset, size_t bytes, const ImageShape& shape) {
+  using Requirements = cl_int (*)(cl_context, const cl_ulong*, cl_bitfield, const cl_image_format*, const cl_image_desc*, cl_uint, size_t, void*, size_t*);
+  if (device.facts().extensions.find("cl_ext_image_from_buffer") == std::string::npos) return nullptr;
+  const auto query = reinterpret_cast<Requirements>(device.extension_function("clGetImageRequirementsInfoEXT"));
+  if (query == nullptr) return nullptr;
+  const cl_image_format format = format_of(shape);
+  cl_image_desc description = description_of(shape);
+  // 0: the driver has not answered.
+  const auto required = [&](cl_uint what) {
+    size_t answer = 0;
+    return query(device.context(), nullptr, CL_MEM_READ_WRITE, &format, &description, what, sizeof(answer), &answer, nullptr) == CL_SUCCESS ? answer : 0;
+  };
+  const bool is_array = shape.kind == ImageKind::kArray2D;
+  const size_t base = required(CL_IMAGE_REQUIREMENTS_BASE_ADDRESS_ALIGNMENT_EXT), row = required(CL_IMAGE_REQUIREMENTS_ROW_PITCH_ALIGNMENT_EXT);
+  const size_t layer = is_array ? required(CL_IMAGE_REQUIREMENTS_SLICE_PITCH_ALIGNMENT_EXT) : 1;
+  if (base == 0 || row == 0 || layer == 0 || offset % base != 0) return nullptr;
+  description.image_row_pitch = round_up(shape.width * shape.texel_bytes, row);
+  const size_t layer_bytes = round_up(description.image_row_pitch * shape.height, layer);
+  if (is_array) description.image_slice_pitch = layer_bytes;
+  description.buffer = buffer;
+  const size_t needed = required(CL_IMAGE_REQUIREMENTS_SIZE_EXT);
+  if (needed == 0 || needed > bytes || layer_bytes * shape.layers > bytes) return nullptr;
+  cl_int code = CL_SUCCESS;
+  cl_mem image = api().clCreateImage(device.context(), CL_MEM_READ_WRITE, &format, &description, nullptr, &code);
+  return code == CL_SUCCESS ? image : nullptr;
 }
 
 /// Copy between host memory and a device. The copy is enqueued without blocking, then waited for, so that other threads launch meanwhile.
@@ -84,16 +140,8 @@ Memory* create_image(Device& device, const ImageShape& shape) {
   if (shape.width > facts.image_max_width || shape.height > facts.image_max_height || shape.layers > facts.image_max_layers) {
     TVM_FFI_THROW(RuntimeError) << "image too large for device " << device.label() << ": " << detail();
   }
-  const cl_uint floats = shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT;
-  const cl_uint type = shape.type == TexelType::kSigned ? CL_SIGNED_INT32 : shape.type == TexelType::kUnsigned ? CL_UNSIGNED_INT32 : floats;
-  const cl_image_format format{CL_RGBA, type};
-  cl_image_desc description{};
-  description.image_type = shape.kind == ImageKind::kArray2D   ? CL_MEM_OBJECT_IMAGE2D_ARRAY
-                           : shape.kind == ImageKind::kPlain2D ? CL_MEM_OBJECT_IMAGE2D
-                                                               : CL_MEM_OBJECT_IMAGE1D;
-  description.image_width = shape.width;
-  description.image_height = shape.height;
-  description.image_array_size = shape.layers;
+  const cl_image_format format = format_of(shape);
+  const cl_image_desc description = description_of(shape);
   cl_int code = CL_SUCCESS;
   cl_mem handle = api().clCreateImage(device.context(), CL_MEM_READ_WRITE, &format, &description, nullptr, &code);
   if (code != CL_SUCCESS) device.check(code, "clCreateImage", {}, detail());
@@ -113,13 +161,27 @@ Memory* create_window(Memory& whole, size_t offset, size_t bytes) {
   return adopt(device, handle, bytes, nullptr);
 }
 
+Memory* view_of(Memory& whole, size_t offset, size_t bytes, const ImageShape& image) {
+  const auto [entry, is_new] = whole.views.try_emplace({offset, bytes, image}, nullptr);
+  if (!is_new || api().clCreateSubBuffer == nullptr) return entry->second;
+  Device& device = *whole.device;
+  const size_t region[] = {offset, bytes};
+  cl_int code = CL_SUCCESS;
+  cl_mem handle = api().clCreateSubBuffer(whole.handle, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, region, &code);
+  if (code != CL_SUCCESS) return nullptr;
+  const bool is_image = image.width > 0;
+  if (is_image) {
+    cl_mem buffer = handle;
+    handle = image_over(device, buffer, offset, bytes, image);
+    complain(api().clReleaseMemObject(buffer), "clReleaseMemObject");  // the image keeps it
+    if (handle == nullptr) return nullptr;
+  }
+  return entry->second = adopt(device, handle, bytes, is_image ? &image : nullptr, &whole);
+}
+
 void release(Memory* memory) noexcept {
-  if (memory == nullptr || is_exiting() || --memory->references > 0) return;
-  live_count(*memory) -= 1;
-  statistics().live_bytes -= memory->bytes;
-  complain(api().clReleaseMemObject(memory->handle), "clReleaseMemObject");
-  memory->magic = 0;
-  delete memory;
+  if (memory == nullptr || is_exiting()) return;
+  if (Memory& owner = memory->owner(); --owner.references == 0) destroy(&owner);
 }
 
 void copy_to_host(const Place& from, char* host, size_t bytes) {

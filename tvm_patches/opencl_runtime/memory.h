@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "cl_api.h"
 #include "device.h"
@@ -23,8 +25,15 @@ struct Memory : MemoryHead {
 
   explicit Memory(Device& of) : MemoryHead(kMagic), device(&of) {}
 
+  /// Where a view is in a buffer: offset and bytes. A slice that is a buffer has an image without texels.
+  using Slice = std::tuple<size_t, size_t, ImageShape>;
+
   Device* device;
   cl_mem handle = nullptr;
+  Memory* whole = nullptr;          ///< the buffer that this is a view of, which counts the view's references and frees it
+  std::map<Slice, Memory*> views;  ///< null: the driver has refused it
+  /// The memory that counts the references.
+  Memory& owner() { return whole == nullptr ? *this : *whole; }
 };
 
 using Place = PlaceOf<Memory>;
@@ -38,6 +47,9 @@ Memory* create_image(Device& device, const ImageShape& shape);
 /// Return a slice of a buffer as a buffer, for kernels, which take no offset. The driver keeps the whole buffer meanwhile. Raises RuntimeError if the
 /// driver cannot do that.
 Memory* create_window(Memory& whole, size_t offset, size_t bytes);
+/// Return `bytes` bytes of a buffer as a buffer, or as an image if `image` has texels (cl_ext_image_from_buffer). Null if the driver cannot do that. Views stay
+/// with the buffer, so a second request for one creates nothing.
+Memory* view_of(Memory& whole, size_t offset, size_t bytes, const ImageShape& image);
 /// Give one reference back. The last one frees the memory. Never raises.
 void release(Memory* memory) noexcept;
 

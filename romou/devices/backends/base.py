@@ -77,8 +77,8 @@ HOST = TargetOption(
 )
 IMAGES = TargetOption(
     name="images",
-    pattern="prefer|weights|never",
-    error="target option -images={value}: must be prefer, weights or never",
+    pattern="prefer|weights|never|apart",
+    error="target option -images={value}: must be prefer, weights, never or apart",
 )
 VARIANT = TargetOption(
     name="variant",

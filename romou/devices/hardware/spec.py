@@ -37,6 +37,8 @@ class HardwareSpec:
         have more each. "dedicated" if each work-item has ``registers_per_lane`` and no more.
     is_mobile: whether it is the GPU of a phone, a tablet or a laptop that shares memory with the CPU. If unknown, see
         `is_phone_gpu`.
+    image_pitch_texels: if images over a buffer exist (cl_ext_image_from_buffer), the texels that a row's pitch is a
+        multiple of.
     nearest: name of the most similar device that was measured more, if there is one.
     family: name of the device's family (romou/devices/hardware/families), if the file names one.
     ranges: fact -> the ends of its measured interval, for facts that have one.
@@ -69,6 +71,7 @@ class HardwareSpec:
     max_image_width_texels: int | None = _fact("texels", int, is_limit=True)
     max_image_height_texels: int | None = _fact("texels", int, is_limit=True)
     max_image_layers: int | None = _fact("layers of a Vulkan image", int, is_limit=True)
+    image_pitch_texels: int | None = _fact("texels", int, is_limit=True)
     l1_texture_bandwidth_gbps: float | None = _fact("GB/s", int, float)
     l1_buffer_bandwidth_gbps: float | None = _fact("GB/s", int, float)
     l2_bandwidth_gbps: float | None = _fact("GB/s", int, float)

@@ -14,6 +14,7 @@ from tvm_ffi.structural import structural_hash
 
 from romou.base.headline import Headline
 from romou.base.model_bytes import MemoryUse
+from romou.compiler.graph.memory.storage import VIEW
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES, extents_of_texels, image_extents
@@ -210,6 +211,7 @@ class _Reader:
         var, value = binding.var, binding.value
         name = op_name(value)
         arguments = list(value.args) if isinstance(value, relax.Call) else []
+        symbol = str(getattr(getattr(value, "op", None), "global_symbol", ""))
         if name == "relax.vm.alloc_storage":
             self._scopes[var] = scope = str(arguments[3].value)
             shape = tuple(int(extent) for extent in arguments[0].values)
@@ -238,12 +240,12 @@ class _Reader:
             self._let_go(arguments[0])
         elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
             self._call(str(value.op.name_hint), arguments)
-        elif (
-            isinstance(value, relax.Call)
-            and isinstance(value.op, relax.ExternFunc)
-            and value.op.global_symbol == HOST_NODES
-        ):
+        elif symbol == HOST_NODES:
             self._call(HOST_NODES, arguments)
+        elif symbol == VIEW:
+            storage, _, _, shape, dtype, scope = arguments
+            self._allocated[var] = tuple(map(int, shape.values)), str(dtype.value), str(scope.value)
+            self._holders[storage].add(var)
         elif (operands := list(_vars(value))) and (whole := self._whole_of(operands[0])) in self._allocated:
             self._whole[var] = whole
             for held in self._holders.values():

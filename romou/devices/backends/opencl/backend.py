@@ -137,6 +137,7 @@ class OpenCL(ComputeApi):
             "dot_products": spec.dot_products,
             "has_dot_fallback": True,
             "has_word_images": True,
+            "image_pitch_texels": None if options.get("images") == "apart" else spec.image_pitch_texels,
             "has_tensor_cores": (spec.compute_capability or 0) >= PTX_PRODUCTS_FROM,
             "sub_groups": self.sub_groups(spec),
             "searches_waves": _WAVES.name in options,
@@ -146,7 +147,11 @@ class OpenCL(ComputeApi):
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
         options = super().narrower_options(limits, abilities, facts)
-        return options | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
+        options |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {}
+        if abilities["image_pitch_texels"] is None or extensions.has_any(facts, extensions.IMAGES_OVER_BUFFERS):
+            return options
+        # A CPU only checks a phone's kernels.
+        return options if facts["type"] == "cpu" else options | {"images": "apart"}
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`. After this call kernels declare their work groups."""

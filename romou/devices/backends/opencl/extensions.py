@@ -1,4 +1,4 @@
-"""Extensions of OpenCL with sub-groups and with dot products, by their names in a driver's list."""
+"""Extensions of OpenCL with sub-groups, dot products and images over buffers, by their names in a driver's list."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ KHRONOS_DOT, QUALCOMM_DOT, ARM_DOT = (
     "cl_qcom_dot_product8",
     "cl_arm_integer_dot_product_int8",
 )
+# Images of any type over a buffer.
+IMAGES_OVER_BUFFERS = "cl_ext_image_from_buffer"
 
 
 def has_any(facts: Mapping[str, Any], *extensions: str) -> bool:
