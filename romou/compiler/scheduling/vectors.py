@@ -110,11 +110,11 @@ class Vectors:
         """Return a load over `vector` and `lane` in the shape of `form_of`, or None if it has another one."""
         if not access.indices:
             return access
-        *outer, last = access.indices
+        *outer, last = indices = [self._undivided(index) for index in access.indices]
         step = self._step(last)
         if step is None or any(self._step(index) != 0 for index in outer):
             return None
-        indices = [self._analyzer.simplify(self._at(index, 0)) for index in access.indices]
+        indices = [self._analyzer.simplify(self._at(index, 0)) for index in indices]
         indices[-1] = indices[-1] + self.lane * step
         return tirx.BufferLoad(access.source, indices)
 
@@ -137,6 +137,22 @@ class Vectors:
 
         structural_visit(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call)])
         return vector_loads
+
+    def _undivided(self, index: tirx.Expr) -> tirx.Expr:
+        """Take the lane out of divisions by multiples of the width, as reshapes of whole vectors have them.
+
+        x[(4 * a + lane) // 12, (4 * a + lane) % 12]      ->      x[4 * a // 12, 4 * a % 12 + lane]
+        """
+
+        def divided(expr: tirx.FloorDiv | tirx.FloorMod) -> tirx.Expr:
+            first = self._at(expr.a, 0)
+            multiples = self._analyzer.modular_set(first)
+            sizes = (multiples.coeff, multiples.base, expr.b) if isinstance(expr.b, tirx.IntImm) else (1,)
+            if any(int(size) % self.width for size in sizes) or self._step(expr.a) != 1:
+                return expr
+            return type(expr)(first, expr.b) + (self.lane if isinstance(expr, tirx.FloorMod) else 0)
+
+        return structural_map(index, ((tirx.FloorDiv, tirx.FloorMod), divided)) if self.moves(index) else index
 
     def _at(self, expr: tirx.Expr, lane: int) -> tirx.Expr:
         return substitute(expr, {self.lane: tirx.const(lane, self.lane.ty)})

@@ -82,3 +82,21 @@ def test_all_axes_of_odd_rows_are_one_row() -> None:
     body = source[source.index("__kernel") :]
     assert body.count("load_unaligned_float4(") == 2
     assert not re.search(r"%|/|<<", body), body
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("rows", "length", "width"), [(8, 504, 4), (6, 672, 4), (16, 252, 4), (32, 126, 1), (64, 63, 1)]
+)
+def test_reshaped_rows_of_whole_vectors_are_read_in_vectors(
+    rows: int, length: int, width: int, dtype: str, opencl_device: tvm.runtime.Device
+) -> None:
+    """A vector of the output is in one row of the data if four divides the row, as in a group norm's scale."""
+    target = Target("opencl -device=adreno640")
+    (task,) = relax_tasks(
+        lambda a, b: op.multiply(op.reshape(a, (1, 16, 7, 9, 4)), b), (1, rows, length), (1, 16, 1, 1, 4), dtype=dtype
+    )
+    assert task.template.access_width(4) == width
+    arrays = random_arrays(task, np.random.default_rng(9))
+    for each in (task.default_config(target), *task.space(target).sample(np.random.default_rng(10), 3)):
+        assert_agrees(target, task, each, arrays, reference(task, arrays), 1e-6 if dtype == "float32" else 2e-3)
