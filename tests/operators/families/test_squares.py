@@ -27,17 +27,19 @@ from support.suite.exhaustive import in_turn
 PHONE = Target("opencl -device=adreno640")
 
 
-def borders_of(channels: int, width: int) -> list[TunableTask]:
+def borders_of(
+    channels: int, width: int, outputs: int = 8, dtype: str = "float32", batch: int = 1
+) -> list[TunableTask]:
     """Return the tasks that pack the input of a convolution and unpack its output."""
     data, weight = (
-        relax.Var(name, relax.TensorType(shape, "float32"))
-        for name, shape in (("x", (1, channels, 40, width)), ("w", (8, channels, 1, 1)))
+        relax.Var(name, relax.TensorType(shape, dtype))
+        for name, shape in (("x", (batch, channels, 40, width)), ("w", (outputs, channels, 1, 1)))
     )
     builder = relax.BlockBuilder()
     with builder.function("main", [data]):
         with builder.dataflow():
             made = builder.emit(
-                op.nn.conv2d(data, relax.const(np.ones([int(d) for d in weight.ty.shape.values], "float32")))
+                op.nn.conv2d(data, relax.const(np.ones([int(d) for d in weight.ty.shape.values], dtype)))
             )
             output = builder.emit_output(made)
         builder.emit_func_output(output)
@@ -58,6 +60,27 @@ def test_channels_are_packed_and_unpacked_in_squares(
     for task in tasks:
         config = task.default_config(PHONE)
         assert config["across"] == config["vector_width"] == 4, task.name
+        arrays = random_arrays(task, rng)
+        for one in (config, *task.space(PHONE).sample(rng, 3)):
+            assert_agrees(PHONE, task, one, arrays, reference(task, arrays), 1e-9)
+
+
+@in_turn
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("outputs", [5, 21, 255])
+@pytest.mark.parametrize("width", [12, 13])
+def test_padding_of_the_last_texel_is_read_and_not_stored(
+    outputs: int, width: int, dtype: str, opencl_device: tvm.runtime.Device
+) -> None:
+    """Rows and columns of a channel are one row, so that its last vector only may overlap."""
+    rng = np.random.default_rng(5)
+    for batch in (1, 3):
+        _, task = borders_of(3, width, outputs, dtype, batch)
+        config = task.default_config(PHONE)
+        assert config["across"] == config["vector_width"] == 4
+        (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+        loads = [line for line in kernel.source.splitlines() if " = lv1_ptr[" in line]
+        assert len(loads) == 4, kernel.source
         arrays = random_arrays(task, rng)
         for one in (config, *task.space(PHONE).sample(rng, 3)):
             assert_agrees(PHONE, task, one, arrays, reference(task, arrays), 1e-9)

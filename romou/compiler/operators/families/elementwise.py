@@ -43,9 +43,11 @@ from romou.base.errors import InvalidConfigError
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.analysis.form import tabulate
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.windows import kept_inside
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.passes.fp16_moves import only_moves
 from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
@@ -196,15 +198,11 @@ class Elementwise(StreamingTemplate):
     @cached_property
     def _scalars(self) -> dict[int, list[tirx.Expr]]:
         """Choice of `across` -> scalars that arithmetic combines with vectors."""
-        axes, value = axes_of(self._block), bounded(self._block.body.value)
-        *others, last = [axis.var for axis in self._block.iter_vars]
-        widths = {1: (last, max(*self._widths(self.shape[-1]), LANES if self._may_have_singles else 1))}
-        widths |= {} if self._across is None else {LANES: (others[self._across], LANES)}
-        return {
-            across: Vectors(axes, axis, width, may_overlap=True).scalars_in(value)
-            for across, (axis, width) in widths.items()
-            if width > 1
-        }
+        last, value = self._block.iter_vars[-1].var, bounded(self._block.body.value)
+        width = max(*self._widths(self.shape[-1]), LANES if self._may_have_singles else 1)
+        vectors = {1: (Vectors(axes_of(self._block), last, width, may_overlap=True), value)} if width > 1 else {}
+        vectors |= {} if self._tile is None else {LANES: self._tile[1:]}
+        return {across: along.scalars_in(value) for across, (along, value) in vectors.items()}
 
     @staticmethod
     def _where(columns: Columns, scalars: Mapping[int, Sequence[tirx.Expr]]) -> Any:
@@ -222,29 +220,43 @@ class Elementwise(StreamingTemplate):
         }
         return np.logical_not(columns["autobroadcast"]) & self._where(columns, loaded)
 
-    @cached_property
+    @property
     def _across(self) -> int | None:
         """The axis along which the data is contiguous, if that is not the last one and has whole vectors."""
-        if self._has_truth_values:
+        return None if self._tile is None else self._tile[0]
+
+    @cached_property
+    def _tile(self) -> tuple[int, Vectors, tirx.Expr] | None:
+        """The axis `_across`, its vectors, and the value in which they are loaded.
+
+        If the width does not divide the axis, the last vector overlaps the one before it, or has packed data's padding:
+
+            out[c, y, x] = a[c // 4, y, x, c % 4] of 21 channels      ->      a[5, y, x, 0:4], of which one is stored
+        """
+        if self._has_truth_values or not isinstance(self.shape[-1], int):
             return None
-        axes, value = axes_of(self._block), self._block.body.value
+        axes, value = axes_of(self._block), bounded(self._block.body.value)
         *others, last = [axis.var for axis in self._block.iter_vars]
-        if not isinstance(self.shape[-1], int):
-            return None
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
             return None
         for axis in reversed(range(len(others))):
             if not isinstance(self.shape[axis], int) or self.shape[axis] < LANES:
                 continue
-            vectors = Vectors(axes, others[axis], LANES, may_overlap=True)
-            form = vectors.form_of(value)
-            if form is not None and any(vectors.moves(load) for load in loads_of(form)):
-                return axis
+            padded = {var: count_of(e, LANES) * LANES if var.same_as(others[axis]) else e for var, e in axes.items()}
+            for vectors, each in (
+                (Vectors(axes, others[axis], LANES, may_overlap=True), value),
+                (Vectors(padded, others[axis], LANES), kept_inside(value, padded)),
+            ):
+                form = vectors.form_of(each)
+                if form is not None and any(vectors.moves(load) for load in loads_of(form)):
+                    return axis, vectors, each
         return None
 
     @cached_property
     def _row_axes(self) -> int:
         """The number of last axes that are one row: each buffer has all of them in order, or none."""
+        if self.images:
+            return 1
         variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
         count = 1
         while count < len(variables):
@@ -275,7 +287,8 @@ class Elementwise(StreamingTemplate):
     def _vectors(self, width: Any, across: Any) -> Any:
         """Return the number of vectors of the output, with single elements. Tiles of `across` vectors count as one."""
         singles = self.elements // self._row * (self._row // width + self._row % width)
-        return np.where(self._has_singles(width, across), singles, math.prod(self._grid(width, across)))
+        whole = tabulate(lambda width, across: math.prod(self._grid(width, across)), width, across)
+        return np.where(self._has_singles(width, across), singles, whole)
 
     @property
     def works_in_rows(self) -> bool:
@@ -297,9 +310,11 @@ class Elementwise(StreamingTemplate):
         return self.stored_by_a_group(knobs), knobs["across"], knobs["vector_width"] if knobs["across"] > 1 else 1
 
     def _grid(self, width: int, across: int) -> list[int]:
-        """Return the number of vectors along each axis of the output. `across` of them count as one."""
+        """Return the number of vectors along each axis of the output. `across` of them count as one, in joined rows."""
         steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
-        return [count_of(extent, step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
+        joined = self._row_axes if across > 1 else 1
+        shape = [*self.shape[: len(self.shape) - joined], *[1] * (joined - 1), math.prod(self.shape[-joined:])]
+        return [count_of(extent, step) for extent, step in zip(shape, [*steps, width], strict=True)]
 
     def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
         width, across = knobs["vector_width"], knobs["across"]
@@ -311,10 +326,12 @@ class Elementwise(StreamingTemplate):
             return lambda _block: [axis[:, None] for axis in row]
         grid = self._grid(width, across)
         indices = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
-        indices[-1] = np.minimum(indices[-1] * width, self.shape[-1] - width) + np.arange(width)
-        if self._across is not None:
-            first = np.minimum(indices[self._across] * across, self.shape[self._across] - across)
-            indices[self._across] = first + np.arange(across)[:, None]
+        length = self.shape[-1] if across == 1 else self._row
+        indices[-1] = np.minimum(indices[-1] * width, length - width) + np.arange(width)
+        if self._tile is not None:
+            axis, along, _ = self._tile
+            most = self.shape[axis] - across if along.repeated else self.shape[axis]
+            indices[axis] = np.minimum(indices[axis] * across, most) + np.arange(across)[:, None]
         return lambda _block: indices
 
     def _elements_of(self, vectors: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -337,9 +354,10 @@ class Elementwise(StreamingTemplate):
             return len(np.unique(rows * self._row + elements))
         grid = self._grid(width, across)
         indices = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
-        steps = {len(grid) - 1: width} | ({} if across == 1 or self._across is None else {self._across: across})
+        steps = {len(grid) - 1: (width, self.shape[-1] if across == 1 else self._row)}
+        steps |= {} if across == 1 or self._across is None else {self._across: (across, self.shape[self._across])}
         # Elements of each vector that no earlier vector holds.
-        new = [np.minimum(step, self.shape[axis] - indices[axis] * step) for axis, step in steps.items()]
+        new = [np.minimum(step, extent - indices[axis] * step) for axis, (step, extent) in steps.items()]
         return int(np.prod(new, axis=0).sum())
 
     def work_groups(self, columns: Columns) -> Any:
@@ -423,21 +441,20 @@ class Elementwise(StreamingTemplate):
 
     def _square(self, indices: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """Return statements that load vectors along the data and store them along the output, and their registers."""
-        if self._across is None:
+        if self._tile is None:
             raise InvalidConfigError(f"across = {across}: the data is contiguous along no other axis of fixed length")
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
-        along, row = (
-            Vectors(axes_of(block), axis, lanes, may_overlap=True)
-            for axis, lanes in ((axes[self._across], across), (axes[-1], width))
-        )
-        form = along.form_of(bounded(block.body.value))
-        assert form is not None, "`_across` found it"
+        tiled, along, value = self._tile
+        # An index beyond the last axis is one in the row.
+        row = Vectors({**axes_of(block), axes[-1]: self._row}, axes[-1], width, may_overlap=True)
+        form = along.form_of(value)
+        assert form is not None, "`_tile` found it"
         loaded, transposed = (
             tirx.decl_buffer([width * across], register_type(kind), name, scope="local")
             for name in ("loaded", "transposed")
         )
-        begin, first = along.begin(indices[self._across]), {row.vector: row.begin(indices[-1])}
+        begin, first = along.begin(indices[tiled]), {row.vector: row.begin(indices[-1])}
         values = {**dict(zip(axes, indices, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
         load = tirx.BufferStore(
             loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane]
@@ -446,7 +463,7 @@ class Elementwise(StreamingTemplate):
         element = tirx.BufferLoad(loaded, [row.lane * across + step])
         move = tirx.BufferStore(transposed, element, [step * width + row.lane])
         into = [*indices[:-1], substitute(row.index, first)]
-        into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
+        into[tiled] = substitute(along.index, {along.vector: begin, along.lane: step})
         element = tirx.BufferLoad(transposed, [step * width + row.lane])
         store = tirx.BufferStore(block.body.buffer, element.astype(kind), into)
         loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
@@ -469,11 +486,15 @@ class Elementwise(StreamingTemplate):
         def rows(low: int, high: int) -> tirx.Stmt:
             every = stores(low, high, (0, width))
             last = stores(low, high, (row.repeated, pairs), (pairs, width)) if row.repeated else None
-            return every if last is None else tirx.IfThenElse(indices[-1] < self.shape[-1] // width, every, last)
+            return every if last is None else tirx.IfThenElse(indices[-1] < self._row // width, every, last)
 
-        is_first = indices[self._across] < self.shape[self._across] // across
-        first_rows = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
-        return tirx.SeqStmt([loads, transposes, *first_rows, rows(along.repeated, across)]), [loaded, transposed]
+        # The last vector stores its last elements if it overlaps, its first ones if it is padded.
+        left = self.shape[tiled] % across
+        last = (along.repeated, across) if along.repeated else (0, left or across)
+        of_whole_vectors = (0, along.repeated) if along.repeated else (left or across, across)
+        is_whole = indices[tiled] < self.shape[tiled] // across
+        others = [guarded(is_whole, rows(*of_whole_vectors))] if left else []
+        return tirx.SeqStmt([loads, transposes, *others, rows(*last)]), [loaded, transposed]
 
 
 def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:
