@@ -1,4 +1,4 @@
-"""Element-wise kernels of buffers: axes that all buffers have in the same order are one."""
+"""Element-wise kernels: axes in the same order in all buffers are one, reshapes and resizes compute few indices."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tvm.relax import op
 
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 from support.kernels.operators import assert_agrees, error_of, random_arrays, reference, relax_tasks, run
 
 HOST = Target("opencl -device=host")
@@ -100,3 +101,22 @@ def test_reshaped_rows_of_whole_vectors_are_read_in_vectors(
     arrays = random_arrays(task, np.random.default_rng(9))
     for each in (task.default_config(target), *task.space(target).sample(np.random.default_rng(10), 3)):
         assert_agrees(target, task, each, arrays, reference(task, arrays), 1e-6 if dtype == "float32" else 2e-3)
+
+
+@pytest.mark.parametrize(("texels", "items"), [(16, 4), (6, 4), (3, 2), (1, 1)])
+def test_texels_of_a_resize_share_coordinates(texels: int, items: int, opencl_device: tvm.runtime.Device) -> None:
+    """Texels that are left over have a branch of their own."""
+    target = Target("opencl -device=adreno640")
+    (task,) = relax_tasks(
+        lambda a: op.image.resize2d(a, (41, 53), method="linear", layout="NCHW4c"), (1, texels, 11, 13, 4)
+    )
+    config = task.default_config(target)
+    assert config["items"] == items
+    (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
+    whole, _, left = kernel.source[kernel.source.index("__kernel") :].partition("} else {")
+    # The fractions of a column and of a row, however many texels have them.
+    assert len({*re.findall(r"convert_float\((\w+)\)", whole)}) == 2, whole
+    assert (whole.count("x0_ptr["), left.count("x0_ptr[")) == (4 * items, 4 * (texels % items)), kernel.source
+    arrays = random_arrays(task, np.random.default_rng(11))
+    for each in (config, *task.space(target).sample(np.random.default_rng(12), 3)):
+        assert_agrees(target, task, each, arrays, reference(task, arrays), 1e-6)

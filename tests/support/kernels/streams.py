@@ -31,6 +31,8 @@ ELEMENTWISE: dict[str, StreamCase] = {
         lambda a: op.image.resize2d(a, (14, 10), method="nearest_neighbor", rounding_method="floor"),
         (1, 3, 7, 5),
     ),
+    "interpolation": (lambda a: op.image.resize2d(a, (15, 11), method="linear"), (1, 5, 7, 6)),
+    "interpolated texels": (lambda a: op.image.resize2d(a, (9, 11), method="linear", layout="NCHW4c"), (2, 7, 5, 4, 4)),
     "prime": (lambda a: op.exp(a), (1009,)),
     "one": (lambda a: op.tanh(a), (1, 1)),
     "scalar": (lambda a, b: op.subtract(op.tanh(a), b), (), ()),

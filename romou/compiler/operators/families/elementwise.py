@@ -5,6 +5,7 @@
 The output's elements, in row-major order, are cut into work groups:
 
     work group    `work_group` work-items. Each writes `items` vectors, one group's width apart, so writes are coalesced
+                  (in a resize, of neighbouring channels, for which coordinates and weights are the same)
     vector        `vector_width` elements along the last axis
     across        a tile of `across` vectors if the data is contiguous along another axis, as in packing and transposing
 
@@ -57,7 +58,7 @@ from romou.compiler.scheduling.statements import guarded, launch, loop, register
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in
 
 KNOBS = (
     VECTOR_WIDTH,
@@ -66,7 +67,7 @@ KNOBS = (
         name="items",
         choices=(1, 2, 4, 8),
         default=1,
-        help="vectors that a work-item computes, a group's width apart",
+        help="vectors that a work-item computes, a group's width apart, or channels that share a resize's coordinates",
         scales_outputs=True,
     ),
     Knob(
@@ -119,6 +120,7 @@ class Elementwise(StreamingTemplate):
                 | (elements < 2 * outputs),
                 "work-items of several vectors less than twice the output": (config["items"] == 1)
                 | (elements * config["items"] < 2 * outputs),
+                "work-items of several vectors along a longer axis": (config["items"] == 1) | self._fits_shared(config),
                 "whole vectors in a row": (columns % config["vector_width"] == 0)
                 | (config["across"] > 1)
                 | ((config["vector_width"] == LANES) & (limits.is_mobile and self._may_have_singles)),
@@ -164,10 +166,44 @@ class Elementwise(StreamingTemplate):
         wanted: dict[str, Choice] = {
             "across": LANES if limits.preset.streaming.has_square_tiles else 1,
             "vector_width": max(whole),
+            "items": self._texels_of_work_item(limits),
         }
         # As in Listing 4, B = A + n: a device that gains by it gets no vector of copies.
         config = self._admitted(space, **wanted, autobroadcast=True)
         return config if space.is_valid(config) else self._admitted(space, **wanted, autobroadcast=False)
+
+    @cached_property
+    def _shared(self) -> int | None:
+        """The last axis that no coordinate of an interpolation depends on: a number of axes that becomes a float.
+
+        out[c, y, x] = a[c, y // 2, x] * float(y % 2) + ...      ->      c
+        """
+        variables = [axis.var for axis in self._block.iter_vars]
+        casts = [cast for cast in nodes_in(self._block.body.value, tirx.Cast) if "float" in str(cast.ty)]
+        coordinates = [cast for cast in casts if "int" in str(cast.value.ty) and not loads_of(cast)]
+        moved = {axis for axis, var in enumerate(variables) if any(has_var(each, var) for each in coordinates)}
+        others = range(len(variables) - self._row_axes)
+        fixed = (axis for axis in others if isinstance(self.shape[axis], int) and self.shape[axis] > 1)
+        return max((axis for axis in fixed if axis not in moved), default=None) if moved else None
+
+    def _texels_of_work_item(self, limits: Limits) -> int:
+        """Return how many texels share coordinates on a phone that they keep busy. More than four take most registers.
+
+        Single elements of rows gain less: their loads take most instructions.
+        """
+        if self._shared is None or not isinstance(self.elements, int) or not limits.is_mobile:
+            return 1
+        if not self.works_in_texels or self.access_width(LANES) < LANES:
+            return 1
+        most = min(LANES, self.shape[self._shared], self.elements // LANES // limits.busy_work_items)
+        return max(items for items in (1, 2, LANES) if items <= max(most, 1))
+
+    def _fits_shared(self, columns: Columns) -> Any:
+        """Return whether the axis `_shared` has at least `items` vectors. True without that axis."""
+        if self._shared is None:
+            return True
+        step = np.where(self._shared == self._across, columns["across"], 1)
+        return columns["items"] * step < self.shape[self._shared] + step
 
     @cached_property
     def _placement(self) -> Placement:
@@ -299,15 +335,16 @@ class Elementwise(StreamingTemplate):
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Return the elements of the first group's vectors, with all vectors of each tile."""
-        return self._points(np.arange(knobs["work_group"] * knobs["items"]), knobs)
+        return self._points(self._vectors_of(np.arange(knobs["work_group"]), knobs), knobs)
 
     def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
-        """Return the elements of the first work-item's vectors, one group's width apart."""
-        return self._points(knobs["work_group"] * np.arange(knobs["items"]), knobs)
+        """Return the elements of the first work-item's vectors."""
+        return self._points(self._vectors_of(np.arange(1), knobs), knobs)
 
     def group_key(self, knobs: Mapping[str, int]) -> Hashable:
-        """Group configs by a group's number of elements, which are always the output's first ones."""
-        return self.stored_by_a_group(knobs), knobs["across"], knobs["vector_width"] if knobs["across"] > 1 else 1
+        """Group configs by a group's number of elements, which are the output's first ones or share coordinates."""
+        width = knobs["vector_width"] if knobs["across"] > 1 else 1
+        return self.stored_by_a_group(knobs), knobs["across"], width, self._shared is None or knobs["items"]
 
     def _grid(self, width: int, across: int) -> list[int]:
         """Return the number of vectors along each axis of the output. `across` of them count as one, in joined rows."""
@@ -315,6 +352,31 @@ class Elementwise(StreamingTemplate):
         joined = self._row_axes if across > 1 else 1
         shape = [*self.shape[: len(self.shape) - joined], *[1] * (joined - 1), math.prod(self.shape[-joined:])]
         return [count_of(extent, step) for extent, step in zip(shape, [*steps, width], strict=True)]
+
+    def _tiled_grid(self, width: int, across: int, items: int) -> list[int]:
+        """Return the vectors along each axis. `items` of them count as one along the axis `_shared`."""
+        grid = self._grid_with_singles(width, across)
+        return [count_of(extent, items if axis == self._shared else 1) for axis, extent in enumerate(grid)]
+
+    def _grid_with_singles(self, width: int, across: int) -> list[Any]:
+        """Return `_grid`, or rows and the vectors and single elements of each."""
+        outer = self.shape[: len(self.shape) - self._row_axes]
+        has_singles = isinstance(self.shape[-1], int) and self._has_singles(width, across)
+        return [*outer, sum(divmod(self._row, width))] if has_singles else self._grid(width, across)
+
+    def _vectors_of(self, work_items: np.ndarray, knobs: Mapping[str, int]) -> np.ndarray:
+        """Return the numbers of the vectors that work-items of the first group compute, in ascending order."""
+        width, across, items = knobs["vector_width"], knobs["across"], np.arange(knobs["items"])
+        if self._shared is None:
+            vectors = work_items + knobs["work_group"] * items[:, None]
+        else:
+            grid, tiles = self._grid_with_singles(width, across), self._tiled_grid(width, across, len(items))
+            indices = list(np.unravel_index(work_items[work_items < math.prod(tiles)], tiles))
+            indices[self._shared] = indices[self._shared] * len(items) + items[:, None]
+            is_inside = indices[self._shared] < grid[self._shared]
+            indices = [np.broadcast_to(axis, is_inside.shape)[is_inside] for axis in indices]
+            vectors = np.ravel_multi_index(indices, grid)
+        return np.sort(vectors, axis=None)
 
     def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
         width, across = knobs["vector_width"], knobs["across"]
@@ -348,12 +410,13 @@ class Elementwise(StreamingTemplate):
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
         """Return the output elements that the first group stores, without overlaps and padding."""
         width, across = knobs["vector_width"], knobs["across"]
+        vectors = self._vectors_of(np.arange(knobs["work_group"]), knobs)
+        vectors = vectors[vectors < self._vectors(width, across)]
         if self._has_singles(width, across):
-            count = min(knobs["work_group"] * knobs["items"], int(self._vectors(width, across)))
-            rows, elements = self._elements_of(np.arange(count), width)
+            rows, elements = self._elements_of(vectors, width)
             return len(np.unique(rows * self._row + elements))
         grid = self._grid(width, across)
-        indices = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
+        indices = np.unravel_index(vectors, grid)
         steps = {len(grid) - 1: (width, self.shape[-1] if across == 1 else self._row)}
         steps |= {} if across == 1 or self._across is None else {self._across: (across, self.shape[self._across])}
         # Elements of each vector that no earlier vector holds.
@@ -361,8 +424,11 @@ class Elementwise(StreamingTemplate):
         return int(np.prod(new, axis=0).sum())
 
     def work_groups(self, columns: Columns) -> Any:
-        vectors = self._vectors(columns["vector_width"], columns["across"])
-        return -(-vectors // (columns["work_group"] * columns["items"]))
+        width, across, items = (columns[name] for name in ("vector_width", "across", "items"))
+        if self._shared is None:
+            return -(-self._vectors(width, across) // (columns["work_group"] * items))
+        tiles = tabulate(lambda *knobs: math.prod(self._tiled_grid(*knobs)), width, across, items)
+        return -(-tiles // columns["work_group"])
 
     @property
     def _block(self) -> s_tir.SBlock:
@@ -374,31 +440,40 @@ class Elementwise(StreamingTemplate):
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         width, items, size, across = (config[name] for name in ("vector_width", "items", "work_group", "across"))
-        ((vectors, value),) = self.vectors(width)
-        axes = [axis.var for axis in self._block.iter_vars[:-1]]
-        group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
-        has_singles = isinstance(self.shape[-1], int) and self._has_singles(width, across)
-        outer = self.shape[: len(self.shape) - self._row_axes]
-        grid = [*outer, sum(divmod(self._row, width))] if has_singles else self._grid(width, across)
-        texels = math.prod(grid)
-        texel = (group * items + item) * size + thread
-        if has_singles:
-            body, buffers = self._vectors_and_singles(unravel(texel, grid), width)
-        elif across == 1:
-            indices = unravel(texel, grid if self.image_scopes(config, limits) else self._joined(grid, width))
-            position = [*axes, vectors.index] if self._block.body.indices else []
-            body, buffers = vectors.store(self._block.body.buffer, position, bounded(value))
-            body = substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True)))
-        else:
-            body, buffers = self._square(unravel(texel, grid), width, across)
+        group, item, thread = (tirx.Var(name, self._block.iter_vars[-1].var.ty) for name in ("group", "item", "thread"))
+        grid = self._grid_with_singles(width, across)
+
+        def stored(indices: Sequence[tirx.Expr]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+            if across > 1:
+                return self._square(indices, width, across)
+            return (self._vectors_and_singles if self._has_singles(width, across) else self._vector)(indices, width)
+
+        shared = self._shared if items > 1 else None
+        repeats = items if shared is None else 1
+        if shared is not None:
+            extent, grid = grid[shared], self._tiled_grid(width, across, items)
+        elif across == 1 and not self.image_scopes(config, limits) and not self._has_singles(width, across):
+            grid = self._joined(grid, width)
+        count, number = math.prod(grid), (group * repeats + item) * size + thread
+        indices = unravel(number, grid)
+        body, buffers = stored(indices) if shared is None else _neighbours(stored, indices, shared, extent, items)
         body = broadcast_scalars(body) if config.get("autobroadcast") else body
-        body = guarded(None if is_multiple(texels, size * items) else texel < texels, body)
-        threads = {"blockIdx.x": (group, count_of(texels, size * items)), "threadIdx.x": (thread, size)}
-        func = launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)["main"]
+        body = guarded(None if is_multiple(count, size * repeats) else number < count, body)
+        body = loop(item, repeats, body, "unrolled")
+        threads = {"blockIdx.x": (group, count_of(count, size * repeats)), "threadIdx.x": (thread, size)}
+        func = launch(self.simplified, threads, body, buffers)["main"]
         func = with_functions(func, config)
         for name, scope in self.image_scopes(config, limits).items():
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})
+
+    def _vector(self, indices: Sequence[tirx.Expr], width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Return statements of a work-item that stores a vector along the last axis."""
+        ((vectors, value),) = self.vectors(width)
+        axes = [axis.var for axis in self._block.iter_vars[:-1]]
+        position = [*axes, vectors.index] if self._block.body.indices else []
+        body, buffers = vectors.store(self._block.body.buffer, position, bounded(value))
+        return substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True))), buffers
 
     def _vectors_and_singles(self, indices: Sequence[tirx.Expr], width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """Return statements of a work-item that stores a whole vector of a row or one element behind them all.
@@ -495,6 +570,29 @@ class Elementwise(StreamingTemplate):
         is_whole = indices[tiled] < self.shape[tiled] // across
         others = [guarded(is_whole, rows(*of_whole_vectors))] if left else []
         return tirx.SeqStmt([loads, transposes, *others, rows(*last)]), [loaded, transposed]
+
+
+def _neighbours(
+    stored: Callable[..., tuple[tirx.Stmt, list[tirx.Buffer]]],
+    indices: Sequence[tirx.Expr],
+    axis: int,
+    extent: int,
+    items: int,
+) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+    """Return statements that store `items` neighbours along an axis, or fewer at its end, and their registers.
+
+    stored: from the indices of a vector to its statements and registers.
+    indices: of the first neighbour, in units of `items` along the axis.
+    """
+    parts, buffers = [], []
+    whole, left = divmod(extent, items)
+    for count in (items, left) if left else (items,):
+        item, at = tirx.Var("item", indices[axis].ty), list(indices)
+        at[axis] = at[axis] * items + item
+        part, registers = stored(at)
+        parts.append(loop(item, count, part, "unrolled"))
+        buffers += registers
+    return (tirx.IfThenElse(indices[axis] < whole, *parts) if left else parts[0]), buffers
 
 
 def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:
