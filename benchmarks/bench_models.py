@@ -11,6 +11,7 @@ this machine's processor.
     python benchmarks/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's fp16
     python benchmarks/bench_models.py --target cuda --models detector,esrgan,denoiser,swin --peers compiled --trials 128          networks of torch_networks.py
 
+    python benchmarks/bench_models.py --target cuda --models lstm_128,gru_128,lstm_512,gru_512,demucs --trials 0 --peers captured,compiled          recurrent layers
     python benchmarks/bench_models.py --target "opencl -device=host" --models dgcnn,demucs,svtr,tabnet,t5 --trials 0 --peers onnxruntime     of onnx_networks.py
 
 docs/evidence/benchmarks.md describes the method and the output.
@@ -95,23 +96,24 @@ class TorchModel:
     """A network that PyTorch runs on the GPU."""
 
     def __init__(self, run: Callable[[], Any], peer: Torch) -> None:
-        self._run, self._peer = run, peer
+        self.run, self.peer = run, peer
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: Literal["device", "wall"] = "device") -> list[float]:
         """Return the same times as `TunedModel.times`, after one warm-up."""
-        self._run()
-        self._peer.torch.cuda.synchronize()
-        return [self._wall_ms() if clock == "wall" else 1e3 * self._peer.seconds(self._run) for _ in range(repeat)]
+        self.run()
+        self.peer.torch.cuda.synchronize()
+        return [self._wall_ms() if clock == "wall" else 1e3 * self.peer.seconds(self.run) for _ in range(repeat)]
 
     def _wall_ms(self) -> float:
         start = time.perf_counter()
-        self._run()
-        self._peer.torch.cuda.synchronize()
+        self.run()
+        self.peer.torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start)
 
 
 # Networks of torch_networks.py. PyTorch is imported only if one of them is requested.
-EXPORTED = ("detector", "esrgan", "denoiser", "swin", "vit", "speech", "decoder_2layer")
+RECURRENT = tuple(f"{layer}_{units}" for layer in ("lstm", "gru") for units in (64, 128, 512))
+EXPORTED = ("detector", "esrgan", "denoiser", "swin", "vit", "speech", "decoder_2layer", *RECURRENT)
 
 
 @functools.cache
@@ -128,7 +130,7 @@ def onnx_model(name: str) -> onnx.ModelProto:
 
 def torch_network(name: str) -> Any:
     """Build the network from the Python package that defines it."""
-    if name in EXPORTED:
+    if name in (*EXPORTED, "demucs"):
         from torch_networks import network
 
         return network(name)
@@ -182,6 +184,12 @@ def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, 
     return through_torch(name, imported, is_compiled=False)
 
 
+def captured(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TorchModel:
+    """Prepare PyTorch in eager mode as a CUDA graph: cuDNN's kernels without launches by the host."""
+    model = through_torch(name, imported, is_compiled=False)
+    return TorchModel(model.peer.captured(model.run), model.peer)
+
+
 def compiled(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TorchModel:
     """Prepare torch.compile with CUDA graphs."""
     return through_torch(name, imported, is_compiled=True)
@@ -214,7 +222,7 @@ def onnxruntime_cpu(name: str, imported: ImportedModel, target: romou.Target, in
 
 PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, Effort], Timed]] = {
     "onnxruntime": onnxruntime_cpu,
-    **{p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)},
+    **{p.__name__: p for p in (dlight, fp32, eager, captured, compiled, metaschedule)},
 }
 # These run after all quick peers.
 SLOW = ("compiled", "metaschedule")

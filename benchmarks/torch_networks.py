@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -435,6 +436,48 @@ class DecoderLayers(nn.Module):
         return self.norm(x)
 
 
+class Recurrent(nn.Module):
+    """One recurrent layer over 52 steps, with as many inputs as units."""
+
+    def __init__(self, layer: Callable[[int, int], nn.Module], units: int) -> None:
+        super().__init__()
+        self.layer = layer(units, units)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0]
+
+
+class Demucs(nn.Module):
+    """The network `demucs` of onnx_networks.py."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (32, 64, 128, 128)
+        pairs = zip((2, *widths), widths, strict=False)
+        self.down = nn.ModuleList(
+            nn.Sequential(nn.Conv1d(a, b, 8, 4, 2), nn.ReLU(), nn.Conv1d(b, 2 * b, 1), nn.GLU(1)) for a, b in pairs
+        )
+        self.between, self.linear = nn.LSTM(128, 128, 2, bidirectional=True), nn.Linear(256, 128)
+        outputs = zip(reversed(widths), (128, 64, 32, 2), strict=True)
+        self.up = nn.ModuleList(
+            nn.Sequential(
+                *(nn.Conv1d(a, 2 * a, 3, 1, 1), nn.GLU(1), nn.ConvTranspose1d(a, b, 8, 4, 2)),
+                nn.ReLU() if b > 2 else nn.Identity(),
+            )
+            for a, b in outputs
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for layer in self.down:
+            x = layer(x)
+            skips.append(x)
+        x = self.linear(self.between(x.permute(2, 0, 1))[0]).permute(1, 2, 0)
+        for layer in self.up:
+            x = layer(x + skips.pop())
+        return x
+
+
 def _pictures(size: int) -> dict[str, tuple[int, ...]]:
     return {"image": (1, 3, size, size)}
 
@@ -448,6 +491,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] 
     "vit": (VisionTransformer, _pictures(224)),
     "speech": (SpeechEncoder, {"sound": (1, 80, 3000)}),
     "decoder_2layer": (DecoderLayers, {"rows": (1, 128, 896)}),
+    "demucs": (Demucs, {"x": (1, 2, 16384)}),
+    **{
+        f"{name}_{units}": (partial(Recurrent, layer, units), {"x": (52, 1, units)})
+        for name, layer in (("lstm", nn.LSTM), ("gru", nn.GRU))
+        for units in (64, 128, 512)
+    },
 }
 
 

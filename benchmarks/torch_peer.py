@@ -108,11 +108,12 @@ class Torch:
         for _ in range(3):
             call()  # cuDNN tries its algorithms
         number = repeats_of(self.seconds(call))
-        run = self._captured(call, number)
+        run = self.captured(call, number)
         torch.cuda.synchronize()
         return lambda: self.seconds(run) / number
 
-    def _captured(self, call: Callable[[], Any], number: int) -> Callable[[], Any]:
+    def captured(self, call: Callable[[], Any], number: int = 1) -> Callable[[], Any]:
+        """Return `number` calls as one CUDA graph, or as they are if they cannot be captured."""
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         try:

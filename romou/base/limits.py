@@ -77,6 +77,7 @@ class Limits:
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
     has_cooperative_matrices: whether the language multiplies matrices of fp16 that a warp of 32 holds together
         (VK_KHR_cooperative_matrix).
+    has_waiting_groups: whether work groups of a launch, one on a core, may wait for each other (CUDA).
     sub_groups: the sub-group functions that kernels may call. None if there are none or they are not known.
     searches_waves: whether spaces have the knob `wave` (Qualcomm's OpenCL).
     without: (knob, choice as text) that spaces leave out because a driver miscompiles it.
@@ -114,6 +115,7 @@ class Limits:
     has_warp_groups: bool = False
     allows_tf32: bool = False
     has_cooperative_matrices: bool = False
+    has_waiting_groups: bool = False
     sub_groups: SubGroups | None = None
     searches_waves: bool = False
     without: tuple[tuple[str, str], ...] = ()

@@ -277,6 +277,8 @@ class Recurrent:
     max_sum_threads: work-items that share a sum.
     min_summed: units that each of them sums up.
     max_products: products of a step in a work group, up to which the group runs all steps.
+    waiting_group: work-items of a group that waits for others.
+    max_weights: weights that such a work-item keeps in registers.
     """
 
     group: int
@@ -287,6 +289,8 @@ class Recurrent:
     max_sum_threads: int
     min_summed: int
     max_products: int
+    waiting_group: int
+    max_weights: int
 
 
 @dataclass(frozen=True, kw_only=True)

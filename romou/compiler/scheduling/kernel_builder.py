@@ -254,8 +254,15 @@ class KernelBuilder:
 
     def launched(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """Return the kernel with the parameters of `func`."""
-        axes = {tag: self._axes[tag] for tag in _AXES if tag in self._axes}
-        return statements.launch(func, axes, _sequence(self._open.pop()), self.buffers)["main"]
+        return statements.launch(func, self._threads, _sequence(self._open.pop()), self.buffers)["main"]
+
+    def as_stage(self) -> tirx.Stmt:
+        """Return the kernel as one of several of a function."""
+        return statements.stage_of(self._threads, _sequence(self._open.pop()), self.buffers)
+
+    @property
+    def _threads(self) -> dict[str, tuple[tirx.Var, Index]]:
+        return {tag: self._axes[tag] for tag in _AXES if tag in self._axes}
 
 
 def sum_of(values: Sequence[tirx.Expr]) -> tirx.Expr:

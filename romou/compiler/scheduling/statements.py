@@ -72,6 +72,22 @@ def _may_be_several(extent: int | tirx.Expr) -> bool:
     return extent > 1 if isinstance(extent, int) else True
 
 
+def bound(threads: Mapping[str, tuple[tirx.Var, int | tirx.Expr]], body: tirx.Stmt) -> tirx.Stmt:
+    """Return `body`, the program of a work-item, inside its thread bindings. threads: as for `launch`."""
+    for tag, (var, extent) in reversed(list(threads.items())):
+        kind, low, high = tirx.ForKind.THREAD_BINDING, tirx.const(0, var.ty), typed(extent, var)
+        body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
+    return body
+
+
+def stage_of(
+    threads: Mapping[str, tuple[tirx.Var, int | tirx.Expr]], body: tirx.Stmt, buffers: Sequence[tirx.Buffer]
+) -> tirx.Stmt:
+    """Return a kernel as one of several of a function. threads, buffers: as for `launch`."""
+    block = s_tir.SBlock([], [], [], "kernel", body, alloc_buffers=list(buffers))
+    return bound(threads, s_tir.SBlockRealize([], True, block))
+
+
 def launch(
     func: tirx.PrimFunc,
     threads: Mapping[str, tuple[tirx.Var, int | tirx.Expr]],
@@ -83,10 +99,7 @@ def launch(
     threads: "blockIdx.x", "threadIdx.x", ... -> (variable, extent).
     buffers: in registers and local memory.
     """
-    for tag, (var, extent) in reversed(list(threads.items())):
-        kind, low, high = tirx.ForKind.THREAD_BINDING, tirx.const(0, var.ty), typed(extent, var)
-        body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
-    root = s_tir.SBlock([], [], [], "root", _with_distinct_loops(body), alloc_buffers=list(buffers))
+    root = s_tir.SBlock([], [], [], "root", _with_distinct_loops(bound(threads, body)), alloc_buffers=list(buffers))
     kernel = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
     return tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
 

@@ -50,6 +50,8 @@ IGNORE_NAN = "pragma_romou_ignore_nan"
 FREE_IMAGES = "romou.free_images"
 # The exponentials and quotients of a function with this attribute are the device's own, see passes/short_functions.py.
 NATIVE_FUNCTIONS = "romou.native_functions"
+# Work groups of a function with this attribute wait for each other, see passes/kernel_attributes.py.
+WAITING_GROUPS = "romou.waiting_groups"
 # A function with this attribute checks its arguments in full, see passes/argument_checks.py.
 CHECKS_ARGUMENTS = "romou.checks_arguments"
 # Attribute of a function whose last parameters are sizes at run time: their largest values.

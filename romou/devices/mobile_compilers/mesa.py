@@ -25,6 +25,8 @@ SETUP = "romou setup mobile-compilers"
 OLDEST = 25
 # Seconds between two polls of a running compiler
 _POLL_S = 0.5
+# Seconds for the start of a compiler, in an emulator on a busy machine.
+_START_S = 300.0
 # A processor without pointer authentication, which Debian's programs use in every function. Emulating it up to doubles
 # the time.
 _CPU = ("-cpu", "neoverse-n1")
@@ -175,7 +177,10 @@ def _run_batch(
 
 
 def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
-    """Return the compiler's output and its end. It is stopped if one file takes longer than the timeout."""
+    """Return the compiler's output and its end.
+
+    It is stopped if one file takes longer than the timeout, or if it does not begin with the first for `_START_S`.
+    """
     wanted = mobile_gpu(gpu)
     library = root / "arm64/usr/lib/aarch64-linux-gnu"
     inside = {
@@ -211,9 +216,9 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
                 code = process.wait(timeout=min(_POLL_S, timeout_s))
                 return text(), f"ended with code {code}"
             except subprocess.TimeoutExpired:
-                if text().count("@romou end") > done:
-                    done, since = text().count("@romou end"), time.monotonic()
-                elif time.monotonic() - since > timeout_s:
+                if text().count("@romou") > done:
+                    done, since = text().count("@romou"), time.monotonic()
+                elif time.monotonic() - since > (timeout_s if done else max(timeout_s, _START_S)):
                     process.kill()
                     process.wait()
                     return text(), f"took longer than {timeout_s:.0f} s"
@@ -233,7 +238,7 @@ def _filled_cache(root: Path, gpu: str) -> Path:
                 gpu,
                 [Path(scratch) / "trivial.cl"],
                 {"MESA_SHADER_CACHE_DIR": str(fresh), "ROMOU_FILL_CACHE": "1"},
-                300.0,
+                _START_S,
             )
             if "@romou end" not in text or not fresh.is_dir():
                 raise BuildError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -74,7 +74,7 @@ def print_table(table: Table, out: Console) -> None:
     - Names wrap after a slash or a space. Parts that are longer than the room wrap after an underscore or a dot.
     """
     if table.row_count:
-        table.columns = [column for column in table.columns if column._index == 0 or not _is_empty(column.cells)]
+        table.columns = [column for at, column in enumerate(table.columns) if at == 0 or not _is_empty(column.cells)]
     columns, below = list(table.columns), list[Column]()
     names = list(columns[0].cells)
     if _natural_width(table, out) > out.width:
@@ -91,8 +91,8 @@ def print_table(table: Table, out: Console) -> None:
             for column in columns:
                 column.min_width = _width(column)
             last.overflow = "fold"
-            last._cells = [c if " " in str(c) else _folded(str(c), room) for c in last.cells]
-            table = _of_columns(table, [*columns, last])
+            cells = [c if " " in str(c) else _folded(str(c), room) for c in last.cells]
+            table = _of_columns(table, [*columns, last], {len(columns): cells})
             break
         below.append(last)
     else:
@@ -101,8 +101,7 @@ def print_table(table: Table, out: Console) -> None:
                 column.min_width = _width(column)
             room = out.width - _natural_width(table, out) + _width(columns[0])
             columns[0].no_wrap, columns[0].overflow = False, "fold"
-            columns[0]._cells = [_folded(str(name), room) for name in names]
-            table = _of_columns(table, columns)
+            table = _of_columns(table, columns, {0: [_folded(str(name), room) for name in names]})
     out.print(table)
     for column in reversed(below):
         out.print(f"{column.header}:", markup=False)
@@ -124,8 +123,8 @@ def _folded(name: str, room: int) -> str:
     return escape("\n".join(line.rstrip() for line in lines))
 
 
-def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
-    """Return the table with some of its columns, without a frame."""
+def _of_columns(table: Table, columns: Sequence[Column], folded: Mapping[int, Sequence[Any]] | None = None) -> Table:
+    """Return the table with some of its columns, without a frame. folded: place of a column -> its cells instead."""
     narrow = Table(
         title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer
     )
@@ -138,7 +137,8 @@ def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
             overflow=column.overflow,
             min_width=column.min_width,
         )
-    for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+    cells_of = [(folded or {}).get(at, list(column.cells)) for at, column in enumerate(columns)]
+    for row, cells in zip(table.rows, zip(*cells_of, strict=True), strict=True):
         narrow.add_row(*cells, style=row.style, end_section=row.end_section)
     return narrow
 

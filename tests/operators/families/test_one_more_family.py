@@ -5,7 +5,9 @@ halves_family.py has a template of its own, with a form.
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,10 @@ def added(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Family
     yield next(family for family in families() if type(family).__module__.endswith(f".{name}"))
     families.cache_clear()
     template_of.cache_clear()
+    # Its template is declared for as long as the class is there.
+    del sys.modules[f"{package.__name__}.{name}"]
+    delattr(package, name)
+    gc.collect()
 
 
 @pytest.fixture

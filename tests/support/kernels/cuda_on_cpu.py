@@ -69,12 +69,18 @@ _INSTRUCTIONS = {
         "nothing",
     ),
 }
+_INSTRUCTIONS |= {
+    "st.relaxed.gpu.global.u64 [%0], %1;": "st_relaxed",
+    "ld.relaxed.gpu.global.u64 %0, [%1];": "ld_relaxed",
+}
 _WARP_GROUP = "wgmma.mma_async.sync.aligned."
 _PRELUDE = r"""
 #include <ucontext.h>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <atomic>
+#include <thread>
 #include <vector>
 #define __global__
 #define __device__
@@ -119,10 +125,10 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 }
 static void prmt(unsigned& out, unsigned a, unsigned b, unsigned selector) { out = __byte_perm(a, b, selector); }
 
-static dim3 threadIdx, blockIdx, blockDim;
-static ucontext_t scheduler;
-static std::vector<ucontext_t> fibers;
-static int current;
+static thread_local dim3 threadIdx, blockIdx, blockDim;
+static thread_local ucontext_t scheduler;
+static thread_local std::vector<ucontext_t> fibers;
+static thread_local int current;
 static void yield() { swapcontext(&fibers[current], &scheduler); }
 
 struct Barrier { int waiting = 0, turn = 0; };
@@ -131,8 +137,8 @@ static void wait(Barrier& barrier, int members) {
   if (++barrier.waiting == members) { barrier.waiting = 0; ++barrier.turn; return; }
   while (barrier.turn == turn) yield();
 }
-static Barrier group_barrier, warp_barriers[32];
-static float shuffled[32][32];
+static thread_local Barrier group_barrier, warp_barriers[32];
+static thread_local float shuffled[32][32];
 static float __shfl_xor_sync(unsigned, float value, int lanes) {
   int warp = current / 32, me = current % 32;
   shuffled[warp][me] = value;
@@ -145,11 +151,18 @@ static void shfl_bfly(float& other, float value, int lanes) { other = __shfl_xor
 static void ex2_f32(float& power, float x) { power = exp2f(x); }
 static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
 
+// Work-items of other groups are in other threads.
+static void st_relaxed(unsigned long long* into, unsigned long long value) { __atomic_store_n(into, value, __ATOMIC_RELAXED); }
+static void ld_relaxed(unsigned long long& value, unsigned long long* from) {
+  yield();
+  value = __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+
 // Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.
 struct Copy { char* into; const char* from; int bytes, of; };
-static std::vector<std::vector<std::vector<Copy>>> copies;
+static thread_local std::vector<std::vector<std::vector<Copy>>> copies;
 // So far aligned that an address has as few bits as a matrix descriptor.
-alignas(1 << 18) static char shared_memory[1 << 18];
+alignas(1 << 18) static thread_local char shared_memory[1 << 18];
 static void* __cvta_generic_to_shared(void* pointer) { return pointer; }
 static const void* __cvta_generic_to_shared(const void* pointer) { return pointer; }
 template <typename... Operands> static void nothing(Operands&&...) {}
@@ -172,7 +185,7 @@ static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_3() { wait_for_
 static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_4() { wait_for_copies(4); }
 
 struct Fragments { unsigned a[4], b[2]; };
-static Fragments warps[32][32];
+static thread_local Fragments warps[32][32];
 static float half_at(const unsigned* registers, int element) { return _cvtsh_ss((ushort)(registers[element / 2] >> (16 * (element % 2)))); }
 // A (16 x 16): element i of a lane lies in row lane / 4 (+ 8 for i = 2, 3, 6, 7) and column lane % 4 * 2 + i % 2 (+ 8 for i >= 4).
 // B (16 x 8): element i lies in row lane % 4 * 2 + i % 2 (+ 8 for i >= 2) and column lane / 4.
@@ -197,7 +210,7 @@ static void mul_f16x2(unsigned& a, unsigned b) { a = halves(half_at(&a, 0) * hal
 static void cvt_f16x2_f32(unsigned& pair, float upper, float lower) { pair = halves(lower, upper); }
 // Lane l brings the address of row l % 8 of matrix l / 8, and gets elements l % 4 * 2 and the next of row l / 4 of each,
 // or of the transposed matrices.
-static const char* rows[32][32];
+static thread_local const char* rows[32][32];
 template <bool is_transposed> static void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
   int warp = current / 32, me = current % 32;
   rows[warp][me] = (const char*)row;
@@ -251,32 +264,41 @@ static void mma_m16n8k8_tf32(float& c0, float& c1, float& c2, float& c3, unsigne
 """  # noqa: E501
 _LAUNCH = r"""
 static void** arguments;
-static int living;
+static thread_local int living;
 static void body() { KERNEL(ARGUMENTS); --living; while (true) yield(); }
-extern "C" void launch(void** given, const unsigned* grid, const unsigned* block) {
-  arguments = given;
-  blockDim = {block[0], block[1], block[2]};
-  int items = block[0] * block[1] * block[2];
+static void run_group(dim3 group, dim3 block) {
+  int items = block.x * block.y * block.z;
   std::vector<std::vector<char>> stacks(items, std::vector<char>(1 << 16));
   fibers.resize(items);
-  for (unsigned z = 0; z < grid[2]; ++z) for (unsigned y = 0; y < grid[1]; ++y) for (unsigned x = 0; x < grid[0]; ++x) {
-    blockIdx = {x, y, z};
-    living = items;
-    copies.assign(items, {{}});
-    for (int i = 0; i < items; ++i) {
-      getcontext(&fibers[i]);
-      fibers[i].uc_stack.ss_sp = stacks[i].data();
-      fibers[i].uc_stack.ss_size = stacks[i].size();
-      fibers[i].uc_link = nullptr;
-      makecontext(&fibers[i], body, 0);
-    }
-    while (living)
-      for (int i = 0; i < items; ++i) {
-        current = i;
-        threadIdx = {i % block[0], i / block[0] % block[1], i / (block[0] * block[1])};
-        swapcontext(&scheduler, &fibers[i]);
-      }
+  blockDim = block;
+  blockIdx = group;
+  living = items;
+  copies.assign(items, {{}});
+  for (int i = 0; i < items; ++i) {
+    getcontext(&fibers[i]);
+    fibers[i].uc_stack.ss_sp = stacks[i].data();
+    fibers[i].uc_stack.ss_size = stacks[i].size();
+    fibers[i].uc_link = nullptr;
+    makecontext(&fibers[i], body, 0);
   }
+  while (living) {
+    for (int i = 0; i < items; ++i) {
+      current = i;
+      threadIdx = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+      swapcontext(&scheduler, &fibers[i]);
+    }
+    if (IS_WAITING) std::this_thread::yield();
+  }
+}
+extern "C" void launch(void** given, const unsigned* grid, const unsigned* block) {
+  arguments = given;
+  // Groups that wait for each other run at once, the last one first.
+  std::vector<std::thread> groups;
+  for (unsigned z = grid[2]; z-- > 0;) for (unsigned y = grid[1]; y-- > 0;) for (unsigned x = grid[0]; x-- > 0;) {
+    groups.emplace_back(run_group, dim3{x, y, z}, dim3{block[0], block[1], block[2]});
+    if (!IS_WAITING) groups.back().join();
+  }
+  if (IS_WAITING) for (std::thread& group : groups) group.join();
 }
 """
 
@@ -317,7 +339,7 @@ static inline unsigned get_local_id(int axis) { return of_axis(threadIdx, axis);
 static inline void vstore_half(float value, size_t at, ushort* p) { p[at] = _cvtss_sh(value, 0); }
 """  # noqa: E501
 _OF_OPENCL = (
-    (r"^(\s*)__local (\w+ \w+\[\d+\])", r"\1alignas(64) static \2"),
+    (r"^(\s*)__local (\w+ \w+\[\d+\])", r"\1alignas(64) static thread_local \2"),
     (r"__attribute__\(\(.*?\)\)(?= |;)", ""),
     (r"\b__(kernel|local|global) ", ""),
     (r"\brestrict\b", "__restrict__"),
@@ -333,10 +355,15 @@ _COMPILE = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", 
 
 def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target) -> np.ndarray:
     """Return the output of a config's CUDA kernels, run one after another, in double precision."""
-    func = task.schedule(config, target)["main"]
     contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}
+    found = run_function(task.schedule(config, target)["main"], contents, target)
+    return found.reshape(arrays[-1].shape).astype(np.float64)
+
+
+def run_function(func: tirx.PrimFunc, contents: dict[str, np.ndarray], target: Target) -> np.ndarray:
+    """Return the last parameter after a scheduled function's kernels. contents: of the parameters, by name."""
     workspaces = [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
-    contents.update({str(b.name): np.full([int(d) for d in b.shape], np.nan, str(b.dtype)) for b in workspaces})
+    contents |= {str(b.name): np.full([int(d) for d in b.shape], np.nan, str(b.dtype)) for b in workspaces}
     memory = {name: np.full(array.size + 2 * MARGIN, _poison(array), array.dtype) for name, array in contents.items()}
     for whole, array in zip(memory.values(), contents.values(), strict=True):
         whole[INSIDE] = array.ravel()
@@ -352,7 +379,7 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         text = _PRELUDE + _ASM.sub(_as_call, _FOR_GPUS.sub("", text))
         # Local memory has no addresses of 32 bits here.
         text = text.replace("(unsigned int)__cvta_generic_to_shared", "__cvta_generic_to_shared")
-        text = text.replace("__shared__ alignas(64)", "alignas(64) static")
+        text = text.replace("__shared__ alignas(64)", "alignas(64) static thread_local")
         text = re.sub(r"extern __shared__ \S+ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory;", text)
         parameters = re.findall(
             r"((?:signed )?\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0]
@@ -360,13 +387,14 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         launch = _LAUNCH.replace(
             "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))
         )
-        text += launch.replace("KERNEL", kernel.name)
+        is_waiting = str("wait_for_state(" in _body_of(text)).lower()
+        text += launch.replace("KERNEL", kernel.name).replace("IS_WAITING", is_waiting)
         _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents)
     for whole in memory.values():
         untouched = np.full(MARGIN, _poison(whole), whole.dtype)
         assert np.array_equal(whole[:MARGIN], untouched, equal_nan=whole.dtype.kind == "f"), "written before an array"
         assert np.array_equal(whole[-MARGIN:], untouched, equal_nan=whole.dtype.kind == "f"), "written behind an array"
-    return memory[str(task.func.params[-1].name)][INSIDE].reshape(arrays[-1].shape).astype(np.float64)
+    return memory[str(func.params[-1].name)][INSIDE]
 
 
 def _body_of(source: str) -> str:

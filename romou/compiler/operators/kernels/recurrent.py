@@ -6,7 +6,7 @@
             step(sums)
 
 Where a work group takes no longer for a step of its sequences than a launch, it runs all steps. It has their states in
-local memory.
+local memory. Where work groups may wait for each other, several do (`recurrent_groups.py`).
 
 unit          a hidden unit of a direction and a sequence
 work-item     `width` neighbouring units in `rows` sequences, which share one vector load of each weight
@@ -22,16 +22,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm_ffi.structural import structural_map
 
+from romou.compiler.operators.kernels.recurrent_groups import GroupsKernel, States, groups_of
+from romou.compiler.operators.kernels.recurrent_nests import Nest, below_time, nest_of, product_of
 from romou.compiler.scheduling.blocks import nests_of, substitute
 from romou.compiler.scheduling.rewrites import with_root
-from romou.compiler.scheduling.statements import barrier, guarded, loop, typed
-from romou.compiler.tir.expressions import bounds_of, count_of, extents_of, is_multiple, largest
-from romou.compiler.tir.primitives import LANES
+from romou.compiler.scheduling.statements import barrier, guarded, loop, stage_of
+from romou.compiler.tir.expressions import bounds_of, count_of, is_multiple, largest
+from romou.compiler.tir.primitives import LANES, WAITING_GROUPS
 from romou.compiler.tir.traversal import nodes_in
-from tvm_patches.onnx_converters.recurrent_loop import SUMMED, TIME_LOOP
+from tvm_patches.onnx_converters.recurrent_loop import TIME_LOOP
 
 if TYPE_CHECKING:
     from romou.base.limits import Limits
@@ -49,25 +51,47 @@ def is_time_loop(func: tirx.PrimFunc) -> bool:
 def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
     """Return the function with one kernel, or one for each nest of units."""
     stages, bounds = list[tirx.Stmt](), bounds_of(func)
-    if (kernel := _kernel_of_all_steps(func, limits, bounds)) is not None:
+    kept = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
+    if (found := _of_waiting_groups(func, limits, kept)) is not None:
+        stages, kept = found
+        func = func.with_attr(WAITING_GROUPS, True)
+    elif (kernel := _kernel_of_all_steps(func, limits, bounds)) is not None:
         stages = [kernel]
     else:
         for stage in nests_of(func):
-            inner = _below_time(stage)
+            inner = below_time(stage)
             kernels = [_kernel(nest, limits, bounds) for nest in inner or [stage]]
             body = _sequence(kernels)
             if inner is not None:
                 body = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, body)
             stages.append(body)
-    workspaces = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
-    return with_root(func, _sequence(stages), workspaces).with_attr("tirx.is_scheduled", True)
+    return with_root(func, _sequence(stages), kept).with_attr("tirx.is_scheduled", True)
+
+
+def _of_waiting_groups(
+    func: tirx.PrimFunc, limits: Limits, kept: Sequence[tirx.Buffer]
+) -> tuple[list[tirx.Stmt], list[tirx.Buffer]] | None:
+    """Return a kernel of the first states, one of all steps, and their workspaces. None if groups cannot wait.
+
+    kept: what the steps keep.
+    """
+    first, time = nests_of(func)
+    nest, *others = map(nest_of, below_time(time) or [])
+    product = product_of(nest)
+    if others or product is None or (shape := groups_of(nest, product, limits)) is None or limits.sub_groups is None:
+        return None
+    states = States(product.body.body.value.b.a.source)
+    own = [buffer for buffer in kept if buffer != states.state]
+    kernel = GroupsKernel(nest, product, states, *shape, limits.sub_groups.size)
+    stages = [states.with_first(_kernel(first, limits, {})), kernel.run(time, own, func.params)]
+    return stages, [*own, states.memory]
 
 
 def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt | None:
     """Return all steps as one kernel, or None if several work groups have to share a sequence."""
     first, stage = nests_of(func)
-    nests = [_nest(first), *(_nest(nest) for nest in _below_time(stage) or [])]
-    products = [product for nest in nests if (product := _product(nest)) is not None]
+    nests = [nest_of(first), *(nest_of(nest) for nest in below_time(stage) or [])]
+    products = [product for nest in nests if (product := product_of(nest)) is not None]
     items = _items_of_all_units(nests[1], limits, products, bounds)
     if items is None:
         return None
@@ -100,7 +124,7 @@ def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[ti
 
 
 def _items_of_all_units(
-    nest: _Nest, limits: Limits, products: Sequence[tirx.For], bounds: Mapping[tirx.Var, int]
+    nest: Nest, limits: Limits, products: Sequence[tirx.For], bounds: Mapping[tirx.Var, int]
 ) -> _Items | None:
     """Return the work-items of a group that has all units of its sequences, or None if a group cannot have them."""
     preset, hidden = limits.preset.recurrent, int(nest.extents[2])
@@ -127,31 +151,6 @@ def _items_of_all_units(
     return dataclasses.replace(items, rows=rows, units=vectors, threads=threads)
 
 
-def _below_time(stage: tirx.For) -> list[tirx.For] | None:
-    """Return the nests of the time loop, or None for a nest of units."""
-    if TIME_LOOP not in stage.annotations:
-        return None
-    return list(stage.body.seq) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Nest:
-    """The three loops of a nest, and the statements for a unit. The batch may be an expression of a run-time size."""
-
-    axes: list[tirx.Var]
-    extents: list[Any]
-    steps: list[tirx.Stmt]
-
-
-def _nest(stage: tirx.For) -> _Nest:
-    axes, extents, body = [], [], stage
-    for _ in range(3):
-        axes.append(body.loop_var)
-        extents += extents_of([body.extent])
-        body = body.body
-    return _Nest(axes=axes, extents=extents, steps=list(body.seq) if isinstance(body, tirx.SeqStmt) else [body])
-
-
 @dataclass(kw_only=True)
 class _Items:
     """The work-items of a kernel.
@@ -161,7 +160,7 @@ class _Items:
     row_blocks: steps of `rows` in the batch.
     """
 
-    nest: _Nest
+    nest: Nest
     width: int = 1
     rows: int = 1
     units: int
@@ -221,7 +220,7 @@ class _Items:
         return self.values(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
 
 
-def _items(nest: _Nest, limits: Limits, product: tirx.For | None, bounds: Mapping[tirx.Var, int]) -> _Items:
+def _items(nest: Nest, limits: Limits, product: tirx.For | None, bounds: Mapping[tirx.Var, int]) -> _Items:
     """Choose vectors if the units allow, rows that share the weights, and threads of a sum that fill the device."""
     directions, batch, hidden = (largest(extent, bounds) for extent in nest.extents)
     preset, most = limits.preset.recurrent, min(_GROUP, limits.max_work_group_size)
@@ -248,20 +247,16 @@ def _items(nest: _Nest, limits: Limits, product: tirx.For | None, bounds: Mappin
     return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
 
 
-def _product(nest: _Nest) -> tirx.For | None:
-    return next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
-
-
 def _kernel(stage: tirx.For, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt:
     """Return a nest of units as a kernel."""
-    nest = _nest(stage)
-    items = _items(nest, limits, _product(nest), bounds)
+    nest = nest_of(stage)
+    items = _items(nest, limits, product_of(nest), bounds)
     return _launched(items, *_body(items))
 
 
 def _body(items: _Items) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
     """Return the statements of a nest's kernel, and the buffers they need."""
-    nest, product = items.nest, _product(items.nest)
+    nest, product = items.nest, product_of(items.nest)
     unit_registers = {
         buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)
     }
@@ -282,7 +277,7 @@ def _body(items: _Items) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
     return body, buffers
 
 
-def _registers(nest: _Nest) -> list[tirx.Buffer]:
+def _registers(nest: Nest) -> list[tirx.Buffer]:
     """Return the register buffers of one unit."""
     stores = [store for step in nest.steps for store in nodes_in(step, tirx.BufferStore)]
     return list(dict.fromkeys(store.buffer for store in stores if str(store.buffer.scope()) == "local"))
@@ -355,19 +350,10 @@ def _sums(
 
 def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
     """Return a kernel's statements inside its thread bindings."""
-    stmt: tirx.Stmt = s_tir.SBlockRealize(
-        [], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers)
-    )
-    for tag, var, extent in (
-        ("threadIdx.y", items.thread, items.threads),
-        ("threadIdx.x", items.unit, items.units),
-        ("blockIdx.x", items.group, items.groups),
-    ):
-        if tag == "threadIdx.y" and extent == 1:
-            continue
-        kind, low, high = tirx.ForKind.THREAD_BINDING, tirx.const(0, "int32"), typed(extent, var)
-        stmt = tirx.For(var, low, high, kind, stmt, thread_binding=tirx.IterVar(None, tirx.Var(tag, "int32"), 1, tag))
-    return stmt
+    threads = {"blockIdx.x": (items.group, items.groups), "threadIdx.x": (items.unit, items.units)}
+    if items.threads > 1:
+        threads["threadIdx.y"] = (items.thread, items.threads)
+    return stage_of(threads, _sequence(body), buffers)
 
 
 def _sequence(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:

@@ -30,6 +30,8 @@ _WARP_GROUPS_IN = "sm_90a"
 # Architecture -> most local memory of a work group that opts in, in KiB, and that of others from 8.0 on (CUDA C++
 # Programming Guide, Technical Specifications per Compute Capability).
 _ASKED_KIB, _LEAST_ASKED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}, 99
+# The first architecture that promises progress to all work-items that run (CUDA C++ Programming Guide, Volta).
+_WAITING_FROM = 70
 # The first architecture with dp4a (PTX ISA).
 _DOT_PRODUCTS_FROM = 61
 _INSTALL = (
@@ -159,6 +161,7 @@ class Cuda(Backend):
             "has_tensor_cores": has_tensor_cores,
             "asked_local_memory_bytes": _ASKED_KIB.get(number, _LEAST_ASKED_KIB) << 10 if has_tensor_cores else None,
             "has_warp_groups": architecture == _WARP_GROUPS_IN,
+            "has_waiting_groups": number >= _WAITING_FROM,
             "allows_tf32": has_tensor_cores and "tf32" in options,
             # No warp instruction reduces floats.
             "sub_groups": SubGroups(size=32, has_reductions=False, has_shuffles=True),

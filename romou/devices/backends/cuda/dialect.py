@@ -86,6 +86,26 @@ __device__ __forceinline__ float sub_group_shuffle_xor_of_32(float x, int lanes)
 }
 """
     ),
+    # A state and its number in one word of 64 bits, which the other groups see at once (recurrent_groups.py).
+    "publish_state": (
+        """
+__device__ __forceinline__ int publish_state(int at, float* states, float state, int number) {
+  unsigned long long both = (unsigned long long)(unsigned int)number << 32 | __float_as_uint(state);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"((unsigned long long*)states + at), "l"(both));
+  return 0;
+}
+"""
+    ),
+    "wait_for_state": (
+        """
+__device__ __forceinline__ float wait_for_state(int at, float* states, int number) {
+  unsigned long long both;
+  do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(both) : "l"((unsigned long long*)states + at));
+  while ((int)(both >> 32) != number);
+  return __uint_as_float((unsigned int)both);
+}
+"""
+    ),
     # `DOT_CALL`: __dp4a multiplies bytes of equal signs only, PTX those of any.
     "dot_of_bytes_ss": (
         """
