@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -33,7 +34,9 @@ KERNEL_FILES = files_of((*pipeline.KERNEL, *pipeline.HOST, *pipeline.DEVICE, pip
 def model(tmp_path: Path) -> Path:
     g = NetworkBuilder({"image": (1, 8, 12, 12)})
     path = tmp_path / "small.onnx"
-    onnx.save(g.model(g.add("Relu", g.conv("image", 8, 16, (1, 1)))), path)
+    # A scale of two constants is folded.
+    scale = g.add("Exp", g.constant(np.zeros(1, "float32")))
+    onnx.save(g.model(g.add("Mul", g.add("Relu", g.conv("image", 8, 16, (1, 1))), scale)), path)
     return path
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import tvm
@@ -37,27 +38,31 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
     if not target.backend.has_kernels:
         return build_reference(task, target)
     mod = task.schedule(config, target)
-    check = _Check(lambda kernel: task.check(kernel, config, target))
+    checks = [lambda kernel: task.check(kernel, config, target)]
     # A new context does not inherit the passes that the caller's context disables, so they are passed on.
-    with tvm.transform.PassContext(
-        instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)
-    ):
-        built = tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+    context = tvm.transform.PassContext(
+        instruments=[_Check(checks)], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)
+    )
+    try:
+        with context:
+            built = tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+    finally:
+        checks.clear()  # TVM never frees an instrument
     pipeline.dump_source("main", lambda: str(built.imports[0].inspect_source()))
     return built
 
 
 @tvm.instrument.pass_instrument
 class _Check:
-    """An instrument that passes final device functions to `check`."""
+    """An instrument that passes final device functions to `checks`."""
 
-    def __init__(self, check: Callable[[tirx.PrimFunc], None]) -> None:
-        self.check = check
+    def __init__(self, checks: Sequence[Callable[[tirx.PrimFunc], None]]) -> None:
+        self.checks = checks
 
     def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
         if info.name == pipeline.LAST_OF_DEVICE:
-            for _, func in mod.functions_items():
-                self.check(func)
+            for check, (_, func) in itertools.product(self.checks, mod.functions_items()):
+                check(func)
 
 
 # TVM calls the instrument that raises it. Without this, TVM would turn the error into a RuntimeError.

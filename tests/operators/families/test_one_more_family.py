@@ -5,7 +5,6 @@ halves_family.py has a template of its own, with a form.
 from __future__ import annotations
 
 import contextlib
-import gc
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
 from romou.tuner.pruning.prune import prune
 from romou.tuner.pruning.tasks import pruned_space
+from support.kernels import operators
 from support.kernels.operators import assert_agrees, random_arrays, reference
 from support.models.small_networks import NetworkBuilder, random_inputs
 
@@ -44,10 +44,10 @@ def added(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Family
     yield next(family for family in families() if type(family).__module__.endswith(f".{name}"))
     families.cache_clear()
     template_of.cache_clear()
-    # Its template is declared for as long as the class is there.
+    # Its template is declared for as long as the class is there, which tasks of built kernels keep.
+    operators.forget_built()
     del sys.modules[f"{package.__name__}.{name}"]
     delattr(package, name)
-    gc.collect()
 
 
 @pytest.fixture

@@ -387,7 +387,7 @@ def run_function(func: tirx.PrimFunc, contents: dict[str, np.ndarray], target: T
         launch = _LAUNCH.replace(
             "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))
         )
-        is_waiting = str("wait_for_state(" in _body_of(text)).lower()
+        is_waiting = str("wait_for_state(" in kernel.source).lower()
         text += launch.replace("KERNEL", kernel.name).replace("IS_WAITING", is_waiting)
         _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents)
     for whole in memory.values():

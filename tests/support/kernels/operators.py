@@ -81,6 +81,12 @@ def _reference(task: TunableTask) -> tvm.runtime.Module:
     return build_reference(task, _CPU)
 
 
+def forget_built() -> None:
+    """Forget the kernels and references that are kept, and their tasks."""
+    _built.cache_clear()
+    _reference.cache_clear()
+
+
 def lines_of(module: tvm.runtime.Module) -> int:
     """Count the lines of all kernels of a built function."""
     return sum(str(kernels.inspect_source()).count("\n") for kernels in module.imports)
