@@ -23,7 +23,7 @@ from romou.runtime.module import CallRow, HostRow, LayerRow, MovedRow, Summary
 from romou.runtime.module.profile import named_calls
 from romou.runtime.module.summary import stand_in_text
 from romou.tuner.search import TaskResult
-from tvm_patches.host_nodes import OPERATOR as HOST_NODES
+from tvm_patches.host_nodes import FUNCTION as HOST_NODES
 
 logger = logging.getLogger("romou")
 

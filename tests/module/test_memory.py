@@ -105,6 +105,15 @@ def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:
     assert [live // (4 * 8 * 4 * 4) for live in plan.live] == [1, 2, 2, 3, 2]
 
 
+def test_what_runs_on_the_host_is_a_call() -> None:
+    """A tensor that the host reads is live until then, and the nodes of all calls are named."""
+    g = NetworkBuilder({"x": (4, 8, 8)})
+    plan = romou.memory_plan(g.model(g.add("Exp", g.add("Det", g.add("Relu", "x")))), target=HOST)
+    assert plan.calls == ("relu", "romou.host_nodes", "tir_exp")
+    assert [(t.function, t.first, t.last) for t in plan.tensors] == [("relu", 0, 1), ("tir_exp", 2, 3)]
+    assert [nodes[0].partition(" ")[0] for nodes in plan.nodes] == ["Relu", "Det", "Exp"]
+
+
 def test_a_model_that_takes_too_much_is_refused_before_it_is_tuned() -> None:
     with pytest.raises(
         ModelError, match=r"takes \d+ bytes of the device's memory, max_memory allows 1000: \d+ bytes of weights"

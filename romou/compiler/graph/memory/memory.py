@@ -19,7 +19,7 @@ from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES, extents_of_texels, image_extents
 from romou.devices.backends.launch import SEPARATORS
-from tvm_patches.host_nodes import OPERATOR as HOST_NODES
+from tvm_patches.host_nodes import FUNCTION as HOST_NODES
 
 # The runtimes' allocators round buffers up to pages (device_runtime/device_api.h, and TVM's for CUDA).
 _PAGE = 4096
