@@ -279,9 +279,10 @@ class Elementwise(StreamingTemplate):
             if not isinstance(self.shape[axis], int) or self.shape[axis] < LANES:
                 continue
             padded = {var: count_of(e, LANES) * LANES if var.same_as(others[axis]) else e for var, e in axes.items()}
+            # An index beyond the last axis is one in the row.
             for vectors, each in (
-                (Vectors(axes, others[axis], LANES, may_overlap=True), value),
-                (Vectors(padded, others[axis], LANES), kept_inside(value, padded)),
+                (Vectors({**axes, last: self._row}, others[axis], LANES, may_overlap=True), value),
+                (Vectors({**padded, last: self._row}, others[axis], LANES), kept_inside(value, padded)),
             ):
                 form = vectors.form_of(each)
                 if form is not None and any(vectors.moves(load) for load in loads_of(form)):
