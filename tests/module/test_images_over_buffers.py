@@ -147,7 +147,7 @@ def test_overlapping_offsets_are_wrong_outputs(monkeypatch: pytest.MonkeyPatch, 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interval:
-    """What `offsets_of` reads of a tensor."""
+    """The fields of a tensor that `offsets_of` reads."""
 
     pitched_bytes: int
     first: int

@@ -216,12 +216,13 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
                 code = process.wait(timeout=min(_POLL_S, timeout_s))
                 return text(), f"ended with code {code}"
             except subprocess.TimeoutExpired:
-                if text().count("@romou") > done:
-                    done, since = text().count("@romou"), time.monotonic()
-                elif time.monotonic() - since > (timeout_s if done else max(timeout_s, _START_S)):
+                marks, limit_s = text().count("@romou"), timeout_s if done else max(timeout_s, _START_S)
+                if marks > done:
+                    done, since = marks, time.monotonic()
+                elif time.monotonic() - since > limit_s:
                     process.kill()
                     process.wait()
-                    return text(), f"took longer than {timeout_s:.0f} s"
+                    return text(), f"took longer than {limit_s:.0f} s"
 
 
 @functools.cache

@@ -267,7 +267,7 @@ class Elementwise(StreamingTemplate):
 
         If the width does not divide the axis, the last vector overlaps the one before it, or has packed data's padding:
 
-            out[c, y, x] = a[c // 4, y, x, c % 4] of 21 channels      ->      a[5, y, x, 0:4], of which one is stored
+            out[c, y, x] = a[c // 4, y, x, c % 4] of 21 channels      ->      a[5, y, x, 0:4]: one lane is stored
         """
         if self._has_truth_values or not isinstance(self.shape[-1], int):
             return None

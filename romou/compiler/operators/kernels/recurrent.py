@@ -78,11 +78,11 @@ def _of_waiting_groups(
     first, time = nests_of(func)
     nest, *others = map(nest_of, below_time(time) or [])
     product = product_of(nest)
-    if others or product is None or (shape := groups_of(nest, product, limits)) is None or limits.sub_groups is None:
+    if others or product is None or (shape := groups_of(nest, product, limits)) is None:
         return None
     states = States(product.body.body.value.b.a.source)
     own = [buffer for buffer in kept if buffer != states.state]
-    kernel = GroupsKernel(nest, product, states, *shape, limits.sub_groups.size)
+    kernel = GroupsKernel(nest, product, states, *shape)
     stages = [states.with_first(_kernel(first, limits, {})), kernel.run(time, own, func.params)]
     return stages, [*own, states.memory]
 

@@ -14,6 +14,7 @@ Source: Diamos et al., Persistent RNNs: Stashing Recurrent Weights On-Chip, 2016
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,7 @@ class States:
 
     def __init__(self, state: tirx.Buffer) -> None:
         self.state, self._shape = state, [int(extent) for extent in state.shape]
-        count = 2 * self._shape[0] * self._shape[1] * self._shape[2] * self._shape[3]
-        self.memory = tirx.decl_buffer([count], "float32", "states")
+        self.memory = tirx.decl_buffer([2 * math.prod(self._shape)], "float32", "states")
 
     def _place(self, indices: Sequence[Any]) -> tirx.Expr:
         flat: Any = 0
@@ -73,8 +73,8 @@ class States:
         return structural_map(kernel, (tirx.BufferStore, publish))
 
 
-def groups_of(nest: Nest, product: tirx.For, limits: Limits) -> tuple[int, int] | None:
-    """Return the units of a group and its sequences, or None if groups cannot wait for each other.
+def groups_of(nest: Nest, product: tirx.For, limits: Limits) -> tuple[int, int, int] | None:
+    """Return a group's units and sequences and the work-items of a unit, or None if groups cannot wait for each other.
 
     All groups have to run at once, one on a core.
     """
@@ -88,7 +88,7 @@ def groups_of(nest: Nest, product: tirx.For, limits: Limits) -> tuple[int, int] 
     for rows in range(1, min(batch, preset.max_rows) + 1):
         groups = directions * -(-batch // rows) * -(-hidden // units)
         if weights <= preset.max_weights and groups <= limits.cores:
-            return units, rows
+            return units, rows, lanes
     return None
 
 
@@ -200,7 +200,7 @@ class GroupsKernel(KernelBuilder):
 
     @property
     def _steps(self) -> list[tirx.BufferStore]:
-        """What follows the products of a unit."""
+        """Return the statements after a unit's products."""
         return self.nest.steps[self.nest.steps.index(self.product) + 1 :]
 
     def _finish(

@@ -1,4 +1,4 @@
-"""The loop nests of a recurrent operator's function, of which kernels are made."""
+"""The loop nests of a recurrent operator's function. Each becomes a kernel, or a part of one."""
 
 from __future__ import annotations
 
