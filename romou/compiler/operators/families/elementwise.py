@@ -27,6 +27,7 @@ last whole vector have a work-item each:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -44,17 +45,17 @@ from romou.base.errors import InvalidConfigError
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
-from romou.compiler.operators.analysis.form import tabulate
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate, Written
 from romou.compiler.operators.kernels.streaming.windows import kept_inside
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.passes.fp16_moves import only_moves
 from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.placement import Placement
-from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
+from romou.compiler.scheduling.splits import OVERLAPPED, PADDED, SINGLE, Split
+from romou.compiler.scheduling.statements import guarded, loop, register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
@@ -87,7 +88,7 @@ KNOBS = (
 )
 
 
-class Elementwise(StreamingTemplate):
+class Elementwise(SplitTemplate):
     """A single loop over all vectors of the output."""
 
     family = "elementwise"
@@ -114,41 +115,28 @@ class Elementwise(StreamingTemplate):
 
         # A group more than twice as large as the output would be mostly idle.
         def conditions(config: Columns) -> dict[str, Any]:
-            elements = config["work_group"] * config["vector_width"] * config["across"]
+            width, across, items = config["vector_width"], config["across"], config["items"]
+            elements = config["work_group"] * width * across
+            step = across if self._shared == self._across else 1
+            sharing = math.inf if self._shared is None else -(-self.shape[self._shared] // step)
             return {
                 "a group less than twice as large as the output": (config["work_group"] == smallest)
                 | (elements < 2 * outputs),
-                "work-items of several vectors less than twice the output": (config["items"] == 1)
-                | (elements * config["items"] < 2 * outputs),
-                "work-items of several vectors along a longer axis": (config["items"] == 1) | self._fits_shared(config),
-                "whole vectors in a row": (columns % config["vector_width"] == 0)
-                | (config["across"] > 1)
-                | ((config["vector_width"] == LANES) & (limits.is_mobile and self._may_have_singles)),
+                "work-items of several vectors less than twice the output": (items == 1)
+                | (elements * items < 2 * outputs),
+                "work-items of several vectors along a longer axis": (items == 1) | (items <= sharing),
+                "whole vectors in a row": (columns % width == 0)
+                | (across > 1)
+                | ((width == LANES) & (limits.is_mobile and self._may_have_singles)),
+                "images are read in texels, not across them": (config.get("data") != MemoryKind.IMAGE)
+                | ((width == LANES) & (across == 1)),
+                "images are written in texels": (config.get("output") != MemoryKind.IMAGE) | (width == LANES),
+                "autobroadcast needs scalars and vectors": np.logical_not(config.get("autobroadcast", False))
+                | self._where(config, self._scalars),
             }
 
         space.add_constraint(conditions)
-        for name, condition in self._conditions.items():
-            if name in space.knobs:
-                space.add_constraint(condition)
         return space
-
-    @property
-    def _conditions(self) -> dict[str, Callable[[Columns], dict[str, Any]]]:
-        """Knob that a space may lack -> its conditions."""
-        return {
-            "data": lambda config: {
-                "images are read in texels, not across them": (config["data"] != MemoryKind.IMAGE)
-                | ((config["vector_width"] == LANES) & (config["across"] == 1))
-            },
-            "output": lambda config: {
-                "images are written in texels": (config["output"] != MemoryKind.IMAGE)
-                | (config["vector_width"] == LANES)
-            },
-            "autobroadcast": lambda config: {
-                "autobroadcast needs scalars and vectors": np.logical_not(config["autobroadcast"])
-                | self._where(config, self._scalars)
-            },
-        }
 
     def default_config(self, limits: Limits) -> Config:
         """Return the default config, with square tiles on phones if the data is transposed.
@@ -197,13 +185,6 @@ class Elementwise(StreamingTemplate):
             return 1
         most = min(LANES, self.shape[self._shared], self.elements // LANES // limits.busy_work_items)
         return max(items for items in (1, 2, LANES) if items <= max(most, 1))
-
-    def _fits_shared(self, columns: Columns) -> Any:
-        """Return whether the axis `_shared` has at least `items` vectors. True without that axis."""
-        if self._shared is None:
-            return True
-        step = np.where(self._shared == self._across, columns["across"], 1)
-        return columns["items"] * step < self.shape[self._shared] + step
 
     @cached_property
     def _placement(self) -> Placement:
@@ -290,17 +271,17 @@ class Elementwise(StreamingTemplate):
         return None
 
     @cached_property
+    def _follows(self) -> list[bool]:
+        """For each axis, whether all buffers have it behind the axis before it, or neither of the two."""
+        variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
+        pairs = zip(itertools.pairwise(variables), self.shape[1:], strict=True)
+        return [False, *(_are_neighbours(before, behind, extent, value) for (before, behind), extent in pairs)]
+
+    @cached_property
     def _row_axes(self) -> int:
         """The number of last axes that are one row: each buffer has all of them in order, or none."""
-        if self.images:
-            return 1
-        variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
         count = 1
-        while count < len(variables):
-            before, behind = variables[-count - 1], variables[-count]
-            is_fixed = isinstance(self.shape[-count - 1], int)
-            if not is_fixed or not _are_neighbours(before, behind, self.shape[-count], value):
-                break
+        while not self.images and self._follows[-count] and isinstance(self.shape[-count - 1], int):
             count += 1
         return count
 
@@ -318,14 +299,17 @@ class Elementwise(StreamingTemplate):
         is_odd = self.shape[-1] % LANES > 0 and self._row > LANES
         return is_odd and self._across is None and not self.images and not self._has_truth_values
 
-    def _has_singles(self, width: Any, across: Any) -> Any:
-        return (across == 1) & (self.shape[-1] % width > 0)
-
-    def _vectors(self, width: Any, across: Any) -> Any:
-        """Return the number of vectors of the output, with single elements. Tiles of `across` vectors count as one."""
-        singles = self.elements // self._row * (self._row // width + self._row % width)
-        whole = tabulate(lambda width, across: math.prod(self._grid(width, across)), width, across)
-        return np.where(self._has_singles(width, across), singles, whole)
+    def splits(self, knobs: Mapping[str, Any]) -> list[Split]:
+        """Return the splits of the axes into vectors, and into sides of square tiles. A row is one axis, the last."""
+        width, across = knobs["vector_width"], knobs["across"]
+        has_singles = across == 1 and isinstance(self.shape[-1], int) and self.shape[-1] % width > 0
+        joined = self._row_axes if has_singles or across > 1 else 1
+        outer = [*self.shape[: len(self.shape) - joined], *[1] * (joined - 1)]
+        splits = [Split(extent) for extent in outer]
+        if across > 1 and self._tile is not None:
+            axis, along, _ = self._tile
+            splits[axis] = Split(self.shape[axis], across, OVERLAPPED if along.repeated else PADDED)
+        return [*splits, Split(math.prod(self.shape[-joined:]), width, SINGLE if has_singles else OVERLAPPED)]
 
     @property
     def works_in_rows(self) -> bool:
@@ -333,103 +317,58 @@ class Elementwise(StreamingTemplate):
 
     knobs_of_traffic = ("vector_width", "work_group", "items", "across", "data")
     knobs_of_width = ("vector_width", "across")
+    knobs_of_pieces = ("vector_width", "across", "items")
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Return the elements of the first group's vectors, with all vectors of each tile."""
-        return self._points(self._vectors_of(np.arange(knobs["work_group"]), knobs), knobs)
+        return self._points(knobs["work_group"], knobs)
 
     def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
         """Return the elements of the first work-item's vectors."""
-        return self._points(self._vectors_of(np.arange(1), knobs), knobs)
+        return self._points(1, knobs)
+
+    def _points(self, work_items: int, knobs: Mapping[str, int]) -> Points:
+        pieces = zip(self.splits(knobs), self.pieces_of(work_items, knobs), strict=True)
+        *outer, row = [split.elements(indices) for split, indices in pieces]
+        return lambda _block: [*(axis[:, :, None] for axis in outer), row[:, None, :]]
 
     def group_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Group configs by a group's number of elements, which are the output's first ones or share coordinates."""
         width = knobs["vector_width"] if knobs["across"] > 1 else 1
         return self.stored_by_a_group(knobs), knobs["across"], width, self._shared is None or knobs["items"]
 
-    def _grid(self, width: int, across: int) -> list[int]:
-        """Return the number of vectors along each axis of the output. `across` of them count as one, in joined rows."""
-        steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
-        joined = self._row_axes if across > 1 else 1
-        shape = [*self.shape[: len(self.shape) - joined], *[1] * (joined - 1), math.prod(self.shape[-joined:])]
-        return [count_of(extent, step) for extent, step in zip(shape, [*steps, width], strict=True)]
+    def _items(self, knobs: Mapping[str, Any]) -> tuple[int, Split] | None:
+        """Return the axis `_shared` and the split of its vectors into neighbours, if a work-item has several."""
+        if self._shared is None or knobs["items"] == 1:
+            return None
+        return self._shared, Split(self.grid(knobs)[self._shared], knobs["items"])
 
-    def _tiled_grid(self, width: int, across: int, items: int) -> list[int]:
-        """Return the vectors along each axis. `items` of them count as one along the axis `_shared`."""
-        grid = self._grid_with_singles(width, across)
-        return [count_of(extent, items if axis == self._shared else 1) for axis, extent in enumerate(grid)]
+    def _launched_grid(self, knobs: Mapping[str, Any]) -> list[Any]:
+        """Return `grid`, with neighbours of the axis `_shared` as one."""
+        grid, shared = self.grid(knobs), self._items(knobs)
+        if shared is not None:
+            axis, items = shared
+            grid[axis] = items.count
+        return grid
 
-    def _grid_with_singles(self, width: int, across: int) -> list[Any]:
-        """Return `_grid`, or rows and the vectors and single elements of each."""
-        outer = self.shape[: len(self.shape) - self._row_axes]
-        has_singles = isinstance(self.shape[-1], int) and self._has_singles(width, across)
-        return [*outer, sum(divmod(self._row, width))] if has_singles else self._grid(width, across)
+    def work_items(self, knobs: Mapping[str, Any]) -> Any:
+        return count_of(math.prod(self._launched_grid(knobs)), knobs["items"] if self._items(knobs) is None else 1)
 
-    def _vectors_of(self, work_items: np.ndarray, knobs: Mapping[str, int]) -> np.ndarray:
-        """Return the numbers of the vectors that work-items of the first group compute, in ascending order."""
-        width, across, items = knobs["vector_width"], knobs["across"], np.arange(knobs["items"])
-        if self._shared is None:
-            vectors = work_items + knobs["work_group"] * items[:, None]
-        else:
-            grid, tiles = self._grid_with_singles(width, across), self._tiled_grid(width, across, len(items))
-            indices = list(np.unravel_index(work_items[work_items < math.prod(tiles)], tiles))
-            indices[self._shared] = indices[self._shared] * len(items) + items[:, None]
-            is_inside = indices[self._shared] < grid[self._shared]
-            indices = [np.broadcast_to(axis, is_inside.shape)[is_inside] for axis in indices]
-            vectors = np.ravel_multi_index(indices, grid)
-        return np.sort(vectors, axis=None)
-
-    def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
-        width, across = knobs["vector_width"], knobs["across"]
-        if self._has_singles(width, across):
-            rows, elements = self._elements_of(vectors[vectors < self._vectors(width, across)], width)
-            split = len(self.shape) - self._row_axes
-            flat = [*np.unravel_index(rows, self.shape[:split])] if split else []
-            row = [*flat, *np.unravel_index(elements, self.shape[split:])]
-            return lambda _block: [axis[:, None] for axis in row]
-        grid = self._grid(width, across)
-        indices = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
-        length = self.shape[-1] if across == 1 else self._row
-        indices[-1] = np.minimum(indices[-1] * width, length - width) + np.arange(width)
-        if self._tile is not None:
-            axis, along, _ = self._tile
-            most = self.shape[axis] - across if along.repeated else self.shape[axis]
-            indices[axis] = np.minimum(indices[axis] * across, most) + np.arange(across)[:, None]
-        return lambda _block: indices
-
-    def _elements_of(self, vectors: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row, and the elements in the row, of each vector. A single element is there `width` times."""
-        whole, single = divmod(self._row, width)
-        rows, number = (axis[:, None] for axis in np.divmod(vectors, whole + single))
-        elements = np.where(number < whole, number * width + np.arange(width), whole * width + number - whole)
-        return np.broadcast_to(rows, elements.shape), elements
+    def pieces_of(self, work_items: int, knobs: Mapping[str, Any]) -> list[np.ndarray]:
+        grid, shared, numbers = self._launched_grid(knobs), self._items(knobs), np.arange(work_items)
+        if shared is None:
+            numbers = (numbers + knobs["work_group"] * np.arange(knobs["items"])[:, None]).ravel()
+        indices = list(np.unravel_index(numbers[numbers < math.prod(grid)], grid))
+        if shared is None:
+            return indices
+        axis, items = shared
+        indices = [items.elements(at) if other == axis else at[:, None] for other, at in enumerate(indices)]
+        is_inside = indices[axis] < items.extent
+        return [np.broadcast_to(at, is_inside.shape)[is_inside] for at in indices]
 
     def access_width(self, width: int, across: int = 1) -> int:
         """Return the lanes of the narrowest load of "data"."""
         return super().access_width(width) if across == 1 else across
-
-    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Return the output elements that the first group stores, without overlaps and padding."""
-        width, across = knobs["vector_width"], knobs["across"]
-        vectors = self._vectors_of(np.arange(knobs["work_group"]), knobs)
-        vectors = vectors[vectors < self._vectors(width, across)]
-        if self._has_singles(width, across):
-            rows, elements = self._elements_of(vectors, width)
-            return len(np.unique(rows * self._row + elements))
-        grid = self._grid(width, across)
-        indices = np.unravel_index(vectors, grid)
-        steps = {len(grid) - 1: (width, self.shape[-1] if across == 1 else self._row)}
-        steps |= {} if across == 1 or self._across is None else {self._across: (across, self.shape[self._across])}
-        # Elements of each vector that no earlier vector holds.
-        new = [np.minimum(step, extent - indices[axis] * step) for axis, (step, extent) in steps.items()]
-        return int(np.prod(new, axis=0).sum())
-
-    def work_groups(self, columns: Columns) -> Any:
-        width, across, items = (columns[name] for name in ("vector_width", "across", "items"))
-        if self._shared is None:
-            return -(-self._vectors(width, across) // (columns["work_group"] * items))
-        tiles = tabulate(lambda *knobs: math.prod(self._tiled_grid(*knobs)), width, across, items)
-        return -(-tiles // columns["work_group"])
 
     @property
     def _block(self) -> s_tir.SBlock:
@@ -440,63 +379,39 @@ class Elementwise(StreamingTemplate):
         return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        width, items, size, across = (config[name] for name in ("vector_width", "items", "work_group", "across"))
-        group, item, thread = (tirx.Var(name, self._block.iter_vars[-1].var.ty) for name in ("group", "item", "thread"))
-        grid = self._grid_with_singles(width, across)
+        grid, shared, images = self._launched_grid(config), self._items(config), self.image_scopes(config, limits)
+        if config["across"] == 1 and shared is None and not images:
+            grid = self._joined(grid, config["vector_width"])
+        piece = functools.partial(self._square if config["across"] > 1 else self._vector, splits=self.splits(config))
 
-        def stored(indices: Sequence[tirx.Expr]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-            if across > 1:
-                return self._square(indices, width, across)
-            return (self._vectors_and_singles if self._has_singles(width, across) else self._vector)(indices, width)
+        def stored(indices: Sequence[tirx.Expr]) -> Written:
+            body, buffers = piece(indices) if shared is None else _neighbours(piece, indices, *shared)
+            return broadcast_scalars(body) if config.get("autobroadcast") else body, buffers
 
-        shared = self._shared if items > 1 else None
-        repeats = items if shared is None else 1
-        if shared is not None:
-            extent, grid = grid[shared], self._tiled_grid(width, across, items)
-        elif across == 1 and not self.image_scopes(config, limits) and not self._has_singles(width, across):
-            grid = self._joined(grid, width)
-        count, number = math.prod(grid), (group * repeats + item) * size + thread
-        indices = unravel(number, grid)
-        body, buffers = stored(indices) if shared is None else _neighbours(stored, indices, shared, extent, items)
-        body = broadcast_scalars(body) if config.get("autobroadcast") else body
-        body = guarded(None if is_multiple(count, size * repeats) else number < count, body)
-        body = loop(item, repeats, body, "unrolled")
-        threads = {"blockIdx.x": (group, count_of(count, size * repeats)), "threadIdx.x": (thread, size)}
-        func = launch(self.simplified, threads, body, buffers)["main"]
-        func = with_functions(func, config)
-        for name, scope in self.image_scopes(config, limits).items():
+        repeats = config["items"] if shared is None else 1
+        func = with_functions(self.launched(grid, config["work_group"], stored, repeats=repeats), config)
+        for name, scope in images.items():
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})
 
-    def _vector(self, indices: Sequence[tirx.Expr], width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Return statements of a work-item that stores a vector along the last axis."""
-        ((vectors, value),) = self.vectors(width)
-        axes = [axis.var for axis in self._block.iter_vars[:-1]]
-        position = [*axes, vectors.index] if self._block.body.indices else []
-        body, buffers = vectors.store(self._block.body.buffer, position, bounded(value))
-        return substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True))), buffers
+    def _vector(self, indices: Sequence[tirx.Expr], splits: Sequence[Split]) -> Written:
+        """Return statements that store a vector along the last axis, or one element behind the whole vectors of a row.
 
-    def _vectors_and_singles(self, indices: Sequence[tirx.Expr], width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Return statements of a work-item that stores a whole vector of a row or one element behind them all.
-
-        indices: of the row, and of the vector or element in it.
+        indices: of the piece along each of the axes that `splits` splits.
         """
-        block, value = self._block, bounded(self._block.body.value)
-        variables = [axis.var for axis in block.iter_vars]
-        split, (whole, single) = len(variables) - self._row_axes, divmod(self._row, width)
-        *leading, number = indices
-        outer = dict(zip(variables[:split], leading, strict=True))
+        block, value, row = self._block, bounded(self._block.body.value), splits[-1]
+        *axes, last = [axis.var for axis in block.iter_vars]
+        *outer, piece = indices
         # An index beyond the last axis is one in the row.
-        row_axes = {var: self._row if var.same_as(variables[-1]) else e for var, e in axes_of(block).items()}
-        outer |= dict.fromkeys(variables[split:-1], tirx.const(0, number.ty))
+        extents = {**axes_of(block), last: row.extent}
         parts, buffers = [], []
-        for lanes, at in ((width, number), (1, number + (whole * width - whole))):
-            vectors = Vectors(row_axes, variables[-1], lanes)
-            part, registers = vectors.store(block.body.buffer, [*variables[:-1], vectors.index], value)
-            parts.append(substitute(part, {**outer, vectors.vector: at}))
+        for width, at in ((row.size, piece), (1, piece + (row.whole * row.size - row.whole)))[: 1 + bool(row.left)]:
+            vectors = Vectors(extents, last, width)
+            position = [*axes, vectors.index] if block.body.indices else []
+            part, registers = vectors.store(block.body.buffer, position, value)
+            parts.append(substitute(part, dict(zip([*axes, vectors.vector], [*outer, at], strict=True))))
             buffers += registers
-        vector, element = parts
-        return (tirx.IfThenElse(number < whole, vector, element) if single else vector), buffers
+        return _either(piece < row.whole, *parts), buffers
 
     def _joined(self, grid: Sequence[int], width: int) -> list[int]:
         """Return the vectors along each axis, neighbouring axes joined if each buffer has both or neither in order.
@@ -506,24 +421,27 @@ class Elementwise(StreamingTemplate):
         Nothing divides positions that are the same in all buffers. Batches stay apart, because a buffer may become a
         slice of a tensor with more channels.
         """
-        variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
         joined, last = list(grid), len(grid) - 1
         for axis in range(1 if is_one(self.shape[0]) else 2, len(grid)):
             # The index of an axis of one element, or of one vector, has been simplified to a constant.
             can_count = not is_one(grid[axis]) and (axis < last or is_multiple(self.shape[-1], width))
-            if can_count and _are_neighbours(variables[axis - 1], variables[axis], self.shape[axis], value):
+            if can_count and self._follows[axis]:
                 joined[axis - 1 : axis + 1] = 1, joined[axis - 1] * joined[axis]
         return joined
 
-    def _square(self, indices: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Return statements that load vectors along the data and store them along the output, and their registers."""
+    def _square(self, indices: Sequence[tirx.Expr], splits: Sequence[Split]) -> Written:
+        """Return statements that load vectors along the data and store them along the output.
+
+        indices: as for `_vector`.
+        """
         if self._tile is None:
-            raise InvalidConfigError(f"across = {across}: the data is contiguous along no other axis of fixed length")
+            raise InvalidConfigError(f"across = {LANES}: the data is contiguous along no other axis of fixed length")
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
         tiled, along, value = self._tile
+        width, across = splits[-1].size, splits[tiled].size
         # An index beyond the last axis is one in the row.
-        row = Vectors({**axes_of(block), axes[-1]: self._row}, axes[-1], width, may_overlap=True)
+        row = Vectors({**axes_of(block), axes[-1]: splits[-1].extent}, axes[-1], width, may_overlap=True)
         form = along.form_of(value)
         assert form is not None, "`_tile` found it"
         loaded, transposed = (
@@ -547,7 +465,8 @@ class Elementwise(StreamingTemplate):
 
         # The first of two overlapping vectors stores the overlap. The last vector of a row stores at most three
         # elements: part, two as a vector, or both.
-        pairs = row.repeated + row.repeated % 2
+        new, _ = splits[-1].stored_by_last
+        pairs = new + new % 2
 
         def stores(low: int, high: int, *lanes: tuple[int, int]) -> tirx.Stmt:
             row_step, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
@@ -560,40 +479,40 @@ class Elementwise(StreamingTemplate):
             return loop(row_step, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
 
         def rows(low: int, high: int) -> tirx.Stmt:
-            every = stores(low, high, (0, width))
-            last = stores(low, high, (row.repeated, pairs), (pairs, width)) if row.repeated else None
-            return every if last is None else tirx.IfThenElse(indices[-1] < self._row // width, every, last)
+            every, *last = (
+                stores(low, high, *lanes)
+                for lanes in ([(0, width)], *([[(new, pairs), (pairs, width)]] if new else []))
+            )
+            return _either(indices[-1] < splits[-1].whole, every, *last)
 
-        # The last vector stores its last elements if it overlaps, its first ones if it is padded.
-        left = self.shape[tiled] % across
-        last = (along.repeated, across) if along.repeated else (0, left or across)
-        of_whole_vectors = (0, along.repeated) if along.repeated else (left or across, across)
-        is_whole = indices[tiled] < self.shape[tiled] // across
-        others = [guarded(is_whole, rows(*of_whole_vectors))] if left else []
-        return tirx.SeqStmt([loads, transposes, *others, rows(*last)]), [loaded, transposed]
+        # Each tile stores what the last one does, and a whole one also its other vectors.
+        low, high = splits[tiled].stored_by_last
+        is_whole = indices[tiled] < splits[tiled].whole
+        others = [guarded(is_whole, rows(*((0, low) if low else (high, across))))] if splits[tiled].left else []
+        return tirx.SeqStmt([loads, transposes, *others, rows(low, high)]), [loaded, transposed]
+
+
+def _either(condition: tirx.Expr, body: tirx.Stmt, *others: tirx.Stmt) -> tirx.Stmt:
+    """Return `if condition: body, else: other`, or only `body` if there is no other statement."""
+    return tirx.IfThenElse(condition, body, *others) if others else body
 
 
 def _neighbours(
-    stored: Callable[..., tuple[tirx.Stmt, list[tirx.Buffer]]],
-    indices: Sequence[tirx.Expr],
-    axis: int,
-    extent: int,
-    items: int,
-) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-    """Return statements that store `items` neighbours along an axis, or fewer at its end, and their registers.
+    stored: Callable[[Sequence[tirx.Expr]], Written], indices: Sequence[tirx.Expr], axis: int, items: Split
+) -> Written:
+    """Return statements that store neighbouring pieces along an axis, or fewer at its end.
 
-    stored: from the indices of a vector to its statements and registers.
+    stored: from the indices of a piece to its statements and registers.
     indices: of the first neighbour, in units of `items` along the axis.
     """
     parts, buffers = [], []
-    whole, left = divmod(extent, items)
-    for count in (items, left) if left else (items,):
+    for count in (items.size, items.left) if items.left else (items.size,):
         item, at = tirx.Var("item", indices[axis].ty), list(indices)
-        at[axis] = at[axis] * items + item
+        at[axis] = at[axis] * items.size + item
         part, registers = stored(at)
         parts.append(loop(item, count, part, "unrolled"))
         buffers += registers
-    return (tirx.IfThenElse(indices[axis] < whole, *parts) if left else parts[0]), buffers
+    return _either(indices[axis] < items.whole, *parts), buffers
 
 
 def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:

@@ -28,7 +28,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.analysis.form import tabulate
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate, Written
 from romou.compiler.operators.kernels.streaming.windows import kept_inside, without_branches
 from romou.compiler.scheduling.blocks import (
     Reduction,
@@ -42,7 +42,8 @@ from romou.compiler.scheduling.blocks import (
     substitute,
 )
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
-from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
+from romou.compiler.scheduling.splits import Split
+from romou.compiler.scheduling.statements import guarded, loop, register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_multiple
@@ -73,7 +74,7 @@ _MOST_UNROLLED = 64
 _MOST_OF_GROUP = 1 << 16
 
 
-class Pool(StreamingTemplate):
+class Pool(SplitTemplate):
     """A pooling kernel with windows in registers."""
 
     family = "pool"
@@ -197,11 +198,13 @@ class Pool(StreamingTemplate):
         """Outputs along the axis from which tiles are cut."""
         return self.shape[self._tiled]
 
-    def _grid(self, width: int, tile: int) -> list[Any]:
-        """Return the number of tiles along each axis of the output."""
-        grid = list(self.shape)
-        grid[self._tiled] = count_of(self._row, tile)
-        return [*grid[:-1], grid[-1] // width] if self._is_packed else grid
+    knobs_of_pieces = ("vector_width", "tile")
+
+    def splits(self, knobs: Mapping[str, Any]) -> list[Split]:
+        """Return the splits of the axes into single elements, tiles and vectors."""
+        splits = [Split(extent) for extent in self.shape]
+        splits[self._tiled] = Split(self._row, knobs["tile"])
+        return [*splits[:-1], Split(LANES, knobs["vector_width"])] if self._is_packed else splits
 
     def _spatial(self, block: s_tir.SBlock) -> list[tirx.Var]:
         """Return the spatial axes of a block."""
@@ -209,12 +212,11 @@ class Pool(StreamingTemplate):
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Return every tap of the windows of the first work group."""
-        tiles = math.prod(self._grid(knobs["vector_width"], knobs["tile"]))
-        return self._points(np.arange(min(knobs["work_group"], tiles)), knobs, is_whole=True)
+        return self._points(knobs["work_group"], knobs, is_whole=True)
 
     def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
         """Return every tap of the first tile, or the first one if loops repeat it."""
-        return self._points(np.arange(1), knobs, is_whole=bool(knobs["is_unrolled"]))
+        return self._points(1, knobs, is_whole=bool(knobs["is_unrolled"]))
 
     def group_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Group configs by the windows of a work group, unrolled or not."""
@@ -227,40 +229,21 @@ class Pool(StreamingTemplate):
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
         return 1 if knobs["is_unrolled"] or len(block.iter_vars) == len(self.shape) else math.prod(self._window)
 
-    def _points(self, tiles: np.ndarray, knobs: Mapping[str, int], *, is_whole: bool) -> Points:
-        width, tile = knobs["vector_width"], knobs["tile"]
+    def _points(self, work_items: int, knobs: Mapping[str, int], *, is_whole: bool) -> Points:
+        splits, tiled = self.splits(knobs), self._tiled
+        elements = [split.elements(at) for split, at in zip(splits, self.pieces_of(work_items, knobs), strict=True)]
+        if self._is_packed:
+            elements[-1] = elements[-1][:, None, :]
 
         def points(block: s_tir.SBlock) -> list[np.ndarray]:
-            window = (
-                [np.arange(extent if is_whole else 1) for extent in self._window]
-                if len(block.iter_vars) > len(self.shape)
-                else []
-            )
-            indices = list(np.unravel_index(tiles, self._grid(width, tile)))
-            shape = (-1, *[1] * (2 + len(window)))
-            indices = [p.reshape(shape) for p in indices]
-            steps = np.arange(tile).reshape(1, -1, *[1] * (1 + len(window)))
-            indices[self._tiled] = indices[self._tiled] * tile + steps
+            window = self._window if len(block.iter_vars) > len(self.shape) else []
+            indices = [at.reshape(*at.shape, *[1] * (3 + len(window) - at.ndim)) for at in elements]
             if not window:
                 # An epilogue computes no element beyond the row.
-                indices[self._tiled] = np.minimum(indices[self._tiled], self._row - 1)
-            if self._is_packed:
-                indices[-1] = indices[-1] * width + np.arange(width).reshape(1, 1, -1, *[1] * len(window))
-            taps = [w.reshape([-1 if i == axis else 1 for i in range(len(window))]) for axis, w in enumerate(window)]
-            return [*indices, *taps]
+                indices[tiled] = np.minimum(indices[tiled], self._row - 1)
+            return [*indices, *np.ix_(*(np.arange(extent if is_whole else 1) for extent in window))]
 
         return points
-
-    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Return the elements of the group's tiles inside of the axis."""
-        width, tile = knobs["vector_width"], knobs["tile"]
-        grid = self._grid(width, tile)
-        indices = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)
-        tiles = indices[self._tiled]
-        return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
-
-    def work_groups(self, columns: Columns) -> Any:
-        return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
         return [
@@ -282,51 +265,45 @@ class Pool(StreamingTemplate):
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
-        reduction, grid = self._reduction, self._grid(width, tile)
-        dtype = reduction.reduced[0].var.ty
-        group, thread, step, lane = (tirx.Var(name, dtype) for name in ("group", "thread", "step", "lane"))
+        reduction, last = self._reduction, self.blocks[-1]
+        step, lane = (tirx.Var(name, reduction.reduced[0].var.ty) for name in ("step", "lane"))
         of_sums = register_type(str(reduction.buffer.dtype))
         sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
-        buffers = [sums]
-        index = group * size + thread
-        indices = unravel(index, grid)
-        along = indices[self._tiled] * tile + step
-        indices[self._tiled] = along
-
-        def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
-            """Rewrite a statement over a block's axes to one over the work-item, an element of its tile and a lane."""
-            values = dict(zip(self._spatial(block), indices, strict=True))
-            # Without packed channels, the last axis is also the axis of vectors of one element.
-            return substitute(body, {**values, vectors.vector: indices[-1], vectors.lane: lane})
-
-        window = self.blocks[0]
-        vectors, term = self._window_vectors(width, tile)
-        accumulator = [step * width + vectors.lane]
         zero = tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane])
         start = loop(step, tile, loop(lane, width, zero, "vectorized"), "unrolled")
         # The accumulator is the second operand. If one operand of `max` is NaN, most compilers return the second one,
         # so NaN in the data is dropped, mostly as in onnxruntime.
+        windows, term = self._window_vectors(width, tile)
+        accumulator = [step * width + windows.lane]
         total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, accumulator))
-        body, tiles = vectors.store(sums, accumulator, total)
-        buffers += tiles
-        body = loop(step, tile, placed(body, window, vectors), "unrolled")
+        added, of_terms = windows.store(sums, accumulator, total)
         kind = "unrolled" if config["is_unrolled"] and not any(map(is_free, self._window)) else "serial"
-        for axis, extent in reversed([*zip(reduction.reduced, self._window, strict=True)]):
-            body = loop(axis.var, extent, body, kind)
-        body = ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
 
-        last = self.blocks[-1]
         vectors, value = self.vectors(width)[-1]
         result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(str(reduction.buffer.dtype))
         value = result if len(self.blocks) == 1 else replace_loads(value, reduction.buffer, lambda _: result)
-        store, tiles = vectors.store(last.body.buffer, [*self._spatial(last)[:-1], vectors.index], value)
-        buffers += tiles
-        store = guarded(None if is_multiple(self._row, tile) else along < self._row, placed(store, last, vectors))
-        body = tirx.SeqStmt([start, body, loop(step, tile, store, "unrolled")])
-        count = math.prod(grid)
-        threads = {"blockIdx.x": (group, count_of(count, size)), "threadIdx.x": (thread, size)}
-        body = guarded(None if is_multiple(count, size) else index < count, body)
-        return launch(self.simplified, threads, body, buffers)
+        stored, of_results = vectors.store(last.body.buffer, [*self._spatial(last)[:-1], vectors.index], value)
+
+        def written(indices: Sequence[tirx.Expr]) -> Written:
+            elements = list(indices)
+            along = elements[self._tiled] = indices[self._tiled] * tile + step
+
+            def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
+                """Rewrite a statement over a block's axes to one over an element of the tile and a lane."""
+                values = dict(zip(self._spatial(block), elements, strict=True))
+                # Without packed channels, the last axis is also the axis of vectors of one element.
+                return substitute(body, {**values, vectors.vector: elements[-1], vectors.lane: lane})
+
+            body = loop(step, tile, placed(added, self.blocks[0], windows), "unrolled")
+            for axis, extent in reversed([*zip(reduction.reduced, self._window, strict=True)]):
+                body = loop(axis.var, extent, body, kind)
+            body = ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
+            is_inside = None if is_multiple(self._row, tile) else along < self._row
+            store = loop(step, tile, guarded(is_inside, placed(stored, last, vectors)), "unrolled")
+            return tirx.SeqStmt([start, body, store]), [sums, *of_terms, *of_results]
+
+        grid = self.grid(config)
+        return tvm.IRModule({"main": self.launched(grid, size, written)})
 
 
 def multiplied(value: tirx.Expr) -> tirx.Expr:

@@ -27,9 +27,11 @@ from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, operations_of
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import inlined, split_tuples
+from romou.compiler.scheduling.splits import Split
+from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import count_distinct, evaluate
-from romou.compiler.tir.expressions import bounds_of, extents_of, largest
+from romou.compiler.tir.expressions import bounds_of, count_of, extents_of, is_multiple, largest
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
@@ -40,6 +42,8 @@ WORK_GROUP = Knob(
     help="work-items of a group",
     scales_outputs=True,
 )
+# Statements of a work-item, and their registers.
+Written: TypeAlias = "tuple[tirx.Stmt, list[tirx.Buffer]]"
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
@@ -260,6 +264,56 @@ class StreamingTemplate(Template):
             if extent % int(width) == 0 or (may_overlap and extent > int(width))
         ]
         return [LANES] if self.images else [width for width in fits if width == 1 or not self._has_truth_values]
+
+
+class SplitTemplate(StreamingTemplate):
+    """A function whose output is split into pieces. Work-items store them in row-major order."""
+
+    # Knobs that change `splits` or the pieces of a work-item.
+    knobs_of_pieces: tuple[str, ...]
+
+    @abstractmethod
+    def splits(self, knobs: Mapping[str, Any]) -> list[Split]:
+        """Return the split of each axis of the output."""
+
+    def grid(self, knobs: Mapping[str, Any]) -> list[Any]:
+        """Return the number of pieces along each axis."""
+        return [split.count for split in self.splits(knobs)]
+
+    def work_items(self, knobs: Mapping[str, Any]) -> Any:
+        """Return the number of work-items that have pieces."""
+        return math.prod(self.grid(knobs))
+
+    def pieces_of(self, work_items: int, knobs: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the index along each axis of the pieces that the first work-items of the first group have."""
+        grid = self.grid(knobs)
+        return list(np.unravel_index(np.arange(min(work_items, math.prod(grid))), grid))
+
+    def work_groups(self, columns: Columns) -> Any:
+        names = self.knobs_of_pieces
+        count = tabulate(
+            lambda *values: self.work_items(dict(zip(names, values, strict=True))), *(columns[name] for name in names)
+        )
+        return -(-count // columns["work_group"])
+
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        pieces = zip(self.splits(knobs), self.pieces_of(knobs["work_group"], knobs), strict=True)
+        return int(np.prod([split.stored(indices) for split, indices in pieces], axis=0).sum())
+
+    def launched(
+        self, grid: Sequence[Any], size: int, write: Callable[[Sequence[tirx.Expr]], Written], *, repeats: int = 1
+    ) -> tirx.PrimFunc:
+        """Return the kernel with a work-item for `repeats` pieces, a group's width apart.
+
+        write: from the indices of a piece to its statements and registers.
+        """
+        names, dtype = ("group", "item", "thread"), self.blocks[0].iter_vars[-1].var.ty
+        group, item, thread = (tirx.Var(name, dtype) for name in names)
+        count, number = math.prod(grid), (group * repeats + item) * size + thread
+        body, buffers = write(unravel(number, grid))
+        body = guarded(None if is_multiple(count, size * repeats) else number < count, body)
+        threads = {"blockIdx.x": (group, count_of(count, size * repeats)), "threadIdx.x": (thread, size)}
+        return launch(self.simplified, threads, loop(item, repeats, body, "unrolled"), buffers)["main"]
 
 
 class StreamingForm(Form):
