@@ -21,10 +21,10 @@ import romou.compiler.pipeline as pipeline
 from romou.compiler.dumps import without_dumps
 from romou.compiler.scheduling.blocks import nests_of, substitute
 from romou.compiler.scheduling.rewrites import as_module, with_root, without_single_terms
-from romou.compiler.scheduling.statements import guarded, unravel
-from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.scheduling.statements import bound, guarded, unravel
+from romou.compiler.tir.expressions import bytes_of, count_of
 from romou.compiler.tir.guarded_loads import guarded_loads
-from romou.compiler.tir.traversal import has_var, nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in, sequence_of
 from romou.devices.backends.launch import launch_size, thread_extents
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """
     size = min(int(target.limits.max_work_group_size), 256)
     nests = [_in_parallel(nest, size) for nest in nests_of(func)]
-    return with_root(func, tirx.SeqStmt(nests) if len(nests) > 1 else nests[0], func.body.block.alloc_buffers)
+    return with_root(func, sequence_of(nests), func.body.block.alloc_buffers)
 
 
 def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
@@ -162,17 +162,7 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
     positions = [loop.min + position for loop, position in zip(parallel, unravel(at, extents), strict=True)]
     body = substitute(body, dict(zip((loop.loop_var for loop in parallel), positions, strict=True)))
     body = guarded(at < count if not isinstance(count, int) or count % size else None, body)
-    for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, (count + size - 1) // size)):
-        low, high = tirx.const(0, var.ty), tirx.const(extent, var.ty) if isinstance(extent, int) else extent
-        body = tirx.For(
-            var,
-            low,
-            high,
-            tirx.ForKind.THREAD_BINDING,
-            body,
-            thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag),
-        )
-    return body
+    return bound({"blockIdx.x": (group, count_of(count, size)), "threadIdx.x": (thread, size)}, body)
 
 
 def _is_parallel(loop: tirx.For, realize: tirx.Stmt) -> bool:

@@ -31,9 +31,9 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import tirx
 
-from romou.compiler.passes.bindings import inline_single_uses, sequence_of, statements_of
+from romou.compiler.passes.bindings import inline_single_uses
 from romou.compiler.tir.expressions import conjuncts
-from romou.compiler.tir.traversal import nodes_in, rewriting
+from romou.compiler.tir.traversal import nodes_in, rewriting, sequence_of, statements_of
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b

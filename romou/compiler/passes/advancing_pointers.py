@@ -33,10 +33,9 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate
 
-from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import is_fp16_load, is_pure, is_texel_load
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_ANY_LOOP, KEEP_LOOP
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops of up to 32 iterations and load ahead for all of them, which spills if they are many. A

@@ -36,9 +36,10 @@ from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.base.errors import BuildError
-from romou.compiler.passes.bindings import is_barrier, statements_of
+from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
+from romou.compiler.tir.traversal import statements_of
 from romou.devices.backends.dialect import call_on_device, copy_texel_async
 
 # TVM's marks on a copy, on a group of copies, on a wait for groups, and on the number of groups that may then still be

@@ -1,28 +1,15 @@
-"""Statements as sequences, and variables that passes declare by `Bind`."""
+"""Barriers, and variables that passes declare by `Bind`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_visit
 
 from romou.compiler.tir.calls import op_name
-
-
-def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
-    """Return the statements of a sequence, with nested sequences opened."""
-    if isinstance(stmt, tirx.SeqStmt):
-        for child in stmt.seq:
-            yield from statements_of(child)
-    else:
-        yield stmt
-
-
-def sequence_of(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """Return statements as one statement."""
-    return tirx.SeqStmt(list(statements)) if len(statements) > 1 else statements[0]
+from romou.compiler.tir.traversal import sequence_of
 
 
 def is_barrier(stmt: Any) -> bool:

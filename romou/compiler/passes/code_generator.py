@@ -23,9 +23,9 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
 
-from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
+from romou.compiler.tir.traversal import sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of, dialects_of
 
 _PAIR = "float16x2"

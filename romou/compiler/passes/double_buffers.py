@@ -35,10 +35,10 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.base.errors import BuildError
-from romou.compiler.passes.bindings import is_barrier, sequence_of, statements_of
+from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, FP16_ARITHMETIC
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of, vector_type
 
 _HALVES = 2

@@ -19,11 +19,10 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm_ffi.structural import structural_equal, structural_map, structural_visit
 
-from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import extern_name, is_conditional, is_pure, is_texel_load, op_name
 from romou.compiler.tir.expressions import conjuncts
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, TENSOR_CORE_MARKS
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import SUB_GROUP_CALL
 
 # Marks of statements that need several work-items together.

@@ -21,10 +21,9 @@ from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
 from romou.compiler.passes.advancing_pointers import keeps_loops
-from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import keeps_next_loop
 from romou.compiler.tir.primitives import KEEP_ANY_LOOP
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import dialect_of
 
 

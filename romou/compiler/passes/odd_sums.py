@@ -24,10 +24,9 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate
 
 from romou.compiler.passes.advancing_pointers import keeps_loops
-from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import extern_name, is_conditional, is_fp16_load, is_fp16_store, op_name
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_LOOP, LANES
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops up to these iterations and products, and load ahead for all of them.

@@ -18,9 +18,9 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_walk
 
-from romou.compiler.passes.bindings import inline_single_uses, sequence_of, statements_of
+from romou.compiler.passes.bindings import inline_single_uses
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
-from romou.compiler.tir.traversal import rewriting, walking
+from romou.compiler.tir.traversal import rewriting, sequence_of, statements_of, walking
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 

@@ -16,10 +16,9 @@ from tvm import tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
-from romou.compiler.passes.bindings import statements_of
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load
 from romou.compiler.tir.primitives import LANES
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, statements_of
 from romou.devices.backends.dialect import Dialect, load_texel
 
 # Work-items of a warp along y, and in all.

@@ -21,7 +21,7 @@ from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.compiler.tir.calls import is_conditional, op_name, takes_vectors
 from romou.compiler.tir.expressions import extents_of, is_equal, is_one
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, statements_of
 
 _REDUCTION = 2
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -50,8 +50,7 @@ def has_long_integers(func: tirx.PrimFunc) -> bool:
 
 def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
     """Return the statements of the root block: one loop nest for each block of an unscheduled function."""
-    body = func.body.block.body
-    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return list(statements_of(func.body.block.body))
 
 
 def contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:

@@ -23,6 +23,7 @@ from tvm import tirx
 from romou.compiler.scheduling import statements
 from romou.compiler.tir.expressions import extents_of, is_one
 from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.traversal import sequence_of
 from romou.devices.backends.dialect import call_on_device
 
 Index: TypeAlias = "int | tirx.Expr"
@@ -142,7 +143,7 @@ class KernelBuilder:
         self._open.append([])
         block: list[tirx.Stmt] = []
         yield block
-        block.append(_sequence(self._open.pop()))
+        block.append(sequence_of(self._open.pop()))
 
     @contextlib.contextmanager
     def inside(self, wrap: Callable[[tirx.Stmt], tirx.Stmt]) -> Iterator[None]:
@@ -254,11 +255,11 @@ class KernelBuilder:
 
     def launched(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """Return the kernel with the parameters of `func`."""
-        return statements.launch(func, self._threads, _sequence(self._open.pop()), self.buffers)["main"]
+        return statements.launch(func, self._threads, sequence_of(self._open.pop()), self.buffers)["main"]
 
     def as_stage(self) -> tirx.Stmt:
         """Return the kernel as one of several of a function."""
-        return statements.stage_of(self._threads, _sequence(self._open.pop()), self.buffers)
+        return statements.stage_of(self._threads, sequence_of(self._open.pop()), self.buffers)
 
     @property
     def _threads(self) -> dict[str, tuple[tirx.Var, Index]]:
@@ -271,8 +272,3 @@ def sum_of(values: Sequence[tirx.Expr]) -> tirx.Expr:
         return values[0]
     middle = len(values) // 2
     return sum_of(values[:middle]) + sum_of(values[middle:])
-
-
-def _sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """Return statements one after the other. TVM refuses a sequence of one."""
-    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))

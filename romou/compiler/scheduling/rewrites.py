@@ -18,7 +18,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 from romou.compiler.scheduling import blocks
 from romou.compiler.scheduling.statements import typed
 from romou.compiler.tir.expressions import bounds_of
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
 
 # Indices of an element, and conditions. The tensor has the element if all of them hold.
 GuardedIndex: TypeAlias = tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]
@@ -69,10 +69,9 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
         return next((a for f, a in zip(formal, actual, strict=True) if f.same_as(var)), var)
 
     root = structural_map(variant.body, (tirx.Var, rename)).block
-    stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     nests = blocks.nests_of(func)
     (at,) = (i for i, nest in enumerate(nests) if blocks.contains(nest, block))
-    body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
+    body = tirx.SeqStmt([*nests[:at], *statements_of(root.body), *nests[at + 1 :]])
     return with_root(func, body, [*func.body.block.alloc_buffers, *root.alloc_buffers])
 
 
@@ -225,7 +224,7 @@ def _substituted(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not store.buffer.same_as(func.params[-1]) and not blocks.reduced_axes(block):
             values[store.buffer] = list(store.indices), store.value
             nests.pop()
-    return with_root(func, tirx.SeqStmt(nests) if len(nests) > 1 else nests[0], func.body.block.alloc_buffers)
+    return with_root(func, sequence_of(nests), func.body.block.alloc_buffers)
 
 
 # Blocks with several results
@@ -347,7 +346,7 @@ def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
 
 def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:
     """Replace loads of the results in `body` by their initial values, or None if a load is at another index."""
-    starts = _statements(init)
+    starts = list(statements_of(init))
     if not all(isinstance(start, tirx.BufferStore) for start in starts):
         return None
     stored: list[tirx.Buffer] = []
@@ -362,7 +361,7 @@ def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:
         return start.value
 
     stmts = []
-    for stmt in _statements(body):
+    for stmt in statements_of(body):
         if not isinstance(stmt, tirx.BufferStore | tirx.Bind):
             return None
         stmts.append(structural_map(stmt, (TensorLoad, first)))
@@ -370,8 +369,4 @@ def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:
             stored.append(stmt.buffer)
     if not all(fits):
         return None
-    return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
-
-
-def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
-    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return sequence_of(stmts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tvm_ffi
@@ -54,6 +54,20 @@ def nodes_in(node: Any, *kinds: type) -> list[Any]:
     nodes: list[Any] = []
     structural_walk(node, (kinds, nodes.append))
     return nodes
+
+
+def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
+    """Return the statements of a sequence, with nested sequences opened."""
+    if isinstance(stmt, tirx.SeqStmt):
+        for child in stmt.seq:
+            yield from statements_of(child)
+    else:
+        yield stmt
+
+
+def sequence_of(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Return statements as one statement."""
+    return tirx.SeqStmt(list(statements)) if len(statements) > 1 else statements[0]
 
 
 def has_var(node: Any, var: tirx.Var) -> bool:

@@ -32,7 +32,7 @@ from romou.compiler.scheduling.rewrites import with_root
 from romou.compiler.scheduling.statements import barrier, guarded, loop, stage_of
 from romou.compiler.tir.expressions import bounds_of, count_of, is_multiple, largest
 from romou.compiler.tir.primitives import LANES, WAITING_GROUPS
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, sequence_of
 from tvm_patches.onnx_converters.recurrent_loop import TIME_LOOP
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
         for stage in nests_of(func):
             inner = below_time(stage)
             kernels = [_kernel(nest, limits, bounds) for nest in inner or [stage]]
-            body = _sequence(kernels)
+            body = sequence_of(kernels)
             if inner is not None:
                 body = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, body)
             stages.append(body)
-    return with_root(func, _sequence(stages), kept).with_attr("tirx.is_scheduled", True)
+    return with_root(func, sequence_of(stages), kept).with_attr("tirx.is_scheduled", True)
 
 
 def _of_waiting_groups(
@@ -117,9 +117,9 @@ def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[ti
     for nest in nests:
         steps = [structural_map(s, [(tvm.ir.TensorLoad, load)]) if s in products else s for s in nest.steps]
         body, own = _body(dataclasses.replace(items, nest=dataclasses.replace(nest, steps=steps)))
-        stages.append(structural_map(_sequence([*body, barrier()]), [(tirx.BufferStore, store)]))
+        stages.append(structural_map(sequence_of([*body, barrier()]), [(tirx.BufferStore, store)]))
         buffers += own
-    every = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, _sequence(stages[1:]))
+    every = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, sequence_of(stages[1:]))
     return _launched(items, [stages[0], every], buffers)
 
 
@@ -272,8 +272,8 @@ def _body(items: _Items) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
             values = items.values(items.row(row), items.vector, lane)
             cell = row * items.width + lane
             stores += [substitute(_in_cell(step, unit_registers, items.cells, cell), values) for step in steps]
-        finish.append(guarded(items.inside(row), _sequence(stores)))
-    body.append(guarded(items.thread < 1 if items.threads > 1 else None, _sequence(finish)))
+        finish.append(guarded(items.inside(row), sequence_of(stores)))
+    body.append(guarded(items.thread < 1 if items.threads > 1 else None, sequence_of(finish)))
     return body, buffers
 
 
@@ -328,7 +328,7 @@ def _sums(
             added.append(in_lanes(numbers, substitute(weight, {**values, **items.clamped_values(0, lane)})))
         more = tirx.BufferLoad(factors, [row]) * tirx.BufferLoad(numbers, [lane])
         added.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + more, at))
-    step = guarded(k < summed if summed % items.threads else None, _sequence(added))
+    step = guarded(k < summed if summed % items.threads else None, sequence_of(added))
     steps = [in_lanes(sums, tirx.const(0.0, "float32"), at) for _, _, at in vectors]
     steps.append(loop(i, -(-summed // items.threads), step))
     if items.threads == 1:
@@ -344,7 +344,7 @@ def _sums(
     for _, _, at in vectors:
         part_sum = tirx.BufferLoad(partial, [share(part + 1, at) + lane])
         total.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + part_sum, at))
-    steps.append(guarded(items.thread < 1, loop(part, items.threads - 1, _sequence(total))))
+    steps.append(guarded(items.thread < 1, loop(part, items.threads - 1, sequence_of(total))))
     return steps, [factors, numbers, partial]
 
 
@@ -353,8 +353,4 @@ def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) 
     threads = {"blockIdx.x": (items.group, items.groups), "threadIdx.x": (items.unit, items.units)}
     if items.threads > 1:
         threads["threadIdx.y"] = (items.thread, items.threads)
-    return stage_of(threads, _sequence(body), buffers)
-
-
-def _sequence(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    return steps[0] if len(steps) == 1 else tirx.SeqStmt(list(steps))
+    return stage_of(threads, sequence_of(body), buffers)

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from romou.compiler.tir.expressions import extents_of
+from romou.compiler.tir.traversal import statements_of
 from tvm_patches.onnx_converters.recurrent_loop import SUMMED, TIME_LOOP
 
 
@@ -15,7 +16,7 @@ def below_time(stage: tirx.For) -> list[tirx.For] | None:
     """Return the nests of the time loop, or None for a nest of units."""
     if TIME_LOOP not in stage.annotations:
         return None
-    return list(stage.body.seq) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
+    return list(statements_of(stage.body))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ def nest_of(stage: tirx.For) -> Nest:
         axes.append(body.loop_var)
         extents += extents_of([body.extent])
         body = body.body
-    return Nest(axes=axes, extents=extents, steps=list(body.seq) if isinstance(body, tirx.SeqStmt) else [body])
+    return Nest(axes=axes, extents=extents, steps=list(statements_of(body)))
 
 
 def product_of(nest: Nest) -> tirx.For | None:
