@@ -122,6 +122,11 @@ class Limits:
     variant: str | None = None
 
     @property
+    def shuffled(self) -> int:
+        """Return the size of sub-groups whose work-items exchange values. 1 if there are none."""
+        return self.sub_groups.size if self.sub_groups is not None and self.sub_groups.has_shuffles else 1
+
+    @property
     def cores(self) -> int:
         """Return the cores that `busy_work_items` fill. 1 if their number is not known."""
         return max(self.busy_work_items // self.max_work_group_size, 1)

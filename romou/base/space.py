@@ -23,6 +23,8 @@ from romou.base.limits import Limits
 
 # Knob -> its value in one config, or an array of its values in many. Constraints get these.
 Columns = Mapping[str, Any]
+# Choices of a knob, or whether one of the declared choices is among them.
+Choices = Sequence[Choice] | Callable[[Any], bool]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
@@ -99,15 +101,16 @@ class Space:
         self._constraints: list[Callable[[Columns], Mapping[str, Any]]] = []
 
     @classmethod
-    def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
+    def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Choices]) -> Space:
         """Return the space of declared knobs on a device with these limits, without constraints.
 
-        choices: knob -> its choices for the operator, if they differ. Other knobs have all of their declared choices. A
-        knob with no choices is left out.
+        choices: knob -> its choices for the operator, or which of the declared ones it has. Other knobs have all of
+        them. A knob with no choices is left out.
         """
         space = cls()
         for knob in knobs:
-            allowed = choices.get(knob.name, knob.choices)
+            given = choices.get(knob.name, knob.choices)
+            allowed = list(filter(given, knob.choices)) if callable(given) else given
             # A knob with a single choice leaves nothing open.
             own = [choice for choice in allowed if (knob.name, str(choice)) not in limits.without] or allowed
             if own and knob.exists_on(limits):

@@ -66,14 +66,14 @@ class Template(ABC):
         """Return the arithmetic operations of one call."""
 
     @property
-    @abstractmethod
     def names(self) -> Mapping[str, str]:
         """Return role -> parameter name, for "data", "output" and, if there is one, "weight"."""
+        return {"data": str(self.func.params[0].name), "output": str(self.func.params[-1].name)}
 
     @property
-    @abstractmethod
     def activations(self) -> set[str]:
         """Return parameters besides the weight that may be in images: the schedule accesses whole texels of them."""
+        return set()
 
     @property
     def matrices(self) -> set[str]:

@@ -20,7 +20,7 @@ from tvm import relax, tirx
 from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.analysis.form import Form, loads_of_one
 from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.family import Case, Family
@@ -121,10 +121,6 @@ class AttentionTemplate(Template):
             "output": str(self.func.params[-1].name),
         }
 
-    @property
-    def activations(self) -> set[str]:
-        return set()
-
     def tiles(self, columns: Columns) -> AttentionTiles:
         """Return the tiles of a config, or of many."""
         return AttentionTiles(self.attention, columns)
@@ -163,14 +159,14 @@ class AttentionTemplate(Template):
 
     def space(self, limits: Limits) -> Space:
         rows, keys, _, _ = self.attention.extents
-        sub_groups = limits.sub_groups
-        has_shuffles = sub_groups is not None and sub_groups.has_shuffles
-        sizes = [1, sub_groups.size] if sub_groups is not None and has_shuffles else [1]
         can_use_mma = limits.has_tensor_cores and self.element_bytes == _FP16_BYTES and not self.images
-        tensor_cores = [NO_TENSOR_CORES, *([MMA] if can_use_mma else [])]
-        # What all work-items of a wave read is in local memory.
-        waves = [choice for choice in WAVE.choices if choice not in (UNIFORM, COPIED)]
-        space = Space.of(self.knobs, limits, {"sub_group": sizes, "tensor_cores": tensor_cores, WAVE.name: waves})
+        choices: dict[str, Choices] = {
+            "sub_group": lambda size: size in (1, limits.shuffled),
+            "tensor_cores": lambda choice: choice == NO_TENSOR_CORES or (choice == MMA and can_use_mma),
+            # What all work-items of a wave read is in local memory.
+            WAVE.name: lambda wave: wave not in (UNIFORM, COPIED),
+        }
+        space = Space.of(self.knobs, limits, choices)
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
@@ -201,14 +197,14 @@ class AttentionTemplate(Template):
             (config["group_keys"] == WARP)
             & (config["item_queries"] % 2 == 0)
             & (config["item_keys"] % 2 == 0)
-            & (np.asarray(config["value_tile"]) == OWN)
-            & (np.asarray(config.get("sub_group", 1)) == 1)
+            & (config["value_tile"] == OWN)
+            & (config.get("sub_group", 1) == 1)
         )
 
     def _fits_sub_groups(self, config: Columns) -> Any:
-        tiles, size = self.tiles(config), np.asarray(config.get("sub_group", 1))
+        tiles, size = self.tiles(config), config.get("sub_group", 1)
         # The size of sub-groups is that of waves.
-        is_free = np.asarray(config.get(WAVE.name, DRIVER)) == DRIVER
+        is_free = config.get(WAVE.name, DRIVER) == DRIVER
         return (size == 1) | ((tiles.across <= size) & (tiles.threads % size == 0) & is_free)
 
     def default_config(self, limits: Limits) -> Config:

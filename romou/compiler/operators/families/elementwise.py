@@ -44,7 +44,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import InvalidConfigError
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate, Written
@@ -59,7 +59,7 @@ from romou.compiler.scheduling.statements import guarded, loop, register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
-from romou.compiler.tir.traversal import has_var, nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in, sequence_of
 
 KNOBS = (
     VECTOR_WIDTH,
@@ -100,13 +100,13 @@ class Elementwise(SplitTemplate):
         widths = self._widths(self.shape[-1], may_overlap=may_overlap)
         if limits.is_mobile and self._may_have_singles and LANES not in widths:
             widths = [LANES, *widths]
-        choices: dict[str, Sequence[Choice]] = {
+        choices: dict[str, Choices] = {
             "vector_width": widths,
             "work_group": self._groups(limits),
-            "across": [1] if self._across is None else [1, LANES],
+            "across": lambda across: across == 1 or self._across is not None,
             "data": self._places("data", limits),
             "output": self._places("output", limits),
-            "autobroadcast": [False, True] if self._gains_by_autobroadcast(limits) else [],
+            "autobroadcast": lambda _: self._gains_by_autobroadcast(limits),
             FUNCTIONS.name: function_choices(self.func),
         }
         space = Space.of(self.knobs, limits, choices)
@@ -476,7 +476,7 @@ class Elementwise(SplitTemplate):
                 if begin < end
             ]
             parts = [loop(lane, count, part, "vectorized") for count, part in stored]
-            return loop(row_step, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
+            return loop(row_step, high - low, sequence_of(parts), "unrolled")
 
         def rows(low: int, high: int) -> tirx.Stmt:
             every, *last = (

@@ -9,16 +9,16 @@ Results are exact. The graph pass `rewrite_integer_products` makes these product
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from romou.base.knob import Choice, Knob
+from romou.base.knob import Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.quantized.form import IntegerForm
 from romou.compiler.operators.kernels.quantized.integer_kernel import (
@@ -28,7 +28,6 @@ from romou.compiler.operators.kernels.quantized.integer_kernel import (
     OF_STEP,
     OF_WORD,
     IntegerKernel,
-    IntegerOperands,
     IntegerTiles,
 )
 from romou.compiler.operators.kernels.quantized.integer_matrix import (
@@ -38,6 +37,7 @@ from romou.compiler.operators.kernels.quantized.integer_matrix import (
     IntegerMatrix,
     IntegerProduct,
 )
+from romou.compiler.operators.kernels.quantized.outputs import Operands
 from romou.compiler.operators.kernels.quantized.template import GROUP_PARTS, ITEM_DATA, PLAIN_ITEM_DATA, PackedTemplate
 from romou.compiler.operators.schedule_template import ADDRESSES
 from romou.compiler.tir.primitives import LANES, advance_pointers
@@ -104,13 +104,11 @@ class IntegerTemplate(PackedTemplate):
     workload: IntegerProduct
 
     @functools.cached_property
-    def operands(self) -> IntegerOperands:
-        """The buffers of the product, of the simplified function."""
+    def operands(self) -> Operands:
         sources, total, epilogue = self._buffers()
-        assert epilogue is not None, "the sums are corrected"
         # In the order of the definition: data * weight.
         data, weight = sources
-        return IntegerOperands(data=data, weight=weight, product=total, epilogue=epilogue)
+        return Operands(data=data, weight=weight, product=total, epilogue=epilogue)
 
     @property
     def name(self) -> str:
@@ -119,13 +117,7 @@ class IntegerTemplate(PackedTemplate):
         zero = "" if work.zero == "none" else f"_zero_{work.zero}"
         return f"{self.family}_{work.m}x{work.k}_{work.n}_{sign}{zero}"
 
-    @property
-    def names(self) -> Mapping[str, str]:
-        operands, output = self.operands, self.func.params[-1]
-        return {"data": str(operands.data.name), "weight": str(operands.weight.name), "output": str(output.name)}
-
     def tiles(self, columns: Columns) -> IntegerTiles:
-        """Return the tiles of a config, or of many."""
         return IntegerTiles(self.workload, columns)
 
     def form(self, limits: Limits) -> IntegerForm:
@@ -133,8 +125,8 @@ class IntegerTemplate(PackedTemplate):
 
     def registers(self, columns: Columns) -> Any:
         tiles = self.tiles(columns)
-        is_float = np.asarray(columns["multiply"]) == FLOAT
-        converted = VECTOR * BYTES * (np.asarray(columns["convert"]) == OF_STEP)
+        is_float = columns["multiply"] == FLOAT
+        converted = VECTOR * BYTES * (columns["convert"] == OF_STEP)
         return (
             tiles.outputs * (1 + (tiles.stages > 1))
             + tiles.item_columns * (1 + is_float)
@@ -143,30 +135,30 @@ class IntegerTemplate(PackedTemplate):
 
     def space(self, limits: Limits) -> Space:
         work = self.workload
-        choices: dict[str, Sequence[Choice]] = {
-            "item_data": [r for r in PLAIN_ITEM_DATA if r == 1 or r < 2 * work.m],
-            "lanes": [lanes for lanes in (4, 8, 16) if lanes <= limits.vector_lanes],
-            "convert": [OF_WORD, OF_STEP, OF_STAGE] if limits.is_cpu else [OF_WORD, OF_STEP],
-            "multiply": [DOT, FLOAT] if limits.dot_products is not None or limits.has_dot_fallback else [FLOAT],
-            "item_columns": [c for c in (4, 8, 16, 32, 64) if c == 4 or c < 2 * work.n],
+        has_dots = limits.dot_products is not None or limits.has_dot_fallback
+        choices: dict[str, Choices] = {
+            "item_data": lambda rows: rows in PLAIN_ITEM_DATA and (rows == 1 or rows < 2 * work.m),
+            "lanes": lambda lanes: lanes <= limits.vector_lanes,
+            "convert": lambda convert: convert != OF_STAGE or limits.is_cpu,
+            "multiply": lambda multiply: multiply != DOT or has_dots,
+            "item_columns": lambda columns: columns == LANES or columns < 2 * work.n,
         }
         space = Space.of(self.knobs, limits, choices)
         most = _MOST_CPU_REGISTERS if limits.is_cpu else _MOST_REGISTERS
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
-            is_dot = np.asarray(config["multiply"]) == DOT
-            written = tiles.outputs * np.where(is_dot, VECTOR, 4 * VECTOR // np.asarray(config["lanes"]))
+            is_dot = config["multiply"] == DOT
+            written = tiles.outputs * np.where(is_dot, VECTOR, 4 * VECTOR // config["lanes"])
             return {
                 "work-items of a group, device's limit": tiles.threads <= limits.max_work_group_size,
                 "local memory, device's limit": tiles.local_memory_bytes <= limits.local_memory_bytes,
                 "registers for the tiles": self.registers(config) <= most,
-                "whole vectors of columns": np.asarray(tiles.item_columns) % config["lanes"] == 0,
+                "whole vectors of columns": tiles.item_columns % config["lanes"] == 0,
                 "a group less than twice as large as the columns": (tiles.columns < 2 * work.n) | (tiles.columns <= 16),
-                "a step for each part": (np.asarray(tiles.parts) == 1) | (tiles.parts <= tiles.steps_of_stage),
-                "sums over staged rows are not split": (np.asarray(tiles.parts) == 1)
-                | (np.asarray(config["convert"]) != OF_STAGE),
-                "dot products convert nothing": ~is_dot | (np.asarray(config["convert"]) == OF_WORD),
+                "a step for each part": (tiles.parts == 1) | (tiles.parts <= tiles.steps_of_stage),
+                "sums over staged rows are not split": (tiles.parts == 1) | (config["convert"] != OF_STAGE),
+                "dot products convert nothing": np.logical_not(is_dot) | (config["convert"] == OF_WORD),
                 "code of a step": written <= _MOST_WRITTEN,
             }
 

@@ -23,9 +23,9 @@ from tvm import s_tir, tirx
 from tvm.relax import op
 from tvm_ffi.structural import structural_map
 
-from romou.base.knob import Choice, Knob
+from romou.base.knob import Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.analysis.form import tabulate
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate, Written
@@ -50,13 +50,12 @@ from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_mul
 from romou.compiler.tir.primitives import LANES, ignore_nan
 from romou.compiler.tir.traversal import has_var, nodes_in
 
-_TILES = (1, 2, 3, 4, 7, 8)
 KNOBS = (
     VECTOR_WIDTH,
     WORK_GROUP,
     Knob(
         name="tile",
-        choices=_TILES,
+        choices=(1, 2, 3, 4, 7, 8),
         default=1,
         help="neighbours of a row, or channels with the same indices, that a work-item computes",
         scales_outputs=True,
@@ -98,13 +97,12 @@ class Pool(SplitTemplate):
     def space(self, limits: Limits) -> Space:
         first, *larger = self._groups(limits)
         taps = math.prod(self._window)
-        tiles = [t for t in _TILES if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)]
-        choices: dict[str, Sequence[Choice]] = {
+        choices: dict[str, Choices] = {
             "vector_width": self._widths(LANES if self._is_packed else 1),
             # A work-item with a large window has enough to do.
             "work_group": [first, *(g for g in larger if g * taps <= _MOST_OF_GROUP)],
-            "tile": tiles,
-            "is_unrolled": [True, False] if taps <= _MOST_UNROLLED else [False],
+            "tile": lambda tile: tile == 1 or (tile <= self._row and taps <= _MOST_UNROLLED),
+            "is_unrolled": lambda is_unrolled: not is_unrolled or taps <= _MOST_UNROLLED,
         }
         space = Space.of(self.knobs, limits, choices)
         smallest = space.knobs["work_group"][0]

@@ -11,16 +11,16 @@ each weight is unpacked once. Of more rows, a work-item multiplies several with 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from romou.base.knob import Choice, Knob
+from romou.base.knob import Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import WEIGHT
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.quantized.form import QuantizedForm
@@ -52,7 +52,7 @@ from romou.compiler.operators.kernels.quantized.template import (
 from romou.compiler.operators.kernels.quantized.tensor_core_defaults import data_choices, tensor_core_config
 from romou.compiler.operators.kernels.quantized.tensor_core_kernel import TensorCoreKernel
 from romou.compiler.operators.kernels.quantized.vector_kernel import ROWS, VectorKernel
-from romou.compiler.operators.kernels.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES, WGMMA
+from romou.compiler.operators.kernels.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES
 from romou.compiler.operators.schedule_template import ADDRESSES
 from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.scheduling.loops import SUB_GROUP
@@ -154,17 +154,16 @@ class QuantizedTemplate(PackedTemplate):
 
     @functools.cached_property
     def operands(self) -> QuantizedOperands:
-        """The buffers of the product, of the simplified function."""
         sources, total, epilogue = self._buffers()
         # In the order of the definition: data * (codes - zeros) * scales. A normalization reads other tensors as well.
         norm = self.norm
         data = sources[0] if norm is None else norm.data
-        words, *other, scales = sources[1:] if norm is None else [s for s in sources if not norm.reads(s)]
+        weight, *other, scales = sources[1:] if norm is None else [s for s in sources if not norm.reads(s)]
         table, zeros = (other, []) if self.workload.has_table else ([], other)
         return QuantizedOperands(
             data=data,
             norm=norm,
-            words=words,
+            weight=weight,
             scales=scales,
             zeros=zeros[0] if zeros else None,
             table=table[0] if table else None,
@@ -185,13 +184,7 @@ class QuantizedTemplate(PackedTemplate):
         norm = "_normalized" if self.norm is not None else ""
         return f"{self.family}_{work.m}x{work.k}_{work.n}_{codes}{work.bits}_b{work.block}{zero}{norm}"
 
-    @property
-    def names(self) -> Mapping[str, str]:
-        operands, output = self.operands, self.func.params[-1]
-        return {"data": str(operands.data.name), "weight": str(operands.words.name), "output": str(output.name)}
-
     def tiles(self, columns: Columns) -> QuantizedTiles:
-        """Return the tiles of a config, or of many."""
         return QuantizedTiles(self.workload, columns, is_normalized=self.norm is not None)
 
     def form(self, limits: Limits) -> QuantizedForm:
@@ -199,18 +192,17 @@ class QuantizedTemplate(PackedTemplate):
 
     def registers(self, columns: Columns) -> Any:
         tiles = self.tiles(columns)
-        is_of_block = np.asarray(columns["zero_point"]) == OF_BLOCK
+        is_of_block = columns["zero_point"] == OF_BLOCK
         words, data = LANES * tiles.item_rows * columns["item_chunks"], LANES * tiles.item_data
         plain = words + data * (1 + is_of_block) + tiles.outputs * (1 + is_of_block) + 2 * tiles.item_rows + LANES
         of_stage = np.where(tiles.is_wgmma, tiles.staged // tiles.parts // DEPTHS, 0.5) * 4 * tiles.item_rows
         of_mma = tiles.outputs + 4 * tiles.item_rows + of_stage + tiles.item_data * ~tiles.is_wgmma
         # The rows of a vector are lanes of a register.
         of_vectors = tiles.outputs // ROWS + 5 * LANES
-        is_vector = np.asarray(columns["unpack"]) == VECTORS
-        return np.where(tiles.is_mma, of_mma, np.where(is_vector, of_vectors, plain))
+        return np.where(tiles.is_mma, of_mma, np.where(tiles.is_vector, of_vectors, plain))
 
     def space(self, limits: Limits) -> Space:
-        work, groups = self.workload, limits.sub_groups
+        work = self.workload
         can_use_mma = limits.has_tensor_cores and self._fits_tensor_cores
         has_vectors = VECTORS in self._spellings(limits)
         asked = limits.asked_local_memory_bytes or limits.local_memory_bytes
@@ -219,26 +211,23 @@ class QuantizedTemplate(PackedTemplate):
             [s for s in _STAGES if s <= 256 or s < 2 * work.k],
         )
         of_mma = data_choices(work, limits.cores) if can_use_mma else []
-        choices: dict[str, Sequence[Choice]] = {
-            "tensor_cores": [
-                NO_TENSOR_CORES,
-                *([MMA] if can_use_mma else []),
-                *([WGMMA] if can_use_mma and limits.has_warp_groups else []),
-            ],
+        choices: dict[str, Choices] = {
+            "tensor_cores": lambda choice: (
+                choice == NO_TENSOR_CORES or (can_use_mma and (choice == MMA or limits.has_warp_groups))
+            ),
             "item_data": sorted({*data, *of_mma, *(d for d in _VECTOR_DATA if has_vectors and d < 2 * work.m)}),
-            "item_rows": [1, 2, 4, 8, *([ROWS] if has_vectors else [])],
+            "item_rows": lambda rows: rows < ROWS or has_vectors,
             "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
-            "item_chunks": [c for c in (1, 2, 4) if c == 1 or c * work.chunk <= work.k],
+            "item_chunks": lambda chunks: chunks == 1 or chunks * work.chunk <= work.k,
             "unpack": self._spellings(limits),
-            "weight": [BUFFER, IMAGE] if self._fits_image(limits) else [],
-            "sub_group": [1, groups.size] if groups is not None and groups.has_shuffles else [1],
+            "weight": lambda _: self._fits_image(limits),
+            "sub_group": lambda size: size in (1, limits.shuffled),
         }
         space = Space.of(self.knobs, limits, choices)
 
         def conditions(config: Columns) -> dict[str, Any]:
             tiles = self.tiles(config)
-            is_mma = tiles.is_mma
-            is_vector = np.asarray(config["unpack"]) == VECTORS
+            is_mma, is_vector = tiles.is_mma, tiles.is_vector
             written = tiles.codes * tiles.outputs // np.where(is_vector, ROWS, 1)
             is_plain = (np.isin(config["item_data"], data) | is_vector) & np.isin(config["staged_data"], staged)
             return {
@@ -253,15 +242,15 @@ class QuantizedTemplate(PackedTemplate):
                 "whole sub-groups with several parts": self._fits_sub_groups(config),
                 "a step for each part": is_mma | (tiles.parts == 1) | (tiles.parts <= tiles.steps),
                 "whole steps of all parts in a stage": is_mma
-                | (np.asarray(config["staged_data"]) == 0)
-                | (np.asarray(config["staged_data"]) % (tiles.codes * tiles.parts) == 0),
-                "masked codes have a place value, which only sums leave out": (np.asarray(config["unpack"]) != MASK)
-                | (np.asarray(config["zero_point"]) == OF_BLOCK),
-                "pairs are centred": ~tiles.is_paired | (np.asarray(config["zero_point"]) == OF_BLOCK),
+                | (config["staged_data"] == 0)
+                | (config["staged_data"] % (tiles.codes * tiles.parts) == 0),
+                "masked codes have a place value, which only sums leave out": (config["unpack"] != MASK)
+                | (config["zero_point"] == OF_BLOCK),
+                "pairs are centred": ~tiles.is_paired | (config["zero_point"] == OF_BLOCK),
                 "rows are the lanes of a vector": np.where(
                     is_vector, self._fills_vectors(config), tiles.item_rows < ROWS
                 ),
-                "tensor cores copy out of buffers": ~is_mma | (np.asarray(config.get("weight", BUFFER)) == BUFFER),
+                "tensor cores copy out of buffers": ~is_mma | (config.get("weight", BUFFER) == BUFFER),
                 "code of a step": written <= np.where(is_mma, _MOST_BY_MMA, _MOST_WRITTEN),
             }
 
@@ -279,7 +268,7 @@ class QuantizedTemplate(PackedTemplate):
 
     def _fits_sub_groups(self, config: Columns) -> Any:
         """Return whether sub-groups, if a config uses them, are full and have several parts of the same sums."""
-        tiles, size = self.tiles(config), np.asarray(config.get("sub_group", 1))
+        tiles, size = self.tiles(config), config.get("sub_group", 1)
         is_whole = (tiles.across < size) & (tiles.threads % size == 0) & ~tiles.is_mma & ~tiles.is_vector
         return (size == 1) | is_whole
 
@@ -290,7 +279,7 @@ class QuantizedTemplate(PackedTemplate):
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         if limits.max_image is None or not limits.has_word_images:
             return {}
-        shape = [int(extent) for extent in self.operands.words.shape]
+        shape = [int(extent) for extent in self.operands.weight.shape]
         reason = excess_of_image(shape, PLAIN_IMAGE, limits.max_image)
         return {} if reason is None else {"weight": reason}
 
@@ -299,8 +288,8 @@ class QuantizedTemplate(PackedTemplate):
 
     def _fills_vectors(self, config: Columns) -> Any:
         """Return whether a config, or which of many, has vectors of rows, whose steps are one chunk."""
-        is_plain = (config["item_chunks"] == 1) & (np.asarray(config["staged_data"]) == 0)
-        is_whole = (np.asarray(config["group_parts"]) == 1) & (np.asarray(config["zero_point"]) == OF_WEIGHT)
+        is_plain = (config["item_chunks"] == 1) & (config["staged_data"] == 0)
+        is_whole = (config["group_parts"] == 1) & (config["zero_point"] == OF_WEIGHT)
         return is_plain & is_whole & (config["item_rows"] == ROWS)
 
     def _has_pairs(self, limits: Limits) -> bool:
@@ -319,7 +308,7 @@ class QuantizedTemplate(PackedTemplate):
 
     def _fills_fragments(self, config: Columns) -> Any:
         """Return whether a config, or which of many, has whole fragments of tensor cores and one spelling of codes."""
-        work, tiles, staged = self.workload, self.tiles(config), np.asarray(config["staged_data"])
+        work, tiles, staged = self.workload, self.tiles(config), config["staged_data"]
         part = np.maximum(staged // config["group_parts"], 1)
         return (
             (config["group_rows"] % 8 == 0)
@@ -331,8 +320,8 @@ class QuantizedTemplate(PackedTemplate):
             & ((staged % work.block == 0) | (work.block % np.maximum(staged, 1) == 0))
             # Parts begin with a block, or are in the same one.
             & ((part % work.block == 0) | (work.block % part == 0))
-            & (np.asarray(config["unpack"]) == SHIFT)
-            & (np.asarray(config["zero_point"]) == OF_WEIGHT)
+            & (config["unpack"] == SHIFT)
+            & (config["zero_point"] == OF_WEIGHT)
             & (config["item_chunks"] == 1)
             & (~tiles.is_wgmma | self._fills_warp_groups(tiles))
         )

@@ -26,9 +26,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.relax import op
 
-from romou.base.knob import Choice, Knob
+from romou.base.knob import Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.streaming.blocks import Rows, rows_of
 from romou.compiler.operators.kernels.streaming.row_kernel import (
@@ -45,7 +45,7 @@ from romou.compiler.operators.kernels.streaming.row_kernel import (
 from romou.compiler.operators.kernels.streaming.template import Points, StreamingTemplate
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of
-from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, SUB_GROUP, THREAD_COUNTS, THREADS, VECTOR_WIDTH
+from romou.compiler.scheduling.loops import GROUP_ROWS, SUB_GROUP, THREADS, VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import split_tuples
 from romou.compiler.scheduling.statements import register_type
 from romou.compiler.scheduling.vectors import Vectors
@@ -101,15 +101,13 @@ class RowReduction(StreamingTemplate):
 
     def space(self, limits: Limits) -> Space:
         (rows, elements), most = self._rows.count(1), limits.max_work_group_size
-        choices: dict[str, Sequence[Choice]] = {
+        choices: dict[str, Choices] = {
             "vector_width": self._widths(self._rows.axes[self._rows.axis]),
-            "threads": [t for t in THREAD_COUNTS if t <= most and t < 2 * elements],
-            "rows": [
-                r for r in ROW_COUNTS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)
-            ],
+            "threads": lambda threads: threads <= most and threads < 2 * elements,
+            "rows": lambda r: r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP),
             "sub_group": self._sub_groups(limits),
             FUNCTIONS.name: function_choices(self.func),
-            "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
+            "keep": lambda keep: keep == "memory" or self._rows.shared_load is not None,
         }
         space = Space.of(self.knobs, limits, choices)
         # On phones, a tree of partial results takes more instructions than the single numbers of an odd row.
@@ -146,10 +144,10 @@ class RowReduction(StreamingTemplate):
     def _fits_sub_groups(config: Columns, limits: Limits) -> Any:
         """Return whether a group has whole sub-groups, and rows can exchange values inside them."""
         size, threads = config.get("sub_group", 1), config["threads"]
-        has_shuffles = limits.sub_groups is not None and limits.sub_groups.has_shuffles
-        is_whole = (threads > 1) & (threads * config["rows"] % size == 0) & (has_shuffles | (threads % size == 0))
+        is_alone = threads % size == 0
+        is_whole = (threads > 1) & (threads * config["rows"] % size == 0) & ((limits.shuffled > 1) | is_alone)
         # Few parts are left, so one step combines them.
-        return (size == 1) | (is_whole & (np.asarray(config.get("combine", SERIAL)) == SERIAL))
+        return (size == 1) | (is_whole & (config.get("combine", SERIAL) == SERIAL))
 
     def default_config(self, limits: Limits) -> Config:
         """Return a config near the preset's group size and vectors of a row for each work-item.
@@ -212,7 +210,7 @@ class RowReduction(StreamingTemplate):
 
     @staticmethod
     def _second_partials(columns: Columns) -> Any:
-        return (np.asarray(columns.get("combine", SERIAL)) == TREE) * second_partials(columns["threads"])
+        return (columns.get("combine", SERIAL) == TREE) * second_partials(columns["threads"])
 
     def is_staged(self, columns: Columns) -> Any:
         return columns["keep"] == "local"

@@ -31,10 +31,11 @@ from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.scheduling.blocks import operations_of
+from romou.compiler.scheduling.placement import excess_of_image
 from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.tir import primitives
 from romou.compiler.tir.expressions import bytes_of
-from romou.compiler.tir.primitives import LANES, activation_scope, image_extents, is_image, set_image
+from romou.compiler.tir.primitives import LANES, activation_scope, is_image, set_image
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.launch import ROWS_IMAGE, launch_size, thread_extents
 
@@ -263,15 +264,6 @@ class OwnTemplate(Template):
     def flops(self) -> int:
         return operations_of(self.func)
 
-    @property
-    def names(self) -> dict[str, str]:
-        return {"data": str(self.func.params[0].name), "output": str(self.func.params[-1].name)}
-
-    @property
-    def activations(self) -> set[str]:
-        """None: the schedule decides, not the graph."""
-        return set()
-
     def space(self, limits: Limits) -> Space:
         return Space.of(self.knobs, limits, {})
 
@@ -321,12 +313,7 @@ class OwnTemplate(Template):
             self._runs[config] = func, cfg.images
         func, images = self._runs[config]
         for name, scope in images.items():
-            if _fits(next(p for p in func.params if str(p.name) == name), scope, limits):
+            shape = next([int(extent) for extent in p.shape] for p in func.params if str(p.name) == name)
+            if limits.max_image is not None and excess_of_image(shape, scope, limits.max_image) is None:
                 func = set_image(func, name, scope)
         return func
-
-
-def _fits(parameter: tirx.Buffer, scope: str, limits: Limits) -> bool:
-    extents = image_extents([int(extent) for extent in parameter.shape], scope)
-    most = limits.max_image
-    return most is not None and all(extent <= limit for extent, limit in zip(extents, most, strict=True))

@@ -85,8 +85,8 @@ class AttentionTiles:
         self.weight_pitch = _odd(-(-self.keys // LANES)) * LANES
         self.key_tiles = count_of(self.keys_of_all, self.keys)
         # Whether values have local memory of their own, and work-items of a row combine their parts there.
-        self.has_own_values = np.asarray(config["value_tile"]) == OWN
-        self.has_partial = (np.asarray(config.get("sub_group", 1)) == 1) & ~is_mma
+        self.has_own_values = config["value_tile"] == OWN
+        self.has_partial = (config.get("sub_group", 1) == 1) & ~is_mma
         self.row_tiles = count_of(self.rows, self.queries)
         self.groups = math.prod(attention.batch.values()) * self.row_tiles
 

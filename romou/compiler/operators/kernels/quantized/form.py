@@ -102,7 +102,7 @@ class QuantizedForm(PackedForm):
         return _CHUNK_BYTES * tiles.codes / self._work.chunk
 
     def _image_bytes_of_item(self, columns: Columns) -> Any:
-        tiles, is_image = self._template.tiles(columns), np.asarray(columns.get("weight", "")) == MemoryKind.IMAGE
+        tiles, is_image = self._template.tiles(columns), columns.get("weight", "") == MemoryKind.IMAGE
         return is_image * tiles.item_rows * self._bytes_of_row(tiles)
 
     def _operations(self, columns: Columns) -> Any:
@@ -144,7 +144,7 @@ class IntegerForm(PackedForm):
         tiles = self._template.tiles(columns)
         unpacked = (tiles.item_columns + tiles.item_data) * _UNPACKED
         of_word = np.where(
-            np.asarray(columns["multiply"]) == DOT,
+            columns["multiply"] == DOT,
             tiles.outputs * self._dot_instructions,
             BYTES * (tiles.outputs + unpacked),
         )
@@ -153,6 +153,6 @@ class IntegerForm(PackedForm):
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
         tiles = self._template.tiles(columns)
         data, weight = self._bytes_of_item(columns)
-        width_bytes = BYTES * np.asarray(columns["lanes"])
+        width_bytes = BYTES * columns["lanes"]
         lines = -(-np.minimum(tiles.across, warp_size) * width_bytes // line_bytes)
         return tiles.outputs, data / (BYTES * VECTOR), weight / width_bytes, np.ones_like(lines), lines

@@ -22,15 +22,14 @@ Products are computed in one of these ways. Both are exact.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import ir, s_tir, tirx
+from tvm import ir, tirx
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.kernels.quantized.integer_matrix import BYTES, VECTOR, IntegerProduct, byte_of
-from romou.compiler.operators.kernels.quantized.outputs import checks, stored
+from romou.compiler.operators.kernels.quantized.outputs import Operands, checks
 from romou.compiler.scheduling.blocks import has_vector_form
 from romou.compiler.scheduling.kernel_builder import Index, KernelBuilder
 from romou.compiler.scheduling.statements import barrier
@@ -66,13 +65,13 @@ class IntegerTiles:
         self.item_columns, self.item_data = config["item_columns"], config["item_data"]
         self.columns, self.threads = self.across * self.item_columns, self.across * self.parts
         self.steps = work.words // VECTOR
-        is_float = np.asarray(config["multiply"]) == FLOAT
+        is_float = config["multiply"] == FLOAT
         self.steps_of_stage = np.where(is_float, min(work.exact_words // VECTOR, self.steps), self.steps)
         self.stages = -(-self.steps // self.steps_of_stage)
         self.iterations = self.stages * -(-self.steps_of_stage // self.parts)
         self.column_groups, self.row_groups = -(-work.n // self.columns), count_of(work.m, self.item_data)
         self.outputs = self.item_data * self.item_columns
-        is_staged = np.asarray(config["convert"]) == OF_STAGE
+        is_staged = config["convert"] == OF_STAGE
         self.staged = is_staged * self.steps_of_stage * VECTOR * BYTES * self.item_data
 
     @property
@@ -88,20 +87,7 @@ class IntegerTiles:
     @property
     def local_memory_bytes(self) -> Any:
         """Bytes of local memory of a group: the parts of its sums, or its activations."""
-        return 4 * ((np.asarray(self.parts) > 1) * self.threads * self.outputs + self.staged)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntegerOperands:
-    """The buffers of a product, and the block that makes the output of its result.
-
-    product: the buffer of the sums, which the epilogue loads at its own place.
-    """
-
-    data: tirx.Buffer
-    weight: tirx.Buffer
-    product: tirx.Buffer
-    epilogue: s_tir.SBlock
+        return 4 * ((self.parts > 1) * self.threads * self.outputs + self.staged)
 
 
 class IntegerKernel(KernelBuilder):
@@ -115,7 +101,7 @@ class IntegerKernel(KernelBuilder):
         self,
         func: tirx.PrimFunc,
         work: IntegerProduct,
-        operands: IntegerOperands,
+        operands: Operands,
         config: Config,
         *,
         multiply_add: str | None = None,
@@ -269,6 +255,7 @@ class IntegerKernel(KernelBuilder):
     @property
     def _stores_vectors(self) -> bool:
         """Whether all outputs of a vector of columns exist, and the epilogue computes vectors."""
+        assert self.operands.epilogue is not None, "the sums are corrected"
         value = self.operands.epilogue.body.value
         is_plain = not any(map(is_conditional, nodes_in(value, ir.Call)))
         return self.work.n % self.width == 0 and is_plain and has_vector_form(self.func)
@@ -277,7 +264,7 @@ class IntegerKernel(KernelBuilder):
         """Store an element of the output, if the output has it."""
         with self.when(*([] if is_checked else self._checks(row, vector, lane))):
             place = [self._row(row), self._first_column(vector) + lane]
-            self.emit(stored(self.operands.product, self.operands.epilogue, place, total))
+            self.emit(self.operands.stored(place, total))
 
     def _checks(self, row: Index, vector: Index, lane: Index) -> list[tirx.Expr]:
         place = [self._row(row), self._first_column(vector) + lane]

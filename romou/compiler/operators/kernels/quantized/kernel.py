@@ -37,11 +37,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from romou.base.space import Columns, Config
 from romou.compiler.operators.kernels.quantized.norm import Norm
-from romou.compiler.operators.kernels.quantized.outputs import checks, stored
+from romou.compiler.operators.kernels.quantized.outputs import Operands, checks
 from romou.compiler.operators.kernels.streaming.row_kernel import second_partials
 from romou.compiler.operators.kernels.tensor_cores import NO_TENSOR_CORES, WGMMA
 from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder, sum_of
@@ -97,7 +97,7 @@ class QuantizedTiles:
         self.item_rows, self.item_data = config["item_rows"], config["item_data"]
         self.rows, self.columns = self.across * self.item_rows, self.item_data * sharing
         self.threads, self.staged = self.across * self.parts * sharing, config["staged_data"]
-        self.inner_parts = np.maximum(np.asarray(config.get("sub_group", 1)) // self.across, 1)
+        self.inner_parts = np.maximum(config.get("sub_group", 1) // self.across, 1)
         self.parts_left = np.maximum(self.parts // self.inner_parts, 1)
         unpack = np.asarray(config.get("unpack", SHIFT))
         self.is_paired, self.is_table_local, self.is_vector = unpack == PAIRS, unpack == LOCAL, unpack == VECTORS
@@ -105,7 +105,7 @@ class QuantizedTiles:
         # In a space with tensor cores, formulas see configs that no constraint has excluded yet.
         self.codes = np.maximum(self.codes, 1)
         self.segment = np.minimum(work.block, self.codes)
-        is_staged = np.asarray(self.staged) > 0
+        is_staged = self.staged > 0
         steps = np.where(self.is_mma, -(-work.k // self.codes), -(-work.chunks // config["item_chunks"]))
         self.steps = np.where(is_staged, steps, work.k // self.codes)
         self.steps_of_stage = np.where(is_staged, self.staged // self.codes, np.maximum(self.steps, 1))
@@ -165,26 +165,20 @@ class QuantizedTiles:
     @property
     def sums_of_row(self) -> Any:
         """Return the sums of a row's terms that are left after the first step, in which work-items add up some each."""
-        return np.where(np.asarray(self.threads) > _MOST_IN_ONE_STEP, second_partials(self.threads), 0)
+        return np.where(self.threads > _MOST_IN_ONE_STEP, second_partials(self.threads), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedOperands:
-    """The buffers of a product, and the block that makes the output of its result.
+class QuantizedOperands(Operands):
+    """The buffers of a product with a quantized matrix, whose words are the weight.
 
-    product: the buffer of the sums, which the epilogue loads at its own place.
-    epilogue: None if the sums are the output.
     norm: the normalization of the activations. `data` is the buffer before it.
     """
 
-    data: tirx.Buffer
-    words: tirx.Buffer
     scales: tirx.Buffer
     zeros: tirx.Buffer | None
-    product: tirx.Buffer
-    epilogue: s_tir.SBlock | None
-    table: tirx.Buffer | None = None
-    norm: Norm | None = None
+    table: tirx.Buffer | None
+    norm: Norm | None
 
 
 class QuantizedKernel(KernelBuilder):
@@ -385,7 +379,7 @@ class QuantizedKernel(KernelBuilder):
             place = tirx.min(place, self.constant(work.chunks - 1)) if is_cut and chunk else place
             for row in range(self.rows):
                 with self.lanes() as lane:
-                    self.words[chunk, row, lane] = self.read(self.operands.words, place, self._row_to_read(row), lane)
+                    self.words[chunk, row, lane] = self.read(self.operands.weight, place, self._row_to_read(row), lane)
         left = self.codes_of_step if is_whole else work.k - self.steps * self.codes_of_step
         codes = chunks * work.chunk
         for first in range(0, min(codes, left), self.segment):
@@ -609,7 +603,7 @@ class QuantizedKernel(KernelBuilder):
         """Store an element of the output, if the output has it."""
         place = [self._data_row(number), self._row(row)]
         with self.when(*checks(place, (self.work.m, self.work.n), (self.data, int(self.tiles.rows)))):
-            self.emit(stored(self.operands.product, self.operands.epilogue, place, total))
+            self.emit(self.operands.stored(place, total))
 
 
 def _chosen(totals: Array, first: int, which: tirx.Expr, count: int) -> tirx.Expr:

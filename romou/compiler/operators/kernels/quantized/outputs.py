@@ -1,31 +1,38 @@
-"""Stores of the outputs of products with packed weights."""
+"""The buffers of products with packed weights, and stores of their outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, tirx
-from tvm.ir import TensorLoad
 
 from romou.compiler.scheduling.blocks import axes_of, replace_loads, substitute
 from romou.compiler.tir.expressions import is_multiple
 
 
-def stored(
-    product: tirx.Buffer, epilogue: s_tir.SBlock | None, place: Sequence[tirx.Expr], total: tirx.Expr
-) -> tirx.Stmt:
-    """Return the statement that stores a sum of `product` at a place of the output, behind the epilogue."""
-    if epilogue is None:
-        return tirx.BufferStore(product, total, list(place))
-    store = epilogue.body
+@dataclass(frozen=True, kw_only=True)
+class Operands:
+    """The buffers of a product, and the block that makes the output of its result.
 
-    def load(_: TensorLoad) -> tirx.Expr:
-        return total
+    product: the buffer of the sums, which the epilogue loads at its own place.
+    epilogue: None if the sums are the output.
+    """
 
-    value = replace_loads(store.value, product, load)
-    value = substitute(value, dict(zip(axes_of(epilogue), place, strict=True)))
-    return tirx.BufferStore(store.buffer, value, list(place))
+    data: tirx.Buffer
+    weight: tirx.Buffer
+    product: tirx.Buffer
+    epilogue: s_tir.SBlock | None
+
+    def stored(self, place: Sequence[tirx.Expr], total: tirx.Expr) -> tirx.Stmt:
+        """Return the statement that stores a sum at a place of the output, behind the epilogue."""
+        if self.epilogue is None:
+            return tirx.BufferStore(self.product, total, list(place))
+        store = self.epilogue.body
+        value = replace_loads(store.value, self.product, lambda _: total)
+        value = substitute(value, dict(zip(axes_of(self.epilogue), place, strict=True)))
+        return tirx.BufferStore(store.buffer, value, list(place))
 
 
 def checks(place: Sequence[tirx.Expr], extents: Sequence[Any], tiles: Sequence[int]) -> list[tirx.Expr]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +12,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.kernels.quantized.outputs import Operands
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_elementwise_of, is_regular, loads_of, reduced_axes
@@ -100,12 +101,18 @@ class PackedTemplate(Template):
         return (blocks[0] if at else None), blocks[at], (blocks[-1] if at < len(blocks) - 1 else None)
 
     @property
-    def flops(self) -> int:
-        return int(2 * self.workload.m * self.workload.k * self.workload.n)
+    def operands(self) -> Operands:
+        """The buffers of the product, of the simplified function."""
+        raise NotImplementedError
 
     @property
-    def activations(self) -> set[str]:
-        return set()
+    def names(self) -> Mapping[str, str]:
+        buffers = {"data": self.operands.data, "weight": self.operands.weight, "output": self.func.params[-1]}
+        return {role: str(buffer.name) for role, buffer in buffers.items()}
+
+    @property
+    def flops(self) -> int:
+        return int(2 * self.workload.m * self.workload.k * self.workload.n)
 
     def tiles(self, columns: Columns) -> Any:
         """Return the tiles of a config, or of many."""

@@ -29,7 +29,7 @@ from tvm import tirx
 
 from romou.base.space import Config
 from romou.compiler.operators.kernels.quantized.kernel import QuantizedOperands, QuantizedTiles
-from romou.compiler.operators.kernels.quantized.outputs import checks, stored
+from romou.compiler.operators.kernels.quantized.outputs import checks
 from romou.compiler.operators.kernels.tensor_cores import COLUMNS, DEPTHS, ROWS, UNIT, WARP, WGMMA
 from romou.compiler.scheduling.kernel_builder import Index, KernelBuilder
 from romou.compiler.scheduling.statements import barrier
@@ -175,7 +175,7 @@ class TensorCoreKernel(KernelBuilder):
         with self._units(self.words_units) as unit:
             chunk, at = first // work.chunk + unit // self.rows, row + unit % self.rows
             is_there = tirx.And(is_inside, tirx.And(chunk < work.chunks, at < work.n))
-            self._copy(operands.words, chunk * work.n + at, is_there, start + unit)
+            self._copy(operands.weight, chunk * work.n + at, is_there, start + unit)
         start = start + self.words_units
         for source, units, numbers in ((operands.scales, self.scale_units, 8), (operands.zeros, self.zero_units, 16)):
             if source is not None:
@@ -305,4 +305,4 @@ class TensorCoreKernel(KernelBuilder):
         row = self.group * self.rows + self._row_of(fragment) + self.g + number // 2 * 8
         column = self.data_group * self.columns + tile * COLUMNS + self.t * 2 + number % 2
         with self.when(*checks([column, row], (self.work.m, self.work.n), (self.columns, self.rows))):
-            self.emit(stored(self.operands.product, self.operands.epilogue, [column, row], total))
+            self.emit(self.operands.stored([column, row], total))

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from romou.compiler.operators.kernels.quantized.kernel import QuantizedKernel
 from romou.compiler.operators.kernels.quantized.norm import Norm
-from romou.compiler.operators.kernels.quantized.outputs import checks, stored
+from romou.compiler.operators.kernels.quantized.outputs import checks
 from romou.compiler.scheduling.kernel_builder import Index
 from romou.compiler.tir.primitives import LANES
 
@@ -108,4 +108,4 @@ class VectorKernel(QuantizedKernel):
             with self.when(*checks([data_row], [self.work.m], [self.data])), self._lanes_of_rows() as lane:
                 row = self._row(lane)
                 with self.when(row < self.work.n if self.work.n % self.tiles.rows else None):
-                    self.emit(stored(self.operands.product, self.operands.epilogue, [data_row, row], totals[lane]))
+                    self.emit(self.operands.stored([data_row, row], totals[lane]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,10 +13,10 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from romou.base.limits import Limits
-from romou.base.space import Config, Space
+from romou.base.space import Choices, Config, Space
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.operators.workload import Workload
-from romou.compiler.scheduling.loops import GROUP_ROWS, ROW_COUNTS, THREAD_COUNTS, THREADS
+from romou.compiler.scheduling.loops import GROUP_ROWS, THREADS
 from romou.compiler.tir.expressions import extents_of
 from romou.compiler.tir.primitives import is_image
 from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows
@@ -47,15 +47,6 @@ class RowFunctionTemplate(Template):
     def name(self) -> str:
         return f"{self.family}_{'x'.join(map(str, self.func.params[0].shape))}_{self.axis}"
 
-    @property
-    def names(self) -> Mapping[str, str]:
-        return {"data": str(self.func.params[0].name), "output": str(self.func.params[1].name)}
-
-    @property
-    def activations(self) -> set[str]:
-        """None: rows are read from buffers."""
-        return set()
-
     @cached_property
     def dtype(self) -> str:
         """Type of the elements."""
@@ -72,9 +63,9 @@ class RowFunctionTemplate(Template):
     def space(self, limits: Limits) -> Space:
         most_threads, most_rows = self.most_work_items(limits)
         most, rows = limits.max_work_group_size, min(most_rows, 2 * self.rows.count - 1)
-        choices = {
-            THREADS.name: [t for t in THREAD_COUNTS if t <= min(max(most_threads, 1), most)],
-            GROUP_ROWS.name: [r for r in ROW_COUNTS if r <= min(max(rows, 1), most)],
+        choices: dict[str, Choices] = {
+            THREADS.name: lambda threads: threads <= min(max(most_threads, 1), most),
+            GROUP_ROWS.name: lambda group: group <= min(max(rows, 1), most),
         }
         space = Space.of(self.knobs, limits, choices)
         space.add_constraint(

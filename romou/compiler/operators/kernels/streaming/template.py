@@ -31,7 +31,7 @@ from romou.compiler.scheduling.splits import Split
 from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import count_distinct, evaluate
-from romou.compiler.tir.expressions import bounds_of, count_of, extents_of, is_multiple, largest
+from romou.compiler.tir.expressions import FLOATS, bounds_of, count_of, extents_of, is_multiple, largest
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
@@ -100,30 +100,22 @@ class StreamingTemplate(Template):
         """Parameters that the kernel accesses in whole texels, each by one work-item."""
         if not self.works_in_texels:
             return set()
+        texels = [str(p.name) for p in self._float_params if len(p.shape) > 2 and int(p.shape[-1]) == LANES]
         values = self.vectors(LANES)
-        texels = [
-            p
-            for p in self.func.params
-            if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")
-        ]
-        return {
-            str(p.name)
-            for p in texels
-            if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)
-        }
+        return {name for name in texels if all(vectors.width_of(value, name) == LANES for vectors, value in values)}
 
     @property
     def matrices(self) -> set[str]:
         """Parameters with rows read and written in whole texels."""
         if not self.works_in_rows:
             return set()
+        rows = [str(p.name) for p in self._float_params if len(p.shape) > 1 and int(p.shape[-1]) % LANES == 0]
         values = self.vectors(LANES)
-        rows = [
-            p
-            for p in self.func.params
-            if len(p.shape) > 1 and int(p.shape[-1]) % LANES == 0 and str(p.dtype) in ("float32", "float16")
-        ]
-        return {str(p.name) for p in rows if all(vectors.takes_texels(value, str(p.name)) for vectors, value in values)}
+        return {name for name in rows if all(vectors.takes_texels(value, name) for vectors, value in values)}
+
+    @property
+    def _float_params(self) -> list[tirx.Buffer]:
+        return [p for p in self.func.params if str(p.dtype) in FLOATS]
 
     @property
     def works_in_rows(self) -> bool:
