@@ -17,7 +17,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from romou.compiler.operators.families.bases.contraction import OPAQUE
-from romou.compiler.operators.families.dense import Product, ProductFamily
+from romou.compiler.operators.families.dense import Product, ProductFamily, in_order
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.workload import Expr, stored_as
 from romou.compiler.tir.calls import op_name
@@ -62,6 +62,16 @@ class BatchMatmul(Product):
     dtype: str = "float32"
 
     @property
+    def lhs(self) -> Matrices:
+        """The left operand. Its columns are k."""
+        return Matrices(self.lhs_batch, self.lhs_axes, self.lhs_part, self.batch)
+
+    @property
+    def rhs(self) -> Matrices:
+        """The right operand. Its rows are k."""
+        return Matrices(self.rhs_batch, self.rhs_axes, self.rhs_part, self.batch)
+
+    @property
     def is_rhs_transposed(self) -> bool:
         """True if the right side is contiguous along k."""
         return self.rhs_axes[-2] == len(self.rhs_axes) - 1
@@ -72,25 +82,38 @@ class BatchMatmul(Product):
         return self.lhs_axes[-1] == len(self.lhs_axes) - 1
 
     @property
-    def lhs_shape(self) -> tuple[int, ...]:
-        """Shape of the left operand's buffer."""
-        return _in_order(self.lhs_axes, (*self.lhs_batch, self.m, self.k), self.lhs_part)
-
-    @property
-    def rhs_shape(self) -> tuple[int, ...]:
-        """Shape of the right operand's buffer."""
-        return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n), self.rhs_part)
-
-    @property
     def name(self) -> str:
         return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
 
 
-def _in_order(axes: Sequence[int], extents: Sequence[int], part: Sequence[int] = ()) -> tuple[int, ...]:
-    shape = dict(zip(axes, extents, strict=True))
-    if part:
-        shape[part[0]] = part[1]
-    return tuple(shape[axis] for axis in range(len(shape)))
+@dataclass(frozen=True)
+class Matrices:
+    """An operand of a `BatchMatmul`. Fields as there.
+
+    of: the output's batch.
+    """
+
+    batch: tuple[int, ...]
+    axes: tuple[int, ...]
+    part: tuple[int, ...]
+    of: tuple[int, ...]
+
+    def shape(self, rows: int, columns: int) -> tuple[int, ...]:
+        """Return the shape of the buffer."""
+        return in_order(self.axes, (*self.batch, rows, columns), self.part)
+
+    def read(self, buffer: te.Tensor, at: Sequence[Expr], row: Expr, column: Expr) -> tirx.Expr:
+        """Return an element of the matrix for a position `at` of the output's batch."""
+        matrix = [
+            position if own == extent or is_one(own) else position // (extent // own)
+            for position, extent, own in zip(at, self.of, self.batch, strict=True)
+        ]
+        index: list[Expr] = [0] * len(self.axes)
+        for axis, position in zip(self.axes, (*matrix, row, column), strict=True):
+            index[axis] = 0 if is_one(buffer.shape[axis]) else position
+        if self.part:
+            index[self.part[0]] = self.part[2] + index[self.part[0]]
+        return buffer[tuple(index)]
 
 
 def matmul(
@@ -217,7 +240,7 @@ class BatchMatmulFamily(ProductFamily[BatchMatmul]):
         )
 
     def operands(self, w: BatchMatmul) -> Mapping[str, Shape]:
-        return {"lhs": w.lhs_shape, "rhs": w.rhs_shape}
+        return {"lhs": w.lhs.shape(w.m, w.k), "rhs": w.rhs.shape(w.k, w.n)}
 
     def define(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, scale: float = 1.0) -> te.Tensor:
         """Return the plain definition with k as one axis, by which attention is recognised.
@@ -228,8 +251,7 @@ class BatchMatmulFamily(ProductFamily[BatchMatmul]):
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             *batch, m, n = (i[axis] for axis in w.out_axes)
-            left = _read(w.lhs_axes, w.lhs_part, data, *_shared(batch, w.batch, w.lhs_batch), m, k)
-            right = _read(w.rhs_axes, w.rhs_part, weight, *_shared(batch, w.batch, w.rhs_batch), k, n)
+            left, right = w.lhs.read(data, batch, m, k), w.rhs.read(weight, batch, k, n)
             return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
 
         total = te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
@@ -244,13 +266,11 @@ class BatchMatmulFamily(ProductFamily[BatchMatmul]):
         rhs_vector = "reduction" if w.is_rhs_transposed else "lanes" if is_whole else "none"
 
         def left(h: Expr, m: Expr, k: Expr) -> tirx.Expr:
-            batch = _shared(digits_of(h, w.batch), w.batch, w.lhs_batch)
-            return _read(w.lhs_axes, w.lhs_part, data, *batch, m, k)
+            return w.lhs.read(data, digits_of(h, w.batch), m, k)
 
         def right(k: Expr, o: Expr, lane: Expr, h: Expr) -> tirx.Expr:
             column = o * LANES + lane if is_whole else te.min(o * LANES + lane, w.n - 1)
-            batch = _shared(digits_of(h, w.batch), w.batch, w.rhs_batch)
-            return _read(w.rhs_axes, w.rhs_part, weight, *batch, k, column)
+            return w.rhs.read(weight, digits_of(h, w.batch), k, column)
 
         return (
             left,
@@ -428,24 +448,6 @@ def _scalar(expr: relax.Expr, other: relax.Expr) -> float | None:
         return None
     value = float(expr.value.numpy().item())
     return value if value and np.isfinite(value) else None
-
-
-def _shared(at: Sequence[Expr], batch: Sequence[int], own: Sequence[int]) -> list[Expr]:
-    """Return the position in an operand's batch, given the position in the output's."""
-    return [
-        position if extent == count or is_one(count) else position // (extent // count)
-        for position, extent, count in zip(at, batch, own, strict=True)
-    ]
-
-
-def _read(axes: Sequence[int], part: Sequence[int], operand: te.Tensor, *at: Expr) -> tirx.Expr:
-    """Return the element at a position of (*batch, row, column)."""
-    index: list[Expr] = [0] * len(axes)
-    for axis, position in zip(axes, at, strict=True):
-        index[axis] = 0 if is_one(operand.shape[axis]) else position
-    if part:
-        index[part[0]] = part[2] + index[part[0]]
-    return operand[tuple(index)]
 
 
 FAMILY = BatchMatmulFamily()

@@ -62,12 +62,20 @@ class Product(Workload):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        shape = dict(zip(self.out_axes, (*self.batch, self.m, self.n), strict=True))
-        return tuple(shape[axis] for axis in range(len(shape)))
+        return in_order(self.out_axes, (*self.batch, self.m, self.n))
 
     @property
     def flops(self) -> int:
         return 2 * self.batches * self.m * self.k * self.n
+
+
+def in_order(axes: Sequence[int], extents: Sequence[int], part: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the shape of a buffer, given the extent along each of its `axes`.
+
+    part: an axis and its extent, if the buffer has more than these extents along it.
+    """
+    shape = dict(zip(axes, extents, strict=True)) | ({part[0]: part[1]} if part else {})
+    return tuple(shape[axis] for axis in range(len(shape)))
 
 
 P = TypeVar("P", bound=Product)
