@@ -129,10 +129,13 @@ class TensorCores:
     mma: a matrix instruction of fp16. TF32 takes twice as long.
     partition_mma: the same instruction on one of the core's four partitions.
     l1_line: a line of the first-level cache that a load touches.
-    load_latency: the loads of an iteration.
+    load_latency: the loads of a step, 16 deep.
     reduction: adding up a texel of a pixel, for each halving of the pieces of a sum.
     piece: a further piece of a sum.
-    staged_latency: an iteration with staged operands until its first product.
+    staged_latency: an iteration with staged operands waits for its other warps.
+    copy_latency: the copies of an iteration, over the iterations that are ahead.
+    local_line: a line of local memory that a load touches.
+    copy: a copy of 8 or 16 bytes by each work-item of a warp.
     l2_bytes: bytes per cycle that the second-level cache delivers to a core.
     max_warps: warps in flight on a core.
     """
@@ -144,6 +147,9 @@ class TensorCores:
     reduction: int
     piece: int
     staged_latency: int
+    copy_latency: int
+    local_line: int
+    copy: int
     l2_bytes: int
     max_warps: int
 

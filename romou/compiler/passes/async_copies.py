@@ -6,9 +6,11 @@ copies, and the number of groups that may still be in flight. TVM's code generat
 This pass writes all three. The copies occupy no register:
 
     async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]
-        ->  copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
+        ->  copy_8_bytes_async(j / 4, weight, i / 4, kernel_shared, true)
     async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0
-        ->  copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
+        ->  copy_8_bytes_async(j / 4, data, i / 4, patch_shared, inside)
+
+Two neighbouring texels of fp16 are one copy of 16 bytes.
 
 TVM's iteration begins with copies, which overwrite memory that all work-items must have read. Then it waits for the
 operands, which all work-items must see. Both need a barrier. An iteration that waits first needs only one:
@@ -29,6 +31,9 @@ If n is 1, the copies come before the use.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -39,8 +44,8 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
-from romou.compiler.tir.traversal import statements_of
-from romou.devices.backends.dialect import call_on_device, copy_texel_async
+from romou.compiler.tir.traversal import sequence_of, statements_of
+from romou.devices.backends.dialect import call_on_device, copy_async
 
 # TVM's marks on a copy, on a group of copies, on a wait for groups, and on the number of groups that may then still be
 # in flight.
@@ -77,10 +82,20 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
         body = tirx.SeqStmt([first, copies, *use] if ahead == 1 else [first, *use, copies])
         return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations)
 
+    def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        parts: list[tirx.Stmt] = []
+        for are_stores, run in itertools.groupby(statements_of(stmt), lambda part: isinstance(part, tirx.BufferStore)):
+            same = list(run)
+            parts += [_copied(same, analyzer)] if are_stores else map(mutator.mutate, same)
+        return sequence_of(parts)
+
+    def single(store: tirx.BufferStore, _mutator: Any) -> tirx.Stmt:
+        return _copied([store], analyzer)
+
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         if stmt.attr_key != _ASYNC:
             return mutator.default_mutate(stmt)
-        return structural_map(stmt.body, (tirx.BufferStore, lambda store: _copied(store, analyzer)))
+        return structural_mutate(stmt.body, [(tirx.SeqStmt, sequence), (tirx.BufferStore, single)])
 
     def written(stmt: tirx.AttrStmt) -> tirx.Stmt:
         if stmt.attr_key == _GROUP:
@@ -98,14 +113,52 @@ def _is_marked(stmt: Any, key: str) -> bool:
     return isinstance(stmt, tirx.AttrStmt) and str(stmt.attr_key) == key
 
 
-def _copied(store: tirx.BufferStore, analyzer: Any) -> tirx.Stmt:
-    inside, value = tirx.const(True, "bool"), store.value
-    while is_conditional(value):
-        # In contractions, elements outside are zero, and a copy of no bytes also leaves zeros.
-        condition, value, _zeros = value.args
-        inside = tirx.all(inside, condition)
-    (to,) = store.indices
-    if not isinstance(value, tvm.ir.TensorLoad) or not is_texel(value.indices[0]) or not is_texel(to):
-        raise BuildError(f"only whole texels are copied past the registers, not {store}")
-    start, target = (analyzer.simplify(index.base // LANES) for index in (value.indices[0], to))
-    return copy_texel_async(start, value.source, target, store.buffer, analyzer.simplify(inside))
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of `lanes` elements from source[start] on to target[into] on, or zeros if they are not `inside`."""
+
+    lanes: int
+    source: tirx.Buffer
+    start: tirx.Expr
+    target: tirx.Buffer
+    into: tirx.Expr
+    inside: tirx.Expr
+
+    @classmethod
+    def of(cls, store: tirx.BufferStore) -> _Copy:
+        """Return the copy of a texel."""
+        inside, value = tirx.const(True, "bool"), store.value
+        while is_conditional(value):
+            # In contractions, elements outside are zero, and a copy of no bytes also leaves zeros.
+            condition, value, _zeros = value.args
+            inside = tirx.all(inside, condition)
+        (to,) = store.indices
+        if not isinstance(value, tvm.ir.TensorLoad) or not is_texel(value.indices[0]) or not is_texel(to):
+            raise BuildError(f"only whole texels are copied past the registers, not {store}")
+        return cls(LANES, value.source, value.indices[0].base, store.buffer, to.base, inside)
+
+    def joined(self, other: _Copy, analyzer: Any) -> _Copy | None:
+        """Return one copy of this texel of fp16 and the one after it, or None if they are not one aligned access."""
+        pairs = [(self.start, other.start), (self.into, other.into)]
+        is_texel_of_halfs = self.lanes == LANES and str(self.source.dtype) != "float32"
+        is_same = self.source.same_as(other.source) and self.target.same_as(other.target)
+        is_next = is_texel_of_halfs and is_same and analyzer.can_prove_equal(self.inside, other.inside)
+        is_pair = is_next and all(
+            analyzer.can_prove_equal(end - begin, LANES) and analyzer.can_prove_equal(begin % (2 * LANES), 0)
+            for begin, end in pairs
+        )
+        return replace(self, lanes=2 * LANES) if is_pair else None
+
+    def written(self, analyzer: Any) -> tirx.Stmt:
+        """Return the statement that starts the copy."""
+        start, into, inside = map(analyzer.simplify, (self.start // self.lanes, self.into // self.lanes, self.inside))
+        return copy_async(self.lanes, start, self.source, into, self.target, inside)
+
+
+def _copied(stores: Sequence[tirx.BufferStore], analyzer: Any) -> tirx.Stmt:
+    """Return the copies of stores, neighbours joined."""
+    copies: list[_Copy] = []
+    for copy in map(_Copy.of, stores):
+        both = copies[-1].joined(copy, analyzer) if copies else None
+        copies[-1 if both else len(copies) :] = [both or copy]
+    return sequence_of([copy.written(analyzer) for copy in copies])

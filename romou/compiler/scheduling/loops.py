@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -11,8 +12,10 @@ from tvm import s_tir
 from romou.base.knob import Knob
 from romou.compiler.tir.primitives import LANES
 
-# On a stage: its axis, other than the lanes, that is contiguous in the memory it reads.
+# On a stage: its axes, other than the lanes, that are contiguous in the memory it reads, outermost first.
 ALONG_MEMORY = "romou.along_memory"
+# On a stage: pairs of texels along its last axis are contiguous in the memory it reads and writes.
+IN_PAIRS = "romou.in_pairs"
 # On a stage: the lanes of its texels are not contiguous in memory.
 APART = "romou.apart"
 # Bytes that local memory serves in one cycle: a four-byte bank for each work-item of a warp.
@@ -86,7 +89,7 @@ def load_texels(sch: s_tir.Schedule, block: Block, at: Loop) -> None:
 
 
 def stage_in_local_memory(
-    sch: s_tir.Schedule, block: Block, at: Loop, rows: int, across: int, number_bytes: int = 4
+    sch: s_tir.Schedule, block: Block, at: Loop, rows: int, across: int, number_bytes: int | None = 4
 ) -> None:
     """Let the `rows` x `across` work-items of a group load the block's share, coalesced, into local memory.
 
@@ -95,21 +98,26 @@ def stage_in_local_memory(
                                    barrier
                                    … local[i] …
 
-    If rows are not contiguous in local memory, they are padded to different banks for elements of `number_bytes`.
+    If rows are not contiguous in local memory, they are padded to different banks for elements of `number_bytes`, or
+    by the caller.
     """
     # The scope must be set first. Only then does compute_at compute the share of the whole group.
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     *texels, lane = _whole_texels(sch, block, at)
-    axis = sch.get(block).annotations.get(ALONG_MEMORY)
-    steps = 1 if axis is None else int(sch.get(texels[axis]).extent)
+    axes = list(map(int, sch.get(block).annotations.get(ALONG_MEMORY, ())))
+    along = [texels[axis] for axis in axes]
+    steps = math.prod(int(sch.get(loop).extent) for loop in along)
     if steps > 1:
-        lanes = int(sch.get(lane).extent)
-        sch.storage_align(
-            block, 0, axis, _BANKS_BYTES // number_bytes, lanes * int(_texels_apart(lanes * number_bytes, steps))
-        )
-        texels.append(texels.pop(axis))
+        if number_bytes is not None:
+            lanes = int(sch.get(lane).extent)
+            apart = lanes * int(_texels_apart(lanes * number_bytes, steps))
+            sch.storage_align(block, 0, axes[0], _BANKS_BYTES // number_bytes, apart)
+        texels = [loop for axis, loop in enumerate(texels) if axis not in axes] + along
         sch.reorder(*texels, lane)
+    if IN_PAIRS in sch.get(block).annotations:
+        texels[-1], pair = sch.split(texels[-1], [None, 2])
+        sch.unroll(pair)
     _, y, x = sch.split(sch.fuse(*texels), [None, rows, across])
     bind_threads(sch, y, x)
     if APART in sch.get(block).annotations:

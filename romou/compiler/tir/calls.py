@@ -124,7 +124,7 @@ def is_matrix_product(expr: Any) -> bool:
 
 
 _TEXEL_LOADS = ("load_texel", "load_staged_texel", "load_floats", "load_staged_floats")
-_ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
+_ASYNC_COPIES = ("copy_8_bytes_async", "copy_16_bytes_async")
 
 
 def _called(expr: Any) -> str | None:

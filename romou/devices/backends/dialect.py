@@ -182,14 +182,14 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
     return call_on_device("load_texel_pair", offset, buffer.data, into.data)
 
 
-def copy_texel_async(
-    offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
+def copy_async(
+    count: int, offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
 ) -> tirx.Stmt:
-    """Start an asynchronous copy of the texel at buffer[4 * offset] to into[4 * into_offset] in local memory.
+    """Start an asynchronous copy of the `count` elements from buffer[count * offset] on, 8 or 16 bytes.
 
-    It writes zeros if the texel is not `inside`.
+    They become into[count * into_offset : ...] in local memory, or zeros if they are not `inside`.
     """
-    name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
+    name = f"copy_{count * tvm.DataType(str(buffer.dtype)).itemsize}_bytes_async"
     return call_on_device(name, offset, buffer.data, into_offset, into.data, inside)
 
 

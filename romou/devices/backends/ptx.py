@@ -211,18 +211,18 @@ INLINE int tensor_core_fma(int first, float* acc, TEXEL w0, TEXEL w1, TEXEL w2, 
 }
 """  # noqa: E501
     ),
-    "copy_halfs_async": (
+    "copy_8_bytes_async": (
         """
-INLINE int copy_halfs_async(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {
+INLINE int copy_8_bytes_async(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
       :: "r"(LOCAL_ADDRESS((LOCAL char*)into + 8 * into_offset)), "l"((GLOBAL const char*)texels + 8 * (size_t)offset), "r"(inside ? 8 : 0));
   return 0;
 }
 """  # noqa: E501
     ),
-    "copy_floats_async": (
+    "copy_16_bytes_async": (
         """
-INLINE int copy_floats_async(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {
+INLINE int copy_16_bytes_async(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
       :: "r"(LOCAL_ADDRESS((LOCAL char*)into + 16 * into_offset)), "l"((GLOBAL const char*)texels + 16 * (size_t)offset), "r"(inside ? 16 : 0));
   return 0;

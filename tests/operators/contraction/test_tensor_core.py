@@ -52,6 +52,8 @@ SHAPES = [
 ]
 
 
+# Pairs of its pixels and of its output channels are copied together. The last pairs are beyond the ends.
+EVEN = operators.conv(64, (6, 7), 40, (1, 1), **HALF)
 FLOAT_SHAPES = [dataclasses.replace(work, dtype="float32") for work in SHAPES]
 
 
@@ -93,6 +95,8 @@ def error_of_text(task: TunableTask, config: Config) -> float:
             (SHAPES[5], {"tile_w": 8, "split_k": 2, "steps": 2}),
             (SHAPES[6], {"tile_w": 4, "tile_o": 2, "split_k": 4}),
             (SHAPES[7], {"tile_w": 8, "steps": 2}),
+            (EVEN, {"local": 4, "tile_w": 4, "steps": 2}),
+            (DENSE, {"local": 8, "tile_w": 4, "steps": 4}),
             (FLOAT_SHAPES[0], {"local": 8, "tile_w": 4, "steps": 4, "pixels": "rows"}),
             (FLOAT_SHAPES[1], {"unroll": "taps", "steps": 2, "tile_w": 8}),
             (FLOAT_SHAPES[4], {"steps": 4, "tile_o": 4, "split_k": 4}),
@@ -103,6 +107,7 @@ def error_of_text(task: TunableTask, config: Config) -> float:
         9,
         13,
         14,
+        15,
     ),
     ids=str,
 )
@@ -136,13 +141,14 @@ def test_the_emulation_knows_what_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[4]], ids=lambda w: w.name)
-def test_the_search_begins_with_a_staged_config_too(work: Conv2d | Dense) -> None:
+def test_the_search_begins_with_a_config_of_each_kind(work: Conv2d | Dense) -> None:
     task = operators.task_of(work)
-    default, staged = task.starts(TARGET)
-    assert default == task.default_config(TARGET)
-    assert staged["local"] > 0
-    assert staged["multiply_add"] != "fma"
-    assert task.space(TARGET).is_valid(staged)
+    starts = task.starts(TARGET)
+    assert starts[0] == task.default_config(TARGET)
+    assert sorted(start["local"] > 0 for start in starts) == [False, True]
+    for start in starts:
+        assert start["multiply_add"] != "fma"
+        assert task.space(TARGET).is_valid(start)
 
 
 def test_an_iteration_of_copies_ahead_has_one_barrier() -> None:
@@ -154,8 +160,15 @@ def test_an_iteration_of_copies_ahead_has_one_barrier() -> None:
         iteration.index("wait_for_copies(3)")
         < iteration.index("__syncthreads();")
         < iteration.index("tensor_core_fma(")
-        < iteration.index("copy_halfs_async(")
+        < iteration.index("copy_8_bytes_async(")
     )
+
+
+def test_neighbouring_texels_are_one_copy() -> None:
+    task = operators.task_of(EVEN)
+    config = tensor_core_config(task, local=4, tile_w=4, steps=2)
+    source = build_task(task, config, TARGET).imports[0].inspect_source()
+    assert set(re.findall(r"copy_(\d+)_bytes_async", source)) == {"16"}
 
 
 def test_only_whole_texels_are_copied_ahead() -> None:

@@ -14,7 +14,7 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction, Expr, round_up
 from romou.compiler.operators.contraction.knobs import FP16, FP32, MIXED, rows_of_items, steps_of_sum
-from romou.compiler.scheduling.loops import ALONG_MEMORY, APART
+from romou.compiler.scheduling.loops import ALONG_MEMORY, APART, IN_PAIRS
 from romou.compiler.tir.primitives import LANES
 
 
@@ -161,7 +161,8 @@ class _Domain:
         # Reads outside of an image are safe, and their results are not stored.
         if not (self.c.is_image and self.c.is_padded):
             is_row_tiled = self.config["arrangement"] != "striped" and not tensor_core.is_mma(self.config)
-            tiles = (1, self.config["tile_h"], self.config["tile_w"] if is_row_tiled else 1)
+            pair = tensor_core.pair_of_pixels(self.config, self.c)
+            tiles = (1, self.config["tile_h"], self.config["tile_w"] if is_row_tiled else pair)
             o, h, w = map(_clamped, (o, h, w), self.c.extents, self.padded, tiles)
         return self.c.lhs(o, h, w, lane, *r)
 
@@ -225,12 +226,13 @@ def _left_operand(domain: _Domain) -> _Operand:
 def _staged_left(domain: _Domain, texel: int, apart: dict[str, int]) -> te.Tensor:
     """Return the left operand in local memory, as the stage `patch`."""
     *steps, _ = domain.reduced
-    is_along_memory = domain.c.lhs_neighbours == "reduction" and not tensor_core.is_mma(domain.config)
+    along = {ALONG_MEMORY: [*range(len(steps))]} if domain.c.lhs_neighbours == "reduction" else {}
+    pairs = {IN_PAIRS: 1} if tensor_core.pair_of_pixels(domain.config, domain.c) > 1 else {}
     return te.compute(
         (*steps, *domain.padded[1:], texel),
         lambda *i: domain.load_left(0, *i[-3:-1], 0, *i[:-3], i[-1]),
         name=Stage.PATCH,
-        attrs=({ALONG_MEMORY: 0} if is_along_memory else {}) | apart or None,
+        attrs=along | apart | pairs or None,
     )
 
 
@@ -258,13 +260,14 @@ def _staged_right(domain: _Domain) -> _Operand:
             (*batch, *steps, o, LANES, lanes),
             lambda *i: domain.load_right(i[-3], i[0], i[-2], *i[len(batch) : -3], i[-1]),
             name=Stage.KERNEL,
-            attrs={ALONG_MEMORY: len(batch)},
+            attrs={ALONG_MEMORY: [len(batch)]},
         )
         return lambda o, h, lane, *r: kernel[(*domain.batch_index(h), *r[:-1], o, lane, r[-1])]
     kernel = te.compute(
         (*batch, *steps, lanes, o, LANES),
         lambda *i: domain.load_right(i[-2], i[0], i[-1], *i[len(batch) : -2]),
         name=Stage.KERNEL,
+        attrs={IN_PAIRS: 1} if tensor_core.pair_of_weights(domain.config, domain.c.extents[0]) > 1 else None,
     )
     return lambda o, h, lane, *r: kernel[(*domain.batch_index(h), *r, o, lane)]
 

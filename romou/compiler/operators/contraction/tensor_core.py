@@ -148,9 +148,18 @@ def together(config: Columns) -> Any:
 
 
 def pair_of_weights(config: Config, texels: int) -> int:
-    """Return how many neighbouring output texels are clamped together, so that one load reads them: 2 or 1."""
+    """Return how many neighbouring output texels are clamped together, so that one access reads them: 2 or 1."""
     # A single load reads one texel of floats.
-    return PAIR if takes_fp16(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
+    is_read_together = config["local"] > 0 or config["tile_o"] % PAIR == 0
+    return PAIR if takes_fp16(config) and is_read_together and texels % PAIR == 0 else 1
+
+
+def pair_of_pixels(config: Config, c: Contraction) -> int:
+    """Return how many neighbouring pixels are clamped together, so that one copy reads them: 2 or 1."""
+    taps = math.prod(list(c.reduce.values())[1:-1]) // c.reduce.get("group", 1)
+    are_neighbours = c.lhs_neighbours == "pixels" and not c.is_padded and c.stride == taps == 1
+    is_copied = bool(takes_fp16(config)) and config["local"] > 0
+    return PAIR if is_copied and are_neighbours and c.extents[2] % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:

@@ -14,6 +14,7 @@ from romou.compiler.tir.primitives import LANES
 
 # Partitions of a core that issue matrix instructions independently. The instruction set fixes them.
 PARTITIONS = 4
+_LANES_OF_WARP = 32
 
 
 def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
@@ -21,47 +22,46 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
     choice = _choice_of(space)
     if choice is None:
         return config
-    tiles = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"]}
-    warp, preset, cores = _of_warps(config, choice, local=0), limits.preset, limits.cores
+    preset, cores = limits.preset, limits.cores
     if choice == tensor_core.TF32X3:
-        sides = {"wg_o": (8, 16), "wg_w": (4, 8, 16), "unroll": ("window",)}
+        warp, sides = _of_warps(config, choice, local=0), {"wg_o": (8, 16), "wg_w": (4, 8, 16), "unroll": ("window",)}
         if _taps(c) == 1:
             sides = {"wg_o": (8,), "wg_w": (4,)}
+        tiles = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"]}
         found = [
             candidate
             for candidate in candidates(space, warp, {**tiles, **sides, "steps": (2, 1)})
             if candidate["split_k"] <= LANES * candidate["tile_o"] * candidate["tile_w"]
         ]
         return min(found, key=lambda candidate: split_cycles(c, candidate, preset, cores), default=config)
-    others = candidates(space, warp, {**tiles, "wg_o": (8, 16), "wg_w": (4, 8, 16), "steps": (1, 2)})
-    return min(others, key=lambda candidate: _cycles(c, candidate, preset.tensor_cores, cores), default=config)
+    # Staged TF32 was not timed beside operands in memory.
+    starts = tensor_core_starts(space, c, config, limits)
+    return next((start for start in starts if choice == tensor_core.MMA or not start["local"]), config)
 
 
-def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
-    """Return the config with staged operands that takes fewest cycles, or None."""
+def tensor_core_starts(space: Space, c: Contraction, config: Config, limits: Limits) -> list[Config]:
+    """Return the configs with operands in memory and with staged ones that take fewest cycles, the faster one first."""
     choice = _choice_of(space)
-    if choice is None or max(space.knobs["local"]) == 0:
-        return None
-    sides = {
-        "tile_o": (1, 2),
-        "tile_w": (4, 8),
-        "wg_o": (8, 16),
-        "wg_w": (4, 8, 16),
-        "local": (8, 4, 16),
-        "steps": (4, 2),
-    }
-    warp = _of_warps(config, choice, split_k=1)
+    if choice is None:
+        return []
+    # Of equal counts, kernels with more channels in a group and few steps are faster.
+    groups = {"wg_o": (16, 8), "wg_w": (4, 8, 16)}
+    plain = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"], "steps": (2, 1)}
+    staged = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "local": (8, 4, 16), "steps": (4, 2)}
     costs, cores = limits.preset.tensor_cores, limits.cores
-    return min(
-        candidates(space, warp, sides), key=lambda candidate: _staged_cycles(c, candidate, costs, cores), default=None
-    )
+    found = []
+    for sides, fixed, cycles in ((plain, {"local": 0}, _cycles), (staged, {"split_k": 1}, _staged_cycles)):
+        tried = candidates(space, _of_warps(config, choice, **fixed), {**groups, **sides})
+        timed = [(cycles(c, candidate, costs, cores), candidate) for candidate in tried]
+        found += [min(timed, key=lambda each: each[0])] if timed else []
+    return [candidate for _, candidate in sorted(found, key=lambda each: each[0])]
 
 
 def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
     """Return the cycles of a kernel that reads its operands from memory.
 
-    A load takes as long as the cache lines that a warp touches. An iteration waits for its loads while other groups on
-    the core go on. Pieces of a sum are added up once, which counts without a window: with one, sums are longer.
+    A load takes as long as the cache lines that a warp touches. A step waits for its loads while other groups on the
+    core go on. Pieces of a sum are added up once.
     """
     tile_o, tile_w, split = config["tile_o"], config["tile_w"], config["split_k"]
     texels, *window, _ = tensor_core.flatten(c).reduce.values()
@@ -71,10 +71,8 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
     products = costs.mma * tensor_core.instructions(config) * tile_o * tile_w
     busy = -(-groups // cores) * warps * steps * (loads + products)
     rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
-    cycles = busy + rounds * steps / config["steps"] * costs.load_latency
-    if split > 1 and _taps(c) == 1:
-        cycles += _reduced(config, costs) + costs.piece * (split - 1)
-    return float(cycles)
+    pieces = _reduced(config, costs) + costs.piece * (split - 1) if split > 1 else 0
+    return float(busy + rounds * steps * costs.load_latency + pieces)
 
 
 def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> float:
@@ -101,25 +99,23 @@ def split_cycles(c: Contraction, config: Config, preset: Preset, cores: int) -> 
 
 
 def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
-    """Return the cycles of a kernel that copies its operands into local memory, far enough ahead.
+    """Return the cycles of a kernel that copies its operands into local memory, some steps ahead.
 
-    In an iteration every warp waits for the others and for its first operands, then multiplies. Local memory takes a
-    cycle for each of its lines that is read or written. Each iteration takes as long as the slowest of the three.
+    In an iteration a warp waits for the others, copies, loads its operands and multiplies, unless the second-level
+    cache takes longer to deliver them.
     """
     tile_o, tile_w, local = config["tile_o"], config["tile_w"], config["local"]
     texels, *window, _ = c.reduce.values()
-    groups, warps, instructions = -(-work_groups(c, config) // cores), _warps(config), tensor_core.instructions(config)
-    products = instructions * local // tensor_core.GROUP * tile_o * tile_w
-    number = tensor_core.number_bytes(config)
-    loads = number * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
-    staged_texels = config["wg_w"] * tile_w + LANES * config["wg_o"] * tile_o
-    copied = local * staged_texels * number * LANES
-    iteration = max(
-        costs.staged_latency + costs.partition_mma * products * -(-groups * warps // PARTITIONS),
-        groups * (warps * loads + copied / tensor_core.LINE_BYTES),
-        groups * copied / costs.l2_bytes,
-    )
-    return float(texels // local * math.prod(window) * iteration)
+    groups, warps, number = -(-work_groups(c, config) // cores), _warps(config), tensor_core.number_bytes(config)
+    depth, instructions = local // tensor_core.GROUP, tensor_core.instructions(config)
+    products = costs.partition_mma * instructions * depth * tile_o * tile_w * -(-groups * warps // PARTITIONS)
+    loads = costs.local_line * groups * warps * number * depth * (LANES * tile_o + tile_w // tensor_core.PAIR)
+    pixels, channels = config["wg_w"] * tile_w, LANES * config["wg_o"] * tile_o
+    pairs = tensor_core.pair_of_pixels(config, c), tensor_core.pair_of_weights(config, c.extents[0])
+    copies = costs.copy * groups * local * (pixels / pairs[0] + channels / pairs[1]) / _LANES_OF_WARP
+    waiting = costs.staged_latency + costs.copy_latency / config["steps"]
+    delivered = groups * local * (pixels + channels) * number * LANES / costs.l2_bytes
+    return float(texels // local * math.prod(window) * max(waiting + products + loads + copies, delivered))
 
 
 def _reduced(config: Config, costs: TensorCores | SplitProducts) -> float:

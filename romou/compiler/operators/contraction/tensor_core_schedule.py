@@ -82,7 +82,7 @@ def _stage_operands(sch: s_tir.Schedule, reduction: Sequence[Loop], config: Conf
     number = number_bytes(config)
     for name in (Stage.PATCH, Stage.KERNEL):
         block = sch.get_sblock(name)
-        stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
+        stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W, None)
         sch.unroll(loops_below(sch, block, outer)[0])
         # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel, lane).
         axis = len(sch.get(block).writes[0].source.shape) - 4
