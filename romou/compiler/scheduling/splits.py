@@ -3,8 +3,9 @@
 13 elements in pieces of four:
 
     PADDED          0:4  4:8  8:12  12:16     the last piece ends beyond the axis, and stores the elements inside
+    PARTIAL         0:4  4:8  8:12  12:13     the last piece has fewer elements
     OVERLAPPED      0:4  4:8  8:12   9:13     the last piece ends with the axis, and stores what no other piece does
-    SINGLE          0:4  4:8  8:12  12        each element behind the last whole piece is a piece
+    SINGLE          0:4  4:8  8:12  12        each element after the last whole piece is a piece
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from romou.compiler.tir.expressions import count_of, is_free
 
-PADDED, OVERLAPPED, SINGLE = "padded", "overlapped", "single"
+PADDED, PARTIAL, OVERLAPPED, SINGLE = "padded", "partial", "overlapped", "single"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Split:
 
     @property
     def left(self) -> int:
-        """The number of elements behind the whole pieces, 0 if the extent is free."""
+        """The number of elements after the whole pieces, 0 if the extent is free."""
         return 0 if is_free(self.extent) else self.extent % self.size
 
     @property
@@ -52,11 +53,13 @@ class Split:
         return (-self.extent % self.size, self.size) if self.tail == OVERLAPPED else (0, self.left or self.size)
 
     def elements(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the elements of each piece, along a new last axis. A single element is there `size` times."""
+        """Return the elements of each piece, along a new last axis. Those of shorter pieces are repeated."""
         begin = pieces[..., None] * self.size
         if self.tail == OVERLAPPED:
             begin = np.minimum(begin, self.extent - self.size)
         every = begin + np.arange(self.size)
+        if self.tail == PARTIAL:
+            every = np.minimum(every, self.extent - 1)
         is_single = (self.tail == SINGLE) & (pieces[..., None] >= self.whole)
         return np.where(is_single, pieces[..., None] + self.whole * (self.size - 1), every)
 

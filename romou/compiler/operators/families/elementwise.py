@@ -27,10 +27,9 @@ last whole vector have a work-item each:
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -47,19 +46,20 @@ from romou.base.limits import Limits
 from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate, Written
+from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate
 from romou.compiler.operators.kernels.streaming.windows import kept_inside
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.passes.fp16_moves import only_moves
 from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
+from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.placement import Placement
-from romou.compiler.scheduling.splits import OVERLAPPED, PADDED, SINGLE, Split
-from romou.compiler.scheduling.statements import guarded, loop, register_type
+from romou.compiler.scheduling.splits import OVERLAPPED, PADDED, PARTIAL, SINGLE, Split
+from romou.compiler.scheduling.statements import register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
-from romou.compiler.tir.traversal import has_var, nodes_in, sequence_of
+from romou.compiler.tir.traversal import has_var, nodes_in
 
 KNOBS = (
     VECTOR_WIDTH,
@@ -117,14 +117,15 @@ class Elementwise(SplitTemplate):
         def conditions(config: Columns) -> dict[str, Any]:
             width, across, items = config["vector_width"], config["across"], config["items"]
             elements = config["work_group"] * width * across
-            step = across if self._shared == self._across else 1
-            sharing = math.inf if self._shared is None else -(-self.shape[self._shared] // step)
+            neighbours = math.inf if self._shared is None else self.shape[self._shared]
             return {
                 "a group less than twice as large as the output": (config["work_group"] == smallest)
                 | (elements < 2 * outputs),
                 "work-items of several vectors less than twice the output": (items == 1)
                 | (elements * items < 2 * outputs),
-                "work-items of several vectors along a longer axis": (items == 1) | (items <= sharing),
+                "work-items of several vectors along a longer axis": (items == 1)
+                | (items <= neighbours)
+                | ((across > 1) & (self._shared == self._across)),
                 "whole vectors in a row": (columns % width == 0)
                 | (across > 1)
                 | ((width == LANES) & (limits.is_mobile and self._may_have_singles)),
@@ -272,7 +273,7 @@ class Elementwise(SplitTemplate):
 
     @cached_property
     def _follows(self) -> list[bool]:
-        """For each axis, whether all buffers have it behind the axis before it, or neither of the two."""
+        """For each axis, whether all buffers have it after the axis before it, or neither of the two."""
         variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
         pairs = zip(itertools.pairwise(variables), self.shape[1:], strict=True)
         return [False, *(_are_neighbours(before, behind, extent, value) for (before, behind), extent in pairs)]
@@ -309,6 +310,8 @@ class Elementwise(SplitTemplate):
         if across > 1 and self._tile is not None:
             axis, along, _ = self._tile
             splits[axis] = Split(self.shape[axis], across, OVERLAPPED if along.repeated else PADDED)
+        if (shared := self._sharing(knobs)) is not None:
+            splits[shared] = Split(self.shape[shared], knobs["items"], PARTIAL)
         return [*splits, Split(math.prod(self.shape[-joined:]), width, SINGLE if has_singles else OVERLAPPED)]
 
     @property
@@ -321,50 +324,25 @@ class Elementwise(SplitTemplate):
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Return the elements of the first group's vectors, with all vectors of each tile."""
-        return self._points(knobs["work_group"], knobs)
+        elements = self.elements_of(knobs["work_group"], knobs)
+        return lambda _block: elements
 
     def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
         """Return the elements of the first work-item's vectors."""
-        return self._points(1, knobs)
-
-    def _points(self, work_items: int, knobs: Mapping[str, int]) -> Points:
-        pieces = zip(self.splits(knobs), self.pieces_of(work_items, knobs), strict=True)
-        *outer, row = [split.elements(indices) for split, indices in pieces]
-        return lambda _block: [*(axis[:, :, None] for axis in outer), row[:, None, :]]
+        elements = self.elements_of(1, knobs)
+        return lambda _block: elements
 
     def group_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Group configs by a group's number of elements, which are the output's first ones or share coordinates."""
         width = knobs["vector_width"] if knobs["across"] > 1 else 1
         return self.stored_by_a_group(knobs), knobs["across"], width, self._shared is None or knobs["items"]
 
-    def _items(self, knobs: Mapping[str, Any]) -> tuple[int, Split] | None:
-        """Return the axis `_shared` and the split of its vectors into neighbours, if a work-item has several."""
-        if self._shared is None or knobs["items"] == 1:
-            return None
-        return self._shared, Split(self.grid(knobs)[self._shared], knobs["items"])
+    def _sharing(self, knobs: Mapping[str, Any]) -> int | None:
+        """Return the axis along which a work-item has `items` neighbours, if tiles have none along it."""
+        return None if knobs["across"] > 1 and self._shared == self._across else self._shared
 
-    def _launched_grid(self, knobs: Mapping[str, Any]) -> list[Any]:
-        """Return `grid`, with neighbours of the axis `_shared` as one."""
-        grid, shared = self.grid(knobs), self._items(knobs)
-        if shared is not None:
-            axis, items = shared
-            grid[axis] = items.count
-        return grid
-
-    def work_items(self, knobs: Mapping[str, Any]) -> Any:
-        return count_of(math.prod(self._launched_grid(knobs)), knobs["items"] if self._items(knobs) is None else 1)
-
-    def pieces_of(self, work_items: int, knobs: Mapping[str, Any]) -> list[np.ndarray]:
-        grid, shared, numbers = self._launched_grid(knobs), self._items(knobs), np.arange(work_items)
-        if shared is None:
-            numbers = (numbers + knobs["work_group"] * np.arange(knobs["items"])[:, None]).ravel()
-        indices = list(np.unravel_index(numbers[numbers < math.prod(grid)], grid))
-        if shared is None:
-            return indices
-        axis, items = shared
-        indices = [items.elements(at) if other == axis else at[:, None] for other, at in enumerate(indices)]
-        is_inside = indices[axis] < items.extent
-        return [np.broadcast_to(at, is_inside.shape)[is_inside] for at in indices]
+    def repeats_of(self, knobs: Mapping[str, Any]) -> int:
+        return int(knobs["items"]) if self._sharing(knobs) is None else 1
 
     def access_width(self, width: int, across: int = 1) -> int:
         """Return the lanes of the narrowest load of "data"."""
@@ -379,39 +357,44 @@ class Elementwise(SplitTemplate):
         return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        grid, shared, images = self._launched_grid(config), self._items(config), self.image_scopes(config, limits)
-        if config["across"] == 1 and shared is None and not images:
+        splits, grid, images = self.splits(config), self.grid(config), self.image_scopes(config, limits)
+        shared = self._sharing(config)
+        if config["across"] == 1 and (shared is None or config["items"] == 1) and not images:
             grid = self._joined(grid, config["vector_width"])
-        piece = functools.partial(self._square if config["across"] > 1 else self._vector, splits=self.splits(config))
+        piece = self._square if config["across"] > 1 else self._vector
 
-        def stored(indices: Sequence[tirx.Expr]) -> Written:
-            body, buffers = piece(indices) if shared is None else _neighbours(piece, indices, *shared)
-            return broadcast_scalars(body) if config.get("autobroadcast") else body, buffers
+        def write(k: KernelBuilder, indices: Sequence[tirx.Expr]) -> None:
+            with k.inside(broadcast_scalars if config.get("autobroadcast") else lambda body: body):
+                if shared is None:
+                    piece(k, indices, splits)
+                    return
+                items, first = splits[shared], indices[shared]
+                for is_whole in _branches(k, items, first):
+                    with k.loop("item", items.size if is_whole else items.left, "unrolled") as item:
+                        at = first * items.size + item
+                        piece(k, [*indices[:shared], at, *indices[shared + 1 :]], splits)
 
-        repeats = config["items"] if shared is None else 1
-        func = with_functions(self.launched(grid, config["work_group"], stored, repeats=repeats), config)
+        func = with_functions(self.launched(grid, config, write), config)
         for name, scope in images.items():
             func = func if name in self.images else set_image(func, name, scope)
         return tvm.IRModule({"main": func})
 
-    def _vector(self, indices: Sequence[tirx.Expr], splits: Sequence[Split]) -> Written:
-        """Return statements that store a vector along the last axis, or one element behind the whole vectors of a row.
+    def _vector(self, k: KernelBuilder, indices: Sequence[tirx.Expr], splits: Sequence[Split]) -> None:
+        """Store a vector along the last axis, or one element after the whole vectors of a row.
 
         indices: of the piece along each of the axes that `splits` splits.
         """
         block, value, row = self._block, bounded(self._block.body.value), splits[-1]
         *axes, last = [axis.var for axis in block.iter_vars]
         *outer, piece = indices
-        # An index beyond the last axis is one in the row.
-        extents = {**axes_of(block), last: row.extent}
-        parts, buffers = [], []
-        for width, at in ((row.size, piece), (1, piece + (row.whole * row.size - row.whole)))[: 1 + bool(row.left)]:
-            vectors = Vectors(extents, last, width)
+        for is_whole in _branches(k, row, piece):
+            # An index beyond the last axis is one in the row.
+            vectors = Vectors({**axes_of(block), last: row.extent}, last, row.size if is_whole else 1)
+            at = piece if is_whole else piece + row.whole * (row.size - 1)
             position = [*axes, vectors.index] if block.body.indices else []
-            part, registers = vectors.store(block.body.buffer, position, value)
-            parts.append(substitute(part, dict(zip([*axes, vectors.vector], [*outer, at], strict=True))))
-            buffers += registers
-        return _either(piece < row.whole, *parts), buffers
+            stored, registers = vectors.store(block.body.buffer, position, value)
+            values = dict(zip([*axes, vectors.vector], [*outer, at], strict=True))
+            k.emit_with((substitute(stored, values), registers))
 
     def _joined(self, grid: Sequence[int], width: int) -> list[int]:
         """Return the vectors along each axis, neighbouring axes joined if each buffer has both or neither in order.
@@ -429,90 +412,63 @@ class Elementwise(SplitTemplate):
                 joined[axis - 1 : axis + 1] = 1, joined[axis - 1] * joined[axis]
         return joined
 
-    def _square(self, indices: Sequence[tirx.Expr], splits: Sequence[Split]) -> Written:
-        """Return statements that load vectors along the data and store them along the output.
-
-        indices: as for `_vector`.
-        """
+    def _square(self, k: KernelBuilder, indices: Sequence[tirx.Expr], splits: Sequence[Split]) -> None:
+        """Load vectors along the data, transpose them, and store them along the output. indices: as for `_vector`."""
         if self._tile is None:
             raise InvalidConfigError(f"across = {LANES}: the data is contiguous along no other axis of fixed length")
         block, kind = self._block, str(self._block.body.buffer.dtype)
-        axes = [axis.var for axis in block.iter_vars]
+        *axes, last = [axis.var for axis in block.iter_vars]
         tiled, along, value = self._tile
         width, across = splits[-1].size, splits[tiled].size
         # An index beyond the last axis is one in the row.
-        row = Vectors({**axes_of(block), axes[-1]: splits[-1].extent}, axes[-1], width, may_overlap=True)
+        row = Vectors({**axes_of(block), last: splits[-1].extent}, last, width, may_overlap=True)
         form = along.form_of(value)
         assert form is not None, "`_tile` found it"
-        loaded, transposed = (
-            tirx.decl_buffer([width * across], register_type(kind), name, scope="local")
-            for name in ("loaded", "transposed")
-        )
-        begin, first = along.begin(indices[tiled]), {row.vector: row.begin(indices[-1])}
-        values = {**dict(zip(axes, indices, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
-        load = tirx.BufferStore(
-            loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane]
-        )
-        step = tirx.Var("step", along.lane.ty)
-        element = tirx.BufferLoad(loaded, [row.lane * across + step])
-        move = tirx.BufferStore(transposed, element, [step * width + row.lane])
-        into = [*indices[:-1], substitute(row.index, first)]
-        into[tiled] = substitute(along.index, {along.vector: begin, along.lane: step})
-        element = tirx.BufferLoad(transposed, [step * width + row.lane])
-        store = tirx.BufferStore(block.body.buffer, element.astype(kind), into)
-        loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
-        transposes = loop(step, across, loop(row.lane, width, move, "unrolled"), "unrolled")
+        loaded = k.array("loaded", width, across, dtype=register_type(kind))
+        transposed = k.array("transposed", across, width, dtype=register_type(kind))
+        first, column = along.begin(indices[tiled]), row.begin(indices[-1])
 
-        # The first of two overlapping vectors stores the overlap. The last vector of a row stores at most three
-        # elements: part, two as a vector, or both.
+        def column_of(lane: tirx.Expr) -> tirx.Expr:
+            return substitute(row.index, {row.vector: column, row.lane: lane})
+
+        with k.loop("lane", width, "unrolled") as lane, k.loop("lane", across, "vectorized") as step:
+            values = {along.vector: first, along.lane: step, last: column_of(lane)}
+            values |= dict(zip(axes, indices[:-1], strict=True))
+            loaded[lane, step] = substitute(form, values).astype(register_type(kind))
+        with k.loop("step", across, "unrolled") as step, k.loop("lane", width, "unrolled") as lane:
+            transposed[step, lane] = loaded[lane, step]
+
+        def store(rows: tuple[int, int], *lanes: tuple[int, int]) -> None:
+            with k.loop("step", rows[1] - rows[0], "unrolled") as iteration:
+                step = iteration + rows[0]
+                for begin, end in lanes:
+                    with k.lanes(end - begin) as lane:
+                        into = [*indices[:-1], column_of(lane + begin)]
+                        into[tiled] = substitute(along.index, {along.vector: first, along.lane: step})
+                        element = transposed[step, lane + begin].astype(kind)
+                        k.emit(tirx.BufferStore(block.body.buffer, element, into))
+
+        # The last vector of a row stores at most three elements: part, two as a vector, or both.
         new, _ = splits[-1].stored_by_last
         pairs = new + new % 2
-
-        def stores(low: int, high: int, *lanes: tuple[int, int]) -> tirx.Stmt:
-            row_step, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
-            stored = [
-                (end - begin, substitute(store, {row.lane: lane + begin, step: row_step + low}))
-                for begin, end in lanes
-                if begin < end
-            ]
-            parts = [loop(lane, count, part, "vectorized") for count, part in stored]
-            return loop(row_step, high - low, sequence_of(parts), "unrolled")
-
-        def rows(low: int, high: int) -> tirx.Stmt:
-            every, *last = (
-                stores(low, high, *lanes)
-                for lanes in ([(0, width)], *([[(new, pairs), (pairs, width)]] if new else []))
-            )
-            return _either(indices[-1] < splits[-1].whole, every, *last)
-
+        parts = [lanes for lanes in ((new, pairs), (pairs, width)) if lanes[0] < lanes[1]]
         # Each tile stores what the last one does, and a whole one also its other vectors.
         low, high = splits[tiled].stored_by_last
-        is_whole = indices[tiled] < splits[tiled].whole
-        others = [guarded(is_whole, rows(*((0, low) if low else (high, across))))] if splits[tiled].left else []
-        return tirx.SeqStmt([loads, transposes, *others, rows(low, high)]), [loaded, transposed]
+        if splits[tiled].left:
+            with k.when(indices[tiled] < splits[tiled].whole):
+                for is_whole in _branches(k, splits[-1], indices[-1]):
+                    store((0, low) if low else (high, across), *([(0, width)] if is_whole else parts))
+        for is_whole in _branches(k, splits[-1], indices[-1]):
+            store((low, high), *([(0, width)] if is_whole else parts))
 
 
-def _either(condition: tirx.Expr, body: tirx.Stmt, *others: tirx.Stmt) -> tirx.Stmt:
-    """Return `if condition: body, else: other`, or only `body` if there is no other statement."""
-    return tirx.IfThenElse(condition, body, *others) if others else body
-
-
-def _neighbours(
-    stored: Callable[[Sequence[tirx.Expr]], Written], indices: Sequence[tirx.Expr], axis: int, items: Split
-) -> Written:
-    """Return statements that store neighbouring pieces along an axis, or fewer at its end.
-
-    stored: from the indices of a piece to its statements and registers.
-    indices: of the first neighbour, in units of `items` along the axis.
-    """
-    parts, buffers = [], []
-    for count in (items.size, items.left) if items.left else (items.size,):
-        item, at = tirx.Var("item", indices[axis].ty), list(indices)
-        at[axis] = at[axis] * items.size + item
-        part, registers = stored(at)
-        parts.append(loop(item, count, part, "unrolled"))
-        buffers += registers
-    return _either(indices[axis] < items.whole, *parts), buffers
+def _branches(k: KernelBuilder, split: Split, piece: tirx.Expr) -> Iterator[bool]:
+    """Yield True in the branch of whole pieces, then False in that of the tail, if there is one."""
+    with k.when(piece < split.whole if split.left else None):
+        yield True
+    if split.left:
+        with k.otherwise():
+            yield False
 
 
 def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:

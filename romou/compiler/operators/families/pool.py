@@ -28,7 +28,7 @@ from romou.base.limits import Limits
 from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.analysis.form import tabulate
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate, Written
+from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate
 from romou.compiler.operators.kernels.streaming.windows import kept_inside, without_branches
 from romou.compiler.scheduling.blocks import (
     Reduction,
@@ -41,9 +41,10 @@ from romou.compiler.scheduling.blocks import (
     replace_loads,
     substitute,
 )
+from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.splits import Split
-from romou.compiler.scheduling.statements import guarded, loop, register_type
+from romou.compiler.scheduling.statements import loop, register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_multiple
@@ -228,14 +229,11 @@ class Pool(SplitTemplate):
         return 1 if knobs["is_unrolled"] or len(block.iter_vars) == len(self.shape) else math.prod(self._window)
 
     def _points(self, work_items: int, knobs: Mapping[str, int], *, is_whole: bool) -> Points:
-        splits, tiled = self.splits(knobs), self._tiled
-        elements = [split.elements(at) for split, at in zip(splits, self.pieces_of(work_items, knobs), strict=True)]
-        if self._is_packed:
-            elements[-1] = elements[-1][:, None, :]
+        elements, tiled = self.elements_of(work_items, knobs), self._tiled
 
         def points(block: s_tir.SBlock) -> list[np.ndarray]:
             window = self._window if len(block.iter_vars) > len(self.shape) else []
-            indices = [at.reshape(*at.shape, *[1] * (3 + len(window) - at.ndim)) for at in elements]
+            indices = [at.reshape(*at.shape, *[1] * len(window)) for at in elements]
             if not window:
                 # An epilogue computes no element beyond the row.
                 indices[tiled] = np.minimum(indices[tiled], self._row - 1)
@@ -262,46 +260,48 @@ class Pool(SplitTemplate):
         return Vectors(axes, spatial[-1], width), term
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
-        reduction, last = self._reduction, self.blocks[-1]
-        step, lane = (tirx.Var(name, reduction.reduced[0].var.ty) for name in ("step", "lane"))
-        of_sums = register_type(str(reduction.buffer.dtype))
-        sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
-        zero = tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane])
-        start = loop(step, tile, loop(lane, width, zero, "vectorized"), "unrolled")
-        # The accumulator is the second operand. If one operand of `max` is NaN, most compilers return the second one,
-        # so NaN in the data is dropped, mostly as in onnxruntime.
+        width, tile = config["vector_width"], config["tile"]
+        reduction, (window, *_), last = self._reduction, self.blocks, self.blocks[-1]
         windows, term = self._window_vectors(width, tile)
-        accumulator = [step * width + windows.lane]
-        total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, accumulator))
-        added, of_terms = windows.store(sums, accumulator, total)
-        kind = "unrolled" if config["is_unrolled"] and not any(map(is_free, self._window)) else "serial"
-
         vectors, value = self.vectors(width)[-1]
-        result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(str(reduction.buffer.dtype))
-        value = result if len(self.blocks) == 1 else replace_loads(value, reduction.buffer, lambda _: result)
-        stored, of_results = vectors.store(last.body.buffer, [*self._spatial(last)[:-1], vectors.index], value)
 
-        def written(indices: Sequence[tirx.Expr]) -> Written:
-            elements = list(indices)
-            along = elements[self._tiled] = indices[self._tiled] * tile + step
-
-            def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
-                """Rewrite a statement over a block's axes to one over an element of the tile and a lane."""
-                values = dict(zip(self._spatial(block), elements, strict=True))
-                # Without packed channels, the last axis is also the axis of vectors of one element.
-                return substitute(body, {**values, vectors.vector: elements[-1], vectors.lane: lane})
-
-            body = loop(step, tile, placed(added, self.blocks[0], windows), "unrolled")
+        def nest(body: tirx.Stmt) -> tirx.Stmt:
+            kind = "unrolled" if config["is_unrolled"] and not any(map(is_free, self._window)) else "serial"
             for axis, extent in reversed([*zip(reduction.reduced, self._window, strict=True)]):
                 body = loop(axis.var, extent, body, kind)
-            body = ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
-            is_inside = None if is_multiple(self._row, tile) else along < self._row
-            store = loop(step, tile, guarded(is_inside, placed(stored, last, vectors)), "unrolled")
-            return tirx.SeqStmt([start, body, store]), [sums, *of_terms, *of_results]
+            return ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
 
-        grid = self.grid(config)
-        return tvm.IRModule({"main": self.launched(grid, size, written)})
+        def write(k: KernelBuilder, indices: Sequence[tirx.Expr]) -> None:
+            of_sums = register_type(str(reduction.buffer.dtype))
+            sums = k.array("sums", tile, width, dtype=of_sums)
+
+            def place(stmt: tirx.Stmt, step: tirx.Expr, block: s_tir.SBlock, along: Vectors) -> tirx.Stmt:
+                """Return a statement over a block's axes for an element of the tile."""
+                elements = list(indices)
+                elements[self._tiled] = indices[self._tiled] * tile + step
+                # Without packed channels, the last axis is also the axis of vectors of one element.
+                values = {**dict(zip(self._spatial(block), elements, strict=True)), along.vector: elements[-1]}
+                return substitute(stmt, values)
+
+            with k.loop("step", tile, "unrolled") as step, k.lanes(width) as lane:
+                sums[step, lane] = reduction.start.astype(of_sums)
+            with k.inside(nest), k.loop("step", tile, "unrolled") as step:
+                # The accumulator is the second operand. If one operand of `max` is NaN, most compilers return the
+                # second one, so NaN in the data is dropped, mostly as in onnxruntime.
+                total = reduction.combine(reduction.unbounded(term).astype(of_sums), sums[step, windows.lane])
+                with k.inside(lambda stmt: place(stmt, step, window, windows)):
+                    k.emit_with(windows.store(sums.buffer, [step * width + windows.lane], total))
+            with k.loop("step", tile, "unrolled") as step:
+                result = sums[step, vectors.lane].astype(str(reduction.buffer.dtype))
+                output = result if last.same_as(window) else replace_loads(value, reduction.buffer, lambda _: result)
+                is_inside = indices[self._tiled] * tile + step < self._row
+                with (
+                    k.when(None if is_multiple(self._row, tile) else is_inside),
+                    k.inside(lambda stmt: place(stmt, step, last, vectors)),
+                ):
+                    k.emit_with(vectors.store(last.body.buffer, [*self._spatial(last)[:-1], vectors.index], output))
+
+        return tvm.IRModule({"main": self.launched(self.grid(config), config, write)})
 
 
 def multiplied(value: tirx.Expr) -> tirx.Expr:

@@ -25,10 +25,11 @@ from romou.compiler.operators.analysis.usage import KernelUsage
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.blocks import find_blocks, operations_of
+from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.rewrites import inlined, split_tuples
 from romou.compiler.scheduling.splits import Split
-from romou.compiler.scheduling.statements import guarded, launch, loop, unravel
+from romou.compiler.scheduling.statements import unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.expressions import FLOATS, bounds_of, count_of, extents_of, is_multiple, largest
@@ -42,8 +43,6 @@ WORK_GROUP = Knob(
     help="work-items of a group",
     scales_outputs=True,
 )
-# Statements of a work-item, and their registers.
-Written: TypeAlias = "tuple[tirx.Stmt, list[tirx.Buffer]]"
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
@@ -272,40 +271,55 @@ class SplitTemplate(StreamingTemplate):
         """Return the number of pieces along each axis."""
         return [split.count for split in self.splits(knobs)]
 
-    def work_items(self, knobs: Mapping[str, Any]) -> Any:
-        """Return the number of work-items that have pieces."""
-        return math.prod(self.grid(knobs))
+    def repeats_of(self, knobs: Mapping[str, Any]) -> int:
+        """Return the pieces of a work-item, which are a group's width apart."""
+        return 1
 
     def pieces_of(self, work_items: int, knobs: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the index along each axis of the pieces that the first work-items of the first group have."""
         grid = self.grid(knobs)
-        return list(np.unravel_index(np.arange(min(work_items, math.prod(grid))), grid))
+        numbers = np.arange(work_items) + knobs["work_group"] * np.arange(self.repeats_of(knobs))[:, None]
+        return list(np.unravel_index(numbers[numbers < math.prod(grid)], grid))
+
+    def elements_of(self, work_items: int, knobs: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the elements of `pieces_of` along each axis. Arrays have an axis for the pieces, and one for each."""
+        pieces = zip(self.splits(knobs), self.pieces_of(work_items, knobs), strict=True)
+        elements = [split.elements(indices) for split, indices in pieces]
+        return [
+            each.reshape(len(each), *[1] * axis, -1, *[1] * (len(elements) - axis - 1))
+            for axis, each in enumerate(elements)
+        ]
 
     def work_groups(self, columns: Columns) -> Any:
         names = self.knobs_of_pieces
-        count = tabulate(
-            lambda *values: self.work_items(dict(zip(names, values, strict=True))), *(columns[name] for name in names)
-        )
-        return -(-count // columns["work_group"])
+
+        def work_items(*values: Any) -> int:
+            knobs = dict(zip(names, values, strict=True))
+            return int(count_of(math.prod(self.grid(knobs)), self.repeats_of(knobs)))
+
+        return -(-tabulate(work_items, *(columns[name] for name in names)) // columns["work_group"])
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
         pieces = zip(self.splits(knobs), self.pieces_of(knobs["work_group"], knobs), strict=True)
         return int(np.prod([split.stored(indices) for split, indices in pieces], axis=0).sum())
 
     def launched(
-        self, grid: Sequence[Any], size: int, write: Callable[[Sequence[tirx.Expr]], Written], *, repeats: int = 1
+        self, grid: Sequence[Any], config: Config, write: Callable[[KernelBuilder, Sequence[tirx.Expr]], None]
     ) -> tirx.PrimFunc:
-        """Return the kernel with a work-item for `repeats` pieces, a group's width apart.
+        """Return the kernel of a config.
 
-        write: from the indices of a piece to its statements and registers.
+        grid: `grid`, perhaps with neighbouring axes as one.
+        write: emits the statements of a piece, given its indices.
         """
-        names, dtype = ("group", "item", "thread"), self.blocks[0].iter_vars[-1].var.ty
-        group, item, thread = (tirx.Var(name, dtype) for name in names)
-        count, number = math.prod(grid), (group * repeats + item) * size + thread
-        body, buffers = write(unravel(number, grid))
-        body = guarded(None if is_multiple(count, size * repeats) else number < count, body)
-        threads = {"blockIdx.x": (group, count_of(count, size * repeats)), "threadIdx.x": (thread, size)}
-        return launch(self.simplified, threads, loop(item, repeats, body, "unrolled"), buffers)["main"]
+        size, repeats = config["work_group"], self.repeats_of(config)
+        k, count = KernelBuilder(self.blocks[0].iter_vars[-1].var.ty), math.prod(grid)
+        group = k.axis("blockIdx.x", "group", count_of(count, size * repeats))
+        thread = k.axis("threadIdx.x", "thread", size)
+        with k.loop("item", repeats, "unrolled") as item:
+            number = (group * repeats + item) * size + thread
+            with k.when(None if is_multiple(count, size * repeats) else number < count):
+                write(k, unravel(number, grid))
+        return k.launched(self.simplified)
 
 
 class StreamingForm(Form):
