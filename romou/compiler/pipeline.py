@@ -68,7 +68,7 @@ from romou.compiler.graph.memory.images import copy_images, place_weights, store
 from romou.compiler.graph.memory.in_place import update_in_place
 from romou.compiler.graph.memory.storage import plan_storage
 from romou.compiler.graph.memory.workspaces import plan_workspaces
-from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origins, part_groups
+from romou.compiler.graph.origins import mark_rungs, name_origins, part_groups
 from romou.compiler.graph.pad_rows import pad_rows
 from romou.compiler.graph.sink_reshapes import sink_reshapes
 from romou.compiler.graph.split_concats import split_concats
@@ -353,9 +353,9 @@ def dump_source(kernel: str, source: Callable[[], str]) -> None:
         dumps.write(SOURCE, source(), kernel)
 
 
-def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
+def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Run the stages of GRAPH from Relax operators to fused TIR functions."""
-    return run(part(GRAPH, "split_concats", "mark_rungs"), mod, Context(target=target, rungs=rungs))
+    return run(part(GRAPH, "split_concats", "mark_rungs"), mod, Context(target=target))
 
 
 def trusting(finish_host: Pass) -> Pass:

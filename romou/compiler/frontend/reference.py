@@ -45,11 +45,11 @@ def reference_outputs(
         raise ModelError(f"onnxruntime cannot run this model: {first_line(error)}") from error
 
 
-def time_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, repeat: int = 5) -> float | None:
+def time_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> float | None:
     """Return the median milliseconds of a run on this machine's CPU, or None if onnxruntime cannot run the model."""
     try:
         session, given, times = cpu_session(model, is_exact=False), dict(inputs), []
-        for _ in range(1 + repeat):
+        for _ in range(6):
             begin = time.perf_counter()
             session.run(None, given)
             times.append(time.perf_counter() - begin)

@@ -8,7 +8,7 @@ from typing import Any
 
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
-from romou.base.space import Columns, Config, Space
+from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.native_functions import FUNCTIONS
@@ -62,6 +62,7 @@ AUTOBROADCAST = Knob(
 
 # Pixels of a tile that a preset may leave out, because every choice multiplies the configs.
 _FINE_TILES = (5, 6)
+_LOCAL = (0, 1, 2, 4, 8, 16)
 # Warps of this many work-items leave lanes idle if a group has the pixels of a single row.
 _WIDE_WARP = 32
 # The order of the knobs numbers the configs. Several rows exclude most choices of others, so they come first: blocks of
@@ -140,7 +141,7 @@ KNOBS = (
     ),
     Knob(
         name="local",
-        choices=(0, 1, 2, 4, 8, 16),
+        choices=_LOCAL,
         default=0,
         help="texels of the reduction staged in local memory at a time; 0: none",
     ),
@@ -217,7 +218,7 @@ def space_of(
     has_mma = has_mma and tensor_core.can_use(flat)
     matrix_product = instruction if has_mma else None
     steps = () if instruction is None else tensor_core.STEPS if has_mma else (1,)
-    choices: dict[str, Sequence[Choice]] = {
+    choices: dict[str, Choices] = {
         **_tile_choices(flat, rows, has_mma, limits),
         **_reduction_choices(flat, has_mma),
         **_spelling_choices(flat, limits, matrix_product),
@@ -255,7 +256,7 @@ def _wave_constraints(config: Columns, flat: Contraction, dtype: str) -> dict[st
     }
 
 
-def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool, limits: Limits) -> dict[str, Sequence[Choice]]:
+def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool, limits: Limits) -> dict[str, Choices]:
     """Choices for register tiles and work groups.
 
     Tiles that tensor cores do not support are left out if there are tensor cores, because every choice multiplies the
@@ -264,48 +265,43 @@ def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool, limits: L
     o, is_shared = flat.extents[0], flat.lhs_varies == "never"
     h, w = (max(c.extents[axis] for c in (flat, rows)) for axis in (1, 2))
     has_rows = not has_mma and not flat.is_batched
-    columns = [t for t in _numbers("tile_w") if t not in _FINE_TILES or limits.preset.products.has_fine_tiles]
+    left_out = () if limits.preset.products.has_fine_tiles else _FINE_TILES
     return {
-        "wg_h": [t for t in _numbers("wg_h") if t < 2 * h] if has_rows else [1],
-        "tile_o": [t for t in _numbers("tile_o") if t <= o] if is_shared else [1],
-        "tile_h": [t for t in _numbers("tile_h") if t <= h] if has_rows else [1],
-        "tile_w": [t for t in columns if t <= w and (t & (t - 1) == 0 or not has_mma)],
-        "wg_o": [t for t in _numbers("wg_o") if t < 2 * o or (has_mma and t == tensor_core.WARP_O)],
-        "wg_w": [t for t in _numbers("wg_w") if t < 2 * w or (has_mma and t == tensor_core.WARP_W)],
-        "arrangement": ["blocked"] if has_mma else ["blocked", "striped"],
+        "wg_h": lambda t: t == 1 or (has_rows and t < 2 * h),
+        "tile_o": lambda t: t == 1 or (is_shared and t <= o),
+        "tile_h": lambda t: t == 1 or (has_rows and t <= h),
+        "tile_w": lambda t: t <= w and t not in left_out and (t & (t - 1) == 0 or not has_mma),
+        "wg_o": lambda t: t < 2 * o or (has_mma and t == tensor_core.WARP_O),
+        "wg_w": lambda t: t < 2 * w or (has_mma and t == tensor_core.WARP_W),
+        "arrangement": lambda arrangement: arrangement == "blocked" or not has_mma,
     }
 
 
-def _reduction_choices(flat: Contraction, has_mma: bool) -> dict[str, Sequence[Choice]]:
+def _reduction_choices(flat: Contraction, has_mma: bool) -> dict[str, Choices]:
     """Choices for splitting, staging and unrolling the reduction."""
     is_shared = flat.lhs_varies == "never"
     first, *window = flat.reduce.values()
     can_stage = is_shared and flat.rhs_vector != "none"
-    local = [
-        s
-        for s in _numbers("local")
-        if s == 0 or (can_stage and first % s == 0 and (s >= tensor_core.GROUP or not has_mma))
-    ]
+    local = [s for s in _LOCAL if s == 0 or (can_stage and first % s == 0 and (s >= tensor_core.GROUP or not has_mma))]
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     unroll = ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma)
     # With only two iterations, the kernel would wait for half of all loads, as without a second buffer.
     can_buffer = any(0 < _MIN_BUFFERED * s <= first for s in local)
     return {
-        "split_k": [k for k in _numbers("split_k") if first % k == 0 or has_mma] if is_shared else [1],
+        "split_k": lambda k: k == 1 or (is_shared and (first % k == 0 or has_mma)),
         "local": local,
         "unroll": unroll + [ITERATION] * (len(local) > 1),
-        "local_buffers": [1, 2] if can_buffer else [1],
+        "local_buffers": lambda count: count == 1 or can_buffer,
     }
 
 
-def _spelling_choices(flat: Contraction, limits: Limits, matrix_product: str | None) -> dict[str, Sequence[Choice]]:
+def _spelling_choices(flat: Contraction, limits: Limits, matrix_product: str | None) -> dict[str, Choices]:
     """Choices for vectors, and for how arithmetic is spelled."""
     # If both factors are vectors, or neither is, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
     products = ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"]
-    widths = [LANES] if matrix_product else [LANES, 2, 1]
     return {
-        "vector_width": widths if flat.vector else [1],
+        "vector_width": lambda width: width == (LANES if flat.vector else 1) or (flat.vector and not matrix_product),
         "autobroadcast": [True, False] if is_broadcast else [False],
         "multiply_add": [*products, *([matrix_product] if matrix_product else [])],
     }
@@ -395,10 +391,6 @@ def steps_of_sum(c: Contraction) -> int:
     first, *window, lanes = c.reduce.values()
     most = MOST_MIXED // 4 if math.prod(window) > 1 else MOST_MIXED
     return max((k for k in range(1, first + 1) if first % k == 0 and k * lanes * math.prod(window) <= most), default=1)
-
-
-def _numbers(name: str) -> list[int]:
-    return [choice for knob in KNOBS if knob.name == name for choice in knob.choices if isinstance(choice, int)]
 
 
 def rows_of_items(config: Config) -> int:

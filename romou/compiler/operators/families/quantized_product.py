@@ -220,7 +220,9 @@ class QuantizedTemplate(PackedTemplate):
             "staged_data": sorted({*staged, *(_MMA_STAGED if can_use_mma else ())}),
             "item_chunks": lambda chunks: chunks == 1 or chunks * work.chunk <= work.k,
             "unpack": self._spellings(limits),
-            "weight": lambda _: self._fits_image(limits),
+            "weight": lambda _: (
+                limits.max_image is not None and limits.has_word_images and not self.kept_in_buffers(limits)
+            ),
             "sub_group": lambda size: size in (1, limits.shuffled),
         }
         space = Space.of(self.knobs, limits, choices)
@@ -271,10 +273,6 @@ class QuantizedTemplate(PackedTemplate):
         tiles, size = self.tiles(config), config.get("sub_group", 1)
         is_whole = (tiles.across < size) & (tiles.threads % size == 0) & ~tiles.is_mma & ~tiles.is_vector
         return (size == 1) | is_whole
-
-    def _fits_image(self, limits: Limits) -> bool:
-        """Return whether an image can hold the packed weight."""
-        return limits.max_image is not None and limits.has_word_images and not self.kept_in_buffers(limits)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         if limits.max_image is None or not limits.has_word_images:

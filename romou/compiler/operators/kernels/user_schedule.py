@@ -19,7 +19,7 @@ import threading
 import tokenize
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import tvm
@@ -154,14 +154,13 @@ class OwnSchedule:
 
     def to_json(self) -> str:
         """Return text from which `from_json` makes an equal schedule."""
-        return json.dumps({"name": self.name, "digest": self.digest, "knobs": dict(self.knobs)})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> OwnSchedule:
         """Inverse of `to_json`."""
         data = json.loads(text)
-        knobs = {name: tuple(choices) for name, choices in data["knobs"].items()}
-        return cls(name=data["name"], digest=data["digest"], knobs=knobs)
+        return cls(**data | {"knobs": {name: tuple(choices) for name, choices in data["knobs"].items()}})
 
 
 def with_schedule(func: tirx.PrimFunc, name: str, schedule: ScheduleFunction) -> tirx.PrimFunc:

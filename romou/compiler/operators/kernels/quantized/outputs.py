@@ -26,7 +26,7 @@ class Operands:
     epilogue: s_tir.SBlock | None
 
     def stored(self, place: Sequence[tirx.Expr], total: tirx.Expr) -> tirx.Stmt:
-        """Return the statement that stores a sum at a place of the output, behind the epilogue."""
+        """Return the statement that stores a sum at a place of the output, after the epilogue."""
         if self.epilogue is None:
             return tirx.BufferStore(self.product, total, list(place))
         store = self.epilogue.body
