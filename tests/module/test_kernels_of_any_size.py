@@ -13,7 +13,7 @@ import tvm
 import romou
 from reverse_order import reverse_kernels
 from romou.compiler.assembly.kernels import ModelKernels
-from romou.compiler.assembly.run_time_rows import shapes_in
+from romou.compiler.assembly.unscheduled import shapes_in
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.driver.sizes import run_time_sizes

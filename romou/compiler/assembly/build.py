@@ -100,7 +100,9 @@ def _lowered(functions: _Functions, kept: Kept) -> dict[str, Lowered]:
         tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
         key = (name, structural_hash(func), str(target), tir_pipeline)
         if key not in kept.lowered:
-            lowered = failures.attempt(name, f"the kernel {name}", partial(_lower, var, func, target, tir_pipeline))
+            lowered = failures.attempt(
+                name, f"the kernel {name}", partial(lower_function, var, func, target, tir_pipeline)
+            )
             if lowered is None:
                 continue
             kept.lowered[key] = lowered
@@ -109,7 +111,7 @@ def _lowered(functions: _Functions, kept: Kept) -> dict[str, Lowered]:
     return kernels
 
 
-def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipeline: str) -> Lowered:
+def lower_function(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipeline: str) -> Lowered:
     """Lower a function as `tvm.tirx.build` lowers a module of one function."""
     lower, finish_host, finish_device = tirx.get_tir_pipeline(tir_pipeline)
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({var: func}))

@@ -33,8 +33,8 @@ _IGNORED = frozenset({"span", "layout"})
 _OF_FUNCTIONS = ("params", "attrs", "body")
 
 
-def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: SizeRules) -> tirx.PrimFunc:
-    """Return the kernel for any sizes, which are int32 behind its other parameters.
+def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: SizeRules) -> tirx.PrimFunc | None:
+    """Return the kernel for any sizes, which are int32 after its other parameters. None if no integer depends on them.
 
     kernels: unscheduled, at the points of `rules`.
 
@@ -48,6 +48,8 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: SizeRules) -> tirx.PrimF
     # The text of dimensions has sizes.
     graphs = [json.loads(tvm.ir.save_json(each.without_attr(DIMENSIONS))) for each in kernels]
     numbers, graph = differing(graphs), graphs[0]
+    if not numbers:
+        return None
     nodes = graph["nodes"]
     sizes = [tirx.Var(f"size{place or ''}", "int32") for place, _ in enumerate(rules.most)]
     expressions = []

@@ -20,15 +20,18 @@ from tvm import relax, s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import ModelError
-from romou.compiler.assembly.run_time_rows import HINT, bindings, check_constants, shapes_in
+from romou.base.pages import page_of
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Sum, Values
 from romou.compiler.assembly.symbolic import one_kernel
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.operators.workload import WORKLOAD, Workload
-from romou.compiler.scheduling.blocks import find_blocks
+from romou.compiler.scheduling.blocks import find_blocks, is_view
 from romou.compiler.task import plain_form
+from romou.compiler.tir.traversal import nodes_in
 
 logger = logging.getLogger("romou")
+
+HINT = f"Give sizes instead of a range: each gets kernels of its own ({page_of('shapes')})."
 
 # Axis of a tensor, place of a dimension, factor, offset and divisor. See `RunTimeSizes`.
 Axis: TypeAlias = "tuple[int, int, int, int, int]"
@@ -87,18 +90,21 @@ class Unscheduled:
         """The largest sizes."""
         return self.points[0]
 
-    def module(self, point: Point) -> tvm.IRModule:
-        """Return the functions at sizes."""
-        return self.fused_at(point)
+    def functions(self) -> dict[str, tirx.PrimFunc]:
+        """Return the functions for any sizes that depend on sizes, in the order of their calls.
 
-    def line(self, place: int) -> list[Point]:
-        """Return the points that differ from the largest sizes in one dimension, below its bound."""
-        return [
-            point
-            for point in self.points[1:]
-            if point[place] < self.most[place]
-            and all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
-        ]
+        Raises
+        ------
+        ModelError
+            As in `function`, or a tensor is larger at other sizes than the largest ones.
+        """
+        whole, found = self.fused_at(self.most), {}
+        for name in dict.fromkeys(_calls(whole)):
+            func = None if is_view(whole[name]) else self.function(name)
+            if func is not None:
+                self._check_tensors(name)
+                found[name] = func
+        return found
 
     def _add(self, point: Point) -> bool:
         """Compare the model at further sizes, and return whether it takes them."""
@@ -120,7 +126,7 @@ class Unscheduled:
                 self._lacking.add(point)
                 return False
             if all(a <= b for a, b in zip(point, self.most, strict=True)):
-                check_constants(whole["main"], module["main"], self._text(point))
+                _check_constants(whole["main"], module["main"], self._text(point))
         self.points.append(point)
         return True
 
@@ -194,9 +200,8 @@ class Unscheduled:
                 if len(set(values)) > 1 and len({at[point] for point in points}) == 1:
                     raise NotOneKernelError(f"an extent is {values} at the sizes {[*self.points]}")
 
-    def check(self, name: str) -> None:
-        """Raise ModelError unless a function is one for any sizes, whose tensors are largest at the largest ones."""
-        self.function(name)
+    def _check_tensors(self, name: str) -> None:
+        """Raise ModelError unless a function's tensors are largest at the largest sizes."""
         points = self._points_of[name]
         rules = self._rules_at(points)
         for shapes in zip(*(shapes_in(self.fused_at(point)[name]) for point in points), strict=True):
@@ -362,9 +367,45 @@ def _first_points(dims: Mapping[str, range]) -> list[Point]:
     return points
 
 
+def _check_constants(main: relax.Function, smaller: relax.Function, sizes: str) -> None:
+    """Raise ModelError unless the constants for smaller sizes are the first elements of those for larger ones."""
+    mine, theirs = (
+        [const.value.numpy() for binding in _bindings(each) for const in _constants(binding.value)]
+        for each in (main, smaller)
+    )
+    is_prefix = len(mine) == len(theirs) and all(
+        one.ndim == two.ndim and np.array_equal(one.reshape(-1)[: two.size], two.reshape(-1))
+        for one, two in zip(mine, theirs, strict=True)
+    )
+    if not is_prefix:
+        raise ModelError(f"a constant of the model depends on the size: it is another one with {sizes}", hint=HINT)
+
+
+def _constants(value: relax.Expr) -> list[Any]:
+    """Return the tensors in an expression. A tensor of no elements has a constant dtype, too."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.ir.GenericConst) and isinstance(node.value, tvm.runtime.Tensor):
+            found.append(node)
+
+    relax.analysis.post_order_visit(value, visit)
+    return found
+
+
+def shapes_in(func: tirx.PrimFunc) -> list[list[int]]:
+    """Return the shapes of a function's tensors."""
+    own = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+    return [[int(extent) for extent in buffer.shape] for buffer in (*func.params, *own)]
+
+
+def _bindings(main: relax.Function) -> list[relax.Binding]:
+    return [binding for block in main.body.blocks for binding in block.bindings]
+
+
 def _calls(fused: tvm.IRModule) -> list[str]:
     """Return the functions that `main` calls, in order."""
-    calls = [binding.value for binding in bindings(fused["main"]) if isinstance(binding.value, relax.Call)]
+    calls = [binding.value for binding in _bindings(fused["main"]) if isinstance(binding.value, relax.Call)]
     return [
         str(each.name_hint) for call in calls for each in (call.op, *call.args) if isinstance(each, tvm.ir.GlobalVar)
     ]

@@ -182,6 +182,8 @@ class _Product:
     def _moves(self, nest: WarpNest, step: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """Return the loads into registers and the stores to local memory of a work-item, for one step."""
         loads, stores = list(nest.before), list[tirx.Stmt]()
+        if nest.condition is not None:
+            raise BuildError(f"a warp fills its matrices without a condition, not under {nest.condition}")
 
         def move(name: str, factor: tirx.Expr, position: tirx.Expr) -> None:
             texel = nest.texel_of(factor)

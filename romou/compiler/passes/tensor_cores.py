@@ -77,7 +77,7 @@ def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
 
 
 def _warp_sums(nest: WarpNest, *, splits_floats: bool) -> tirx.Stmt:
-    statements = nest.before
+    statements = list[tirx.Stmt]()
 
     def bind(name: str, factor: tirx.Expr) -> tirx.Var:
         texel = nest.texel_of(factor)
@@ -109,7 +109,9 @@ def _warp_sums(nest: WarpNest, *, splits_floats: bool) -> tirx.Stmt:
                     f"tensor cores add to pixels that lie side by side in registers; these do not: {nest.store}"
                 )
             statements.append(tensor_core_fma(nest.store.buffer, first, factors, column, splits_floats=splits_floats))
-    return tirx.SeqStmt(statements)
+    sums: tirx.Stmt = tirx.SeqStmt(statements)
+    sums = sums if nest.condition is None else tirx.IfThenElse(nest.condition, sums, None)
+    return tirx.SeqStmt([*nest.before, sums]) if nest.before else sums
 
 
 def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Expr, tirx.Var] | None:

@@ -18,7 +18,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BuildError
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load
 from romou.compiler.tir.primitives import LANES
-from romou.compiler.tir.traversal import nodes_in, statements_of
+from romou.compiler.tir.traversal import has_var, nodes_in, statements_of
 from romou.devices.backends.dialect import Dialect, load_texel
 
 # Work-items of a warp along y, and in all.
@@ -34,6 +34,7 @@ class WarpNest:
 
     before: statements in front of it, such as a barrier.
     store: its innermost statement.
+    condition: of the store, the same for a whole work group, or None. Kernels of any size have it.
     texels, pixels: size of a work-item's tile, in texels of output channels and in pixels.
     fp16_texel: type of four fp16 values in registers (`Dialect.fp16_texel`).
     calls_vectors: whether the language has functions of vectors.
@@ -51,6 +52,11 @@ class WarpNest:
         while isinstance(store, tirx.For):
             loops.append(store)
             store = store.body
+        self.condition: tirx.Expr | None = None
+        if isinstance(store, tirx.IfThenElse) and store.else_case is None:
+            own = [*(loop.loop_var for loop in loops), *(var for tag, var in threads.items() if "thread" in tag)]
+            if not any(has_var(store.condition, var) for var in own):
+                self.condition, store = store.condition, store.then_case
         is_sum = (
             isinstance(store, tirx.BufferStore)
             and isinstance(store.value, tirx.Add)

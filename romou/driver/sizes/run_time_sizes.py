@@ -1,12 +1,11 @@
 """A model with sizes at run time: made for the largest sizes, then its kernels take the sizes as arguments.
 
 The unscheduled functions of the model are compared at sizes of all remainders. Each integer in them that depends on
-sizes has to follow one rule (romou/compiler/assembly/size_rules.py), else the model is refused. Their kernels are, by
-the first of these that there is:
+sizes has to follow one rule (romou/compiler/assembly/size_rules.py), else the model is refused. Their kernels are
+scheduled once, with sizes as variables, by the first of these that there is:
 
-by rows        the kernel of the largest size, with fewer groups          romou/compiler/assembly/run_time_rows.py
-of a config    scheduled with sizes as variables, its tiles by the bound  romou/compiler/operators/schedule_template.py
-plain          a work-item for each element                               romou/compiler/assembly/default_schedules.py
+a config       tiles are those of the largest sizes, as many groups as a size needs    operators/schedule_template.py
+plain          a work-item for each element                                            assembly/default_schedules.py
 """
 
 from __future__ import annotations
@@ -20,21 +19,25 @@ from typing import Any, TypeVar
 import tvm
 from tvm import s_tir, tirx
 
-from romou.base.errors import DeviceError, InvalidConfigError, ModelError, NumericError
+import romou.compiler.pipeline as pipeline
+from romou.base.errors import BuildError, DeviceError, InvalidConfigError, ModelError, NumericError
 from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
-from romou.compiler.assembly.default_schedules import device_functions, simplest_schedule
-from romou.compiler.assembly.run_time_rows import HINT, by_rows, launches, with_rows, with_run_time_rows
+from romou.compiler.assembly.build import lower_function
+from romou.compiler.assembly.default_schedules import simplest_schedule
+from romou.compiler.assembly.size_arguments import with_size_arguments
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point
-from romou.compiler.assembly.unscheduled import Unscheduled
+from romou.compiler.assembly.unscheduled import HINT, Unscheduled
 from romou.compiler.compilation import Compilation
+from romou.compiler.dumps import without_dumps
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.graph.memory.memory import plan_memory
 from romou.compiler.graph.memory.workspaces import with_parameters
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
 from romou.compiler.operators.kernels.recurrent import is_time_loop, schedule_time_loop
 from romou.compiler.passes.whole_buffers import with_whole_buffers
-from romou.compiler.tir.primitives import SIZES
+from romou.compiler.scheduling.rewrites import as_module
+from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
 from romou.compiler.tir.slices import slices_of, with_slices
 from romou.devices.targets import Target
 from romou.driver.check.verify import check_outputs
@@ -79,15 +82,12 @@ def with_run_time_sizes(
     states = _States(program=program, imported_at=imported_at, imports={most: first})
     plain = Unscheduled.of(states.fused, states.imported, dims)
     dims = plain.dims
-    rows_of, reasons = _kinds(program, plain)
-    lowered, whole = by_rows(program, most, rows_of, reasons)
-    general = _General.of(states, plain, reasons, whole)
-    simple, whole = general.simple, tuple(name for name in whole if name not in general.kernels)
-    if general.kernels and program.target.backend.has_kernels:
+    general = _General.of(states, plain)
+    if program.target.backend.has_kernels:
         program = general.program(states, most)
-    program = with_run_time_rows(program, lowered, general.kernels, len(dims))
-    ends = f" All groups are launched for any size by {', '.join(whole)}." if whole else ""
-    ends += f" A work-item for each element, without a schedule of a config: {', '.join(simple)}." if simple else ""
+    program = with_size_arguments(program, general.kernels, len(dims))
+    simple = ", ".join(general.simple)
+    ends = f" A work-item for each element, without a schedule of a config: {simple}." if simple else ""
     ranges = [f"{name} is {sizes[0]} to {sizes[-1]}" for name, sizes in dims.items()]
     summary = replace(made.summary(), run_time=f"{', '.join(ranges)} at run time, in every kernel.{ends}")
     sizes = RunTimeSizes(
@@ -112,34 +112,6 @@ def with_run_time_sizes(
 
 def _text(dims: Collection[str], point: Point) -> str:
     return ", ".join(f"{name}={size}" for name, size in zip(dims, point, strict=True))
-
-
-def _kinds(program: CompiledModel, plain: Unscheduled) -> tuple[dict[str, int], dict[str, str]]:
-    """Return the place of the dimension that is the rows of a function by rows, and why other functions are not.
-
-    Functions without a free dimension are in neither.
-    """
-    names, most = tuple(plain.dims), plain.most
-    reasons_of: dict[str, dict[int, str]] = {}
-    for place, _ in enumerate(most):
-        for point in plain.line(place):
-            found = with_rows(program.fused, plain.module(point), most[place], point[place])
-            for function, reason in found.items():
-                places = reasons_of.setdefault(function, {})
-                places[place] = places.get(place) or reason
-    rows_of: dict[str, int] = {}
-    reasons: dict[str, str] = {}
-    for function in launches(program.scheduled):
-        places = reasons_of.get(function, {})
-        if places:
-            plain.check(function)
-        if len(places) > 1:
-            reasons[function] = f"its tensors have {' and '.join(names[place] for place in places)}"
-        elif any(places.values()):
-            reasons[function] = next(iter(places.values()))
-        elif places:
-            (rows_of[function],) = places
-    return rows_of, reasons
 
 
 def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[Point]:
@@ -227,7 +199,7 @@ class _States:
 class _General:
     """Kernels for any sizes, each scheduled once, with sizes as variables.
 
-    kernels: function name -> kernel. It precedes that of the largest sizes.
+    kernels: function name -> kernel. It replaces that of the largest sizes.
     configs: the config of a kernel that has one.
     simple: kernels of a work-item for each element.
     """
@@ -237,48 +209,34 @@ class _General:
     simple: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, states: _States, plain: Unscheduled, reasons: Mapping[str, str], whole: Sequence[str]) -> _General:
-        """Return kernels of the functions in `reasons`.
-
-        whole: functions by rows that launch all groups. They keep their kernel if no config makes one for any size.
+    def of(cls, states: _States, plain: Unscheduled) -> _General:
+        """Return kernels of the functions that depend on sizes.
 
         Raises
         ------
         ModelError
             A function has no kernel for any size.
         """
-        found = cls()
-        if not states.program.target.backend.has_kernels:  # unscheduled functions are all that it runs
-            for name in reasons:
-                if (func := plain.function(name)) is not None:
-                    found.kernels[name] = with_slices(func, slices_of(states.program.fused[name]))
-            return found
-        for name in reasons:
-            if not found._add_of_config(states, plain, name) and not found._add_plain(states, plain, name):
-                raise ModelError(
-                    f"the kernel {name} takes no size at run time: {reasons[name]}, and TVM cannot lower it with the"
-                    " size as a variable",
-                    hint=HINT,
-                )
-        for name in whole:
-            found._add_of_config(states, plain, name)
+        found, target = cls(), states.program.target
+        for name, func in plain.functions().items():
+            kernel = func  # unscheduled functions are all that a backend without kernels runs
+            if target.backend.has_kernels:
+                kernel = found._of_config(states, plain, name, func) or found._plain(states, name, func)
+            found.kernels[name] = with_slices(kernel, slices_of(states.program.fused[name]))
         return found
 
-    def _add_of_config(self, states: _States, plain: Unscheduled, name: str) -> bool:
-        """Add a kernel of the function's config, or of one like it. Return whether there is one."""
+    def _of_config(self, states: _States, plain: Unscheduled, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+        """Return a kernel of the function's config, or of one like it. None if there is none."""
         target, known = states.program.target, states.program.config_of.get(name)
         task = states.lowered(plain.most).task_of.get(name)
         if known is None or task is None:
-            return False
+            return None
         template, work = task.template, None
         try:
-            func = plain.function(name)
             if isinstance(template, ContractionTemplate):
                 work = plain.workload(name, template.workload)
-        except (ModelError, NotOneKernelError, NeedsPointError):
-            return False
-        if func is None:
-            return False
+        except (NotOneKernelError, NeedsPointError):
+            return None
         for config in template.configs_for_any_size(known, target.limits):
             schedule = partial(template.for_any_size, work=work, config=config, limits=target.limits)
             try:
@@ -288,23 +246,24 @@ class _General:
                 continue
             if _is_lowered(kernel, target):
                 self.configs[name] = config
-                self.kernels[name] = with_slices(kernel, slices_of(states.program.fused[name]))
-                return True
-        return False
+                return kernel
+        return None
 
-    def _add_plain(self, states: _States, plain: Unscheduled, name: str) -> bool:
-        """Add a kernel with a work-item for each element, or of a time loop. Return whether TVM can lower it."""
-        func, target = plain.function(name), states.program.target
-        if func is None:
-            return False
-        is_loop = is_time_loop(states.program.fused[name])
-        by_steps = partial(schedule_time_loop, limits=target.limits)
-        kernel = _scheduled(func, len(plain.most), by_steps) if is_loop else simplest_schedule(func, target)
+    def _plain(self, states: _States, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """Return a kernel with a work-item for each element, or of a time loop. ModelError if TVM cannot lower it."""
+        target, fused = states.program.target, states.program.fused[name]
+        if is_time_loop(fused):
+            by_steps = partial(schedule_time_loop, limits=target.limits)
+            kernel = _scheduled(func, len(func.attrs[LARGEST_SIZES]), by_steps)
+        else:
+            kernel = simplest_schedule(func, target)
+            self.simple.append(name)
         if not _is_lowered(kernel, target):
-            return False
-        self.kernels[name] = with_slices(kernel, slices_of(states.program.fused[name]))
-        self.simple += [] if is_loop else [name]
-        return True
+            raise ModelError(
+                f"the kernel {name} takes no size at run time: TVM cannot lower it with the size as a variable",
+                hint=HINT,
+            )
+        return kernel
 
     def program(self, states: _States, most: Point) -> CompiledModel:
         """Return the program of the largest sizes, which stores weights as the kernels for any size read them."""
@@ -346,7 +305,9 @@ def _scheduled(func: tirx.PrimFunc, count: int, schedule: Callable[[tirx.PrimFun
 def _is_lowered(kernel: tirx.PrimFunc, target: Target) -> bool:
     """Return whether TVM can lower a kernel for any size. It leaves some nests of expressions of sizes on the host."""
     try:
-        return bool(device_functions(kernel, target))
-    except RuntimeError as error:
+        with without_dumps():
+            ((var, func),) = as_module(kernel).functions_items()
+            return bool(lower_function(var, func, target, pipeline.NAME).device)
+    except (BuildError, RuntimeError) as error:
         logger.debug("no kernel for any size: %s", error)
         return False

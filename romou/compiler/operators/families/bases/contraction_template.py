@@ -311,8 +311,10 @@ class ContractionTemplate(Template):
         block, operator = find_blocks(func)[place], self.contracted.operator
         contracted = Contracted(func=func, block=block, operator=operator, symbolic=work)
         summed = next(iter(contracted.contraction(flat=True).reduce.values()))
-        if not isinstance(summed, int) and (config["split_k"] > 1 or config["local"]):
-            raise InvalidConfigError(f"{self.name}: a sum over a size is in one piece and not staged")
+        if not isinstance(summed, int) and (config["split_k"] > 1 or config["local"] or tensor_core.is_mma(config)):
+            raise InvalidConfigError(
+                f"{self.name}: a sum over a size is in one piece, not staged, without tensor cores"
+            )
         scheduled = name_loops(self.direct(contracted, config))
         return self._with_help(with_functions(scheduled, config), config, limits)
 
@@ -321,9 +323,9 @@ class ContractionTemplate(Template):
         return DirectAlgorithm(contracted, self.placement).schedule(config).mod["main"]
 
     def configs_for_any_size(self, config: Config, limits: Limits) -> list[Config]:
-        """Return configs like one of this template, the likest first, whose kernels no size divides otherwise.
+        """Return configs like one of this template, the likest first.
 
-        A sum over a size is in one piece and not staged. Tensor cores take whole fragments.
+        A sum over a size is in one piece, not staged, without tensor cores.
         """
         space, direct = self.space(limits), self.algorithms[DIRECT].space(limits)
         whole = {"split_k": (1,), "local": (0,), "multiply_add": direct.knobs["multiply_add"]}
@@ -333,7 +335,7 @@ class ContractionTemplate(Template):
         if part is not None:
             named = {"algorithm": DIRECT} if "algorithm" in space.declared else {}
             starts += [Config({**named, **part.nearest_valid(Config({n: s[n] for n in part.knobs}))}) for s in starts]
-        lean = (each for each in starts if self.is_lean(each) and not tensor_core.is_mma(each))
+        lean = filter(self.is_lean, starts)
         return [each for each in dict.fromkeys(lean) if space.knows(each) and space.is_valid(each)]
 
     def _with_help(self, scheduled: tirx.PrimFunc, config: Config, limits: Limits) -> tirx.PrimFunc:

@@ -1,0 +1,45 @@
+"""A program whose `main` takes sizes after its inputs, and whose kernels of any size take them after their tensors.
+
+main(x): dense(x, w, y)      ->      main(x, size): dense(x, w, y, size)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import tvm
+from tvm import relax, tirx
+
+from romou.base.errors import as_build_error
+from romou.compiler.assembly.assemble import CompiledModel
+from romou.compiler.assembly.build import build_executable
+from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
+
+
+def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFunc], count: int) -> CompiledModel:
+    """Return the program with `count` sizes as last arguments of `main`.
+
+    kernels: function name -> scheduled kernel that takes the sizes.
+    """
+    scheduled = tvm.IRModule(dict(model.scheduled.functions_items()), global_infos=dict(model.scheduled.global_infos))
+    main = model.scheduled["main"]
+    sizes = [relax.Var(f"size{place or ''}", tvm.ir.PrimType("int64")) for place in range(count)]
+
+    def binding_of(binding: relax.Binding) -> relax.Binding:
+        call = binding.value
+        if not isinstance(getattr(call, "op", None), tvm.ir.GlobalVar) or call.op.name_hint not in kernels:
+            return binding
+        with_sizes = relax.Call(call.op, [*call.args, *sizes], call.attrs, call.ty_args, ret_ty=call.ty)
+        return relax.VarBinding(binding.var, with_sizes)
+
+    blocks = [type(block)([binding_of(binding) for binding in block.bindings]) for block in main.body.blocks]
+    body = relax.SeqExpr(blocks, main.body.body)
+    scheduled["main"] = relax.Function([*main.params, *sizes], body, main.ret_ty, main.is_pure, main.attrs)
+    for name, func in kernels.items():
+        # Checks of arguments compare shapes with those of the largest sizes.
+        symbol = model.scheduled[name].attrs["global_symbol"]
+        scheduled[name] = func.without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
+    with as_build_error("the model"), model.target.backend.keeping_programs():
+        executable, host = build_executable([(scheduled, model.target)], model.kept)
+    return replace(model, executable=executable, host=host, scheduled=scheduled)
