@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,39 +63,31 @@ class Term:
 
     def __call__(self, sizes: Sequence[Any]) -> Any:
         """Return the number, or its expression."""
-        value = sizes[self.place] if self.factor == 1 else sizes[self.place] * self.factor
-        value = value + self.offset if self.offset else value
-        if self.is_remainder:
-            return value % self.divisor
-        return value if self.divisor == 1 else value // self.divisor
+        value = sizes[self.place] * self.factor + self.offset
+        return value % self.divisor if self.is_remainder else value // self.divisor
 
 
 @dataclass(frozen=True)
 class Rule:
-    """times * the product of the terms + more."""
+    """The sum of products, each of a number and of terms, and more."""
 
-    terms: tuple[Term, ...]
-    times: int = 1
+    products: tuple[tuple[int, tuple[Term, ...]], ...]
     more: int = 0
+
+    @classmethod
+    def of(cls, *terms: Term, times: int = 1, more: int = 0) -> Rule:
+        """Return the rule of one product."""
+        return cls(((times, terms),), more)
 
     def __call__(self, sizes: Sequence[Any]) -> Any:
         """Return the number, or its expression."""
-        value: Any = math.prod((term(sizes) for term in self.terms[1:]), start=self.terms[0](sizes))
-        value = value if self.times == 1 else value * self.times
-        return value if self.more == 0 else value + self.more
+        first, *others = (math.prod((term(sizes) for term in terms), start=times) for times, terms in self.products)
+        return sum(others, start=first) + self.more
 
-
-@dataclass(frozen=True)
-class Sum:
-    """The sum of rules, and more."""
-
-    rules: tuple[Rule, ...]
-    more: int = 0
-
-    def __call__(self, sizes: Sequence[Any]) -> Any:
-        """Return the number, or its expression."""
-        value: Any = sum((rule(sizes) for rule in self.rules[1:]), start=self.rules[0](sizes))
-        return value if self.more == 0 else value + self.more
+    @property
+    def is_product(self) -> bool:
+        """True if it is one product, and no more."""
+        return len(self.products) == 1 and not self.more
 
 
 @dataclass(kw_only=True)
@@ -112,8 +104,7 @@ class SizeRules:
     ranges: Sequence[range]
     lacking: frozenset[Point] = frozenset()
     grid: list[np.ndarray] = field(init=False)
-    _found: dict[Values, Rule | Sum] = field(default_factory=dict)
-    _failures: dict[Values, NotOneKernelError | NeedsPointError] = field(default_factory=dict)
+    _found: dict[Values, Rule | NotOneKernelError | NeedsPointError] = field(default_factory=dict)
     _depth: int = 0
 
     def __post_init__(self) -> None:
@@ -129,14 +120,14 @@ class SizeRules:
                     grid[other] = np.concatenate([column, line])
         self.grid = grid
         for place, _ in enumerate(self.ranges):
-            self._found[tuple(point[place] for point in self.points)] = Rule((Term(place),))
+            self._found[tuple(point[place] for point in self.points)] = Rule.of(Term(place))
 
     @property
     def most(self) -> Point:
         """The largest sizes."""
         return self.points[0]
 
-    def of(self, values: Values) -> Rule | Sum:
+    def of(self, values: Values) -> Rule:
         """Return the rule of an integer.
 
         Raises
@@ -146,18 +137,18 @@ class SizeRules:
         NeedsPointError
             Several rules fit, and differ at a point.
         """
-        if values in self._failures:
-            raise self._failures[values]
         if values not in self._found:
             try:
                 self._found[values] = self._only_rule(values)
             except (NotOneKernelError, NeedsPointError) as error:
-                self._failures[values] = error
-                raise
-        return self._found[values]
+                self._found[values] = error
+        found = self._found[values]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def _only_rule(self, values: Values) -> Rule | Sum:
-        fitting: dict[bytes, Rule | Sum] = {}
+    def _only_rule(self, values: Values) -> Rule:
+        fitting: dict[bytes, Rule] = {}
         for rule in self._candidates(values):
             if all(rule(point) == value for point, value in zip(self.points, values, strict=True)):
                 fitting.setdefault(np.asarray(rule(self.grid)).tobytes(), rule)
@@ -165,21 +156,14 @@ class SizeRules:
                 break
         if not fitting:
             raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
-        self._check_only(list(fitting.values()))
-        found = next(iter(fitting.values()))
+        found, *others = fitting.values()
+        if others:
+            self._check_only([found, *others])
         self._check_remainders(found)
         return found
 
-    def find(self, several: Collection[Values]) -> None:
-        """Find the rules of integers. Errors as for `of`."""
-        # Products follow from their factors.
-        for values in sorted(several):
-            self.of(values)
-
-    def _check_only(self, rules: Sequence[Rule | Sum]) -> None:
+    def _check_only(self, rules: Sequence[Rule]) -> None:
         """Raise NeedsPointError if rules differ somewhere, at the point where most of them do."""
-        if len(rules) == 1:
-            return
         table = np.array([rule(self.grid) for rule in rules])
         counts = np.array([len(set(column)) for column in table.T.tolist()])
         known = {*self.points, *self.lacking}
@@ -191,12 +175,12 @@ class SizeRules:
             if counts[at] > 1 and point not in known:
                 raise NeedsPointError(point)
 
-    def _check_remainders(self, rule: Rule | Sum) -> None:
+    def _check_remainders(self, rule: Rule) -> None:
         """Raise NeedsPointError unless a share as 3 n // 4, or a sum of shares of one size, was seen at sizes of all
         remainders: a sum of shares as n // 2 + n // 3 is like one at most of them.
         """
-        terms = [term for each in (rule.rules if isinstance(rule, Sum) else (rule,)) for term in each.terms]
-        is_sum = isinstance(rule, Sum) and len({term.place for term in terms}) < len(terms)
+        terms = [term for _, terms in rule.products for term in terms]
+        is_sum = len(rule.products) > 1 and len({term.place for term in terms}) < len(terms)
         for term in terms:
             if (abs(term.factor) == 1 and not is_sum) or term.divisor == 1:
                 continue
@@ -205,41 +189,40 @@ class SizeRules:
                 if size % term.divisor not in seen:
                     raise NeedsPointError((*self.most[: term.place], size, *self.most[term.place + 1 :]))
 
-    def _candidates(self, values: Values) -> Iterator[Rule | Sum]:
+    def _candidates(self, values: Values) -> Iterator[Rule]:
         at = dict(zip(self.points, values, strict=True))
         lines = [
             {point[place]: value for point, value in at.items() if self._is_on_line(point, place)}
             for place, _ in enumerate(self.most)
         ]
-        varying = [place for place, line in enumerate(lines) if len(set(line.values())) > 1]
+        varying = {place: line for place, line in enumerate(lines) if len(set(line.values())) > 1}
         if len(varying) == 1:
-            (place,) = varying
-            yield from _fits(place, lines[place])
+            ((place, line),) = varying.items()
+            yield from _fits(place, line)
             yield from self._squares(values)
-            yield from _remains(place, lines[place])
+            yield from _remains(place, line)
         elif varying:
-            yield from self._products(lines, varying)
+            yield from self._products(varying)
             yield from self._squares(values)
-            yield from self._sums(lines, varying)
+            yield from self._sums(varying)
 
     def _is_on_line(self, point: Point, place: int) -> bool:
         return all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
 
-    def _products(self, lines: Sequence[Mapping[int, int]], varying: Sequence[int]) -> Iterator[Rule]:
+    def _products(self, lines: Mapping[int, Mapping[int, int]]) -> Iterator[Rule]:
         """Yield products of terms of several dimensions."""
-        whole = lines[varying[0]][self.most[varying[0]]]
+        whole = next(line[self.most[place]] for place, line in lines.items())
         for more in _MORE:
             each = []
-            for place in varying:
-                line = {size: value - more for size, value in lines[place].items()}
-                common = math.gcd(*line.values()) or 1
-                fits = _fits(place, {size: value // common for size, value in line.items()})
-                each.append([rule for rule in fits if _is_term(rule)])
-            for rules in itertools.islice(itertools.product(*each), _CANDIDATES):
-                terms = tuple(rule.terms[0] for rule in rules)
+            for place, line in lines.items():
+                common = math.gcd(*(value - more for value in line.values())) or 1
+                fits = _fits(place, {size: (value - more) // common for size, value in line.items()})
+                each.append([rule.products[0][1] for rule in fits if rule.is_product and rule.products[0][0] == 1])
+            for several in itertools.islice(itertools.product(*each), _CANDIDATES):
+                terms = tuple(itertools.chain(*several))
                 value = math.prod(term(self.most) for term in terms)
                 if value and (whole - more) % value == 0:
-                    yield Rule(terms, (whole - more) // value, more)
+                    yield Rule.of(*terms, times=(whole - more) // value, more=more)
 
     def _squares(self, values: Values) -> Iterator[Rule]:
         """Yield products of an integer that has a rule and of another one, of three factors at most."""
@@ -247,32 +230,32 @@ class SizeRules:
             return
         self._depth += 1
         try:
-            for more, known in itertools.product(_MORE, list(self._found)):
-                rule, left = self._found[known], [value - more for value in values]
-                if not isinstance(rule, Rule) or rule.more or 0 in known or max(map(abs, known)) < 2:
+            for more, (known, rule) in itertools.product(_MORE, list(self._found.items())):
+                if not isinstance(rule, Rule) or not rule.is_product or 0 in known or max(map(abs, known)) < 2:
                     continue
-                if all(value % k == 0 for value, k in zip(left, known, strict=True)):
-                    rest = tuple(value // k for value, k in zip(left, known, strict=True))
-                    if len(set(rest)) == 1:
-                        yield Rule(rule.terms, rule.times * rest[0], more)
-                        continue
-                    with contextlib.suppress(NotOneKernelError, NeedsPointError):
-                        other = self.of(rest)
-                        if isinstance(other, Rule) and not other.more:
-                            yield Rule((*rule.terms, *other.terms), rule.times * other.times, more)
+                left = [value - more for value in values]
+                if any(value % k for value, k in zip(left, known, strict=True)):
+                    continue
+                ((times, terms),) = rule.products
+                rest = tuple(value // k for value, k in zip(left, known, strict=True))
+                if len(set(rest)) == 1:
+                    yield Rule.of(*terms, times=times * rest[0], more=more)
+                    continue
+                with contextlib.suppress(NotOneKernelError, NeedsPointError):
+                    other = self.of(rest)
+                    if other.is_product:
+                        ((other_times, others),) = other.products
+                        yield Rule.of(*terms, *others, times=times * other_times, more=more)
         finally:
             self._depth -= 1
 
-    def _sums(self, lines: Sequence[Mapping[int, int]], varying: Sequence[int]) -> Iterator[Sum]:
+    def _sums(self, lines: Mapping[int, Mapping[int, int]]) -> Iterator[Rule]:
         """Yield sums of rules of single dimensions."""
-        whole = lines[varying[0]][self.most[varying[0]]]
-        each = [list(_fits(place, lines[place])) for place in varying]
+        whole = next(line[self.most[place]] for place, line in lines.items())
+        each = [list(_fits(place, line)) for place, line in lines.items()]
         for rules in itertools.islice(itertools.product(*each), _CANDIDATES):
-            yield Sum(rules, whole - sum(rule(self.most) for rule in rules))
-
-
-def _is_term(rule: Rule) -> bool:
-    return rule.times == 1 and rule.more == 0 and len(rule.terms) == 1
+            total = Rule(tuple(product for rule in rules for product in rule.products))
+            yield replace(total, more=whole - total(self.most))
 
 
 def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
@@ -282,21 +265,14 @@ def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
     for times in (each for each in range(step, 0, -1) if step % each == 0):
         counts, more = values // times, int(values[0] % times)
         for factor, offset, divisor in _floors(sizes, counts):
-            if divisor == 1:
-                yield (
-                    Rule((Term(place, factor, offset + more),))
-                    if times == 1
-                    else Rule((Term(place, factor, offset),), times, more)
-                )
-            else:
-                yield Rule((Term(place, factor, offset, divisor),), times, more)
+            yield Rule.of(Term(place, factor, offset, divisor), times=times, more=more)
         for modulus in _MODULI:
             for offset in range(modulus):
                 if np.array_equal((sizes + offset) % modulus, counts):
-                    yield Rule((Term(place, 1, offset, modulus, is_remainder=True),), times, more)
+                    yield Rule.of(Term(place, 1, offset, modulus, is_remainder=True), times=times, more=more)
 
 
-def _remains(place: int, line: Mapping[int, int]) -> Iterator[Sum]:
+def _remains(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
     """Yield what remains of a share without a share of it, as n // 2 - n // 6: often, but not always, (n + 1) // 3."""
     values = list(line.values())
     low, high = values.index(min(values)), values.index(max(values))
@@ -307,8 +283,8 @@ def _remains(place: int, line: Mapping[int, int]) -> Iterator[Sum]:
             rise = counts[high] - counts[low]
             if rise and (values[high] - values[low]) % rise == 0:
                 times = (values[high] - values[low]) // rise
-                rules = Rule(parts[:1], times), Rule(parts[1:], -times)
-                yield Sum(rules, values[low] - times * counts[low])
+                products = (times, parts[:1]), (-times, parts[1:])
+                yield Rule(products, values[low] - times * counts[low])
 
 
 def _floors(sizes: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int, int]]:

@@ -54,7 +54,8 @@ def one_kernel(kernels: Sequence[tirx.PrimFunc], rules: SizeRules) -> tirx.PrimF
     sizes = [tirx.Var(f"size{place or ''}", "int32") for place, _ in enumerate(rules.most)]
     expressions = []
     whole = {place: _whole(values) for place, values in numbers.items()}
-    rules.find(set(whole.values()))
+    for values in sorted(set(whole.values())):  # products follow from their factors
+        rules.of(values)
     for place, values in whole.items():
         dtype = nodes[nodes[place]["data"]["ty"]]["data"]["dtype"]
         is_float = nodes[place]["type"] == "ir.FloatImm"

@@ -21,7 +21,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.base.errors import ModelError
 from romou.base.pages import page_of
-from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Sum, Values
+from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Values
 from romou.compiler.assembly.symbolic import one_kernel
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.operators.workload import WORKLOAD, Workload
@@ -426,18 +426,15 @@ def _shape(imported: ImportedModel, name: str) -> tuple[int, ...]:
     return tuple(int(extent) for extent in types[imported.outputs.index(name)].shape)
 
 
-def _axes(axis: int, rule: Rule | Sum) -> Iterator[Axis]:
+def _axes(axis: int, rule: Rule) -> Iterator[Axis]:
     """Yield the rules of an axis as `RunTimeSizes` has them. NotOneKernelError if it has no such rule."""
-    if isinstance(rule, Sum) or any(term.is_remainder for term in rule.terms):
+    (times, (first, *others)), *sums = rule.products
+    is_line = not others and 1 in (times, first.divisor)
+    if sums or first.is_remainder or any(term.is_remainder for term in others) or (rule.more and not is_line):
         raise NotOneKernelError(f"axis {axis} is no product of shares of sizes")
-    first, *others = rule.terms
-    if not rule.more:
-        if rule.times != 1:
-            yield axis, 0, 0, rule.times, 1
-        yield from ((axis, term.place, term.factor, term.offset, term.divisor) for term in rule.terms)
-    elif not others and rule.times == 1:
-        yield axis, first.place, first.factor, first.offset + rule.more * first.divisor, first.divisor
-    elif not others and first.divisor == 1:
-        yield axis, first.place, first.factor * rule.times, first.offset * rule.times + rule.more, 1
-    else:
-        raise NotOneKernelError(f"axis {axis} is no product of shares of sizes")
+    if rule.more:
+        yield axis, first.place, first.factor * times, first.offset * times + rule.more * first.divisor, first.divisor
+        return
+    if times != 1:
+        yield axis, 0, 0, times, 1
+    yield from ((axis, term.place, term.factor, term.offset, term.divisor) for term in (first, *others))
