@@ -115,13 +115,13 @@ def test_a_family_has_its_own_kernel_of_any_size(
     """Neither TVM's plain schedule nor the host computes it."""
     found: list[set[str]] = []
 
-    def of(states: Any, plain: Any, *others: Any) -> Any:
-        general, tasks = whole(states, plain, *others), states.lowered(plain.most).task_of
-        found.append({tasks[name].template.family for name in general.configs})
-        return general
+    def program(self: Any) -> Any:
+        tasks = self.states.lowered(self.plain.most).task_of
+        found.append({tasks[name].template.family for name in self.configs})
+        return whole(self)
 
-    whole = run_time_sizes._General.of
-    monkeypatch.setattr(run_time_sizes._General, "of", of)
+    whole = run_time_sizes._General.program
+    monkeypatch.setattr(run_time_sizes._General, "program", program)
     for template in (AttentionTemplate, DepthwisePointwiseTemplate):
         monkeypatch.setattr(template, "is_faster", lambda *_: True)
     for shape, operator in FAMILIES[family]:

@@ -95,7 +95,7 @@ def test_groups_behind_the_size_are_not_launched(model: romou.TunedModel, monkey
 def test_groups_that_are_no_multiple_of_rows_follow_the_size(
     kind: str, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
 ) -> None:
-    """Groups of a convolution have pixels of two images, so its kernel is made from those of several batches."""
+    """Groups of a convolution have pixels of two images."""
     g = NetworkBuilder({"x": ("batch", 4, 9, 9)})
     proto = g.model(g.add("Relu", g.conv("x", 4, 8, pads=[1, 1, 1, 1])))
     made = romou.compile(proto, dims={"batch": range(1, MOST + 1)}, target=f"{kind} -device=host", verify=False)

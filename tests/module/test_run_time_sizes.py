@@ -114,15 +114,13 @@ def test_fp16_takes_a_size(target: str, opencl_device: tvm.runtime.Device) -> No
     ],
 )
 def test_cuda_has_kernels_for_a_size(net: str, precision: PrecisionName) -> None:
-    """Convolutions on tensor cores lose a check at even sizes, so their kernels are no tensor cores' for any size.
-
-    Loops over the size in a softmax are not unrolled. The programs are not run.
-    """
+    """Products are on tensor cores. Loops over the size in a softmax are not unrolled. The programs are not run."""
     network, _, free, _ = NETS[net]
     model = romou.compile(
         network(), dims={free: range(1, 41)}, target="cuda -arch=sm_90", precision=precision, verify=False
     )
     assert "in every kernel." in model.summary().run_time
+    assert any("  tensor_core_fma" in source for source in model.sources().values())
 
 
 @exhaustive
@@ -212,7 +210,7 @@ def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tv
 
 
 def test_the_host_takes_any_size() -> None:
-    """The null backend runs unscheduled functions: by rows, and a sum over the size."""
+    """The null backend runs unscheduled functions: a product of rows, and a sum over the size."""
     g = NetworkBuilder({"x": ("rows", 8)})
     y = g.add("Relu", g.add("MatMul", "x", g.weight(8, 12)))
     network = g.model(g.add("Sub", y, g.add("ReduceMean", y, axes=[0], keepdims=1)), g.add("Exp", "x"))

@@ -14,13 +14,13 @@ from tvm import relax, tirx
 from romou.base.errors import as_build_error
 from romou.compiler.assembly.assemble import CompiledModel
 from romou.compiler.assembly.build import build_executable
-from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
+from romou.compiler.tir.primitives import CHECKS_ARGUMENTS, SIZES
 
 
 def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFunc], count: int) -> CompiledModel:
     """Return the program with `count` sizes as last arguments of `main`.
 
-    kernels: function name -> scheduled kernel that takes the sizes.
+    kernels: function name -> scheduled kernel of any size.
     """
     scheduled = tvm.IRModule(dict(model.scheduled.functions_items()), global_infos=dict(model.scheduled.global_infos))
     main = model.scheduled["main"]
@@ -39,7 +39,13 @@ def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFun
     for name, func in kernels.items():
         # Checks of arguments compare shapes with those of the largest sizes.
         symbol = model.scheduled[name].attrs["global_symbol"]
-        scheduled[name] = func.without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
+        scheduled[name] = with_size_parameters(func).without_attr(CHECKS_ARGUMENTS).with_attr("global_symbol", symbol)
     with as_build_error("the model"), model.target.backend.keeping_programs():
         executable, host = build_executable([(scheduled, model.target)], model.kept)
     return replace(model, executable=executable, host=host, scheduled=scheduled)
+
+
+def with_size_parameters(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function of any size that takes the sizes, which were an attribute, as last parameters."""
+    params = [*func.params, *func.attrs[SIZES]]
+    return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs).without_attr(SIZES)

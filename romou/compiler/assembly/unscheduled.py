@@ -27,6 +27,7 @@ from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_view
 from romou.compiler.task import plain_form
+from romou.compiler.tir.primitives import SIZES
 from romou.compiler.tir.traversal import nodes_in
 
 logger = logging.getLogger("romou")
@@ -164,7 +165,7 @@ class Unscheduled:
         return NotOneKernelError(f"{what} has several rules that differ at few sizes")
 
     def function(self, name: str) -> tirx.PrimFunc | None:
-        """Return a function for any sizes, its last parameters. None if no integer of it depends on sizes.
+        """Return a function for any sizes, as `one_kernel`.
 
         Raises
         ------
@@ -241,7 +242,7 @@ class Unscheduled:
         """
         func, points = self.function(name), self._points_of[name]
         assert func is not None, "its tensors have sizes"
-        sizes, rules = list(func.params)[-len(self.most) :], self._rules_at(points)
+        sizes, rules = list(func.attrs[SIZES]), self._rules_at(points)
 
         def number(values: Sequence[Any]) -> Any:
             if isinstance(values[0], list):

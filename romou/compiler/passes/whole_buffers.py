@@ -9,7 +9,7 @@ import tvm
 from tvm import s_tir, sym, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.tir.primitives import LARGEST_SIZES
+from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
 from romou.compiler.tir.traversal import nodes_in
 
 
@@ -26,7 +26,7 @@ def allocate_whole_buffers(
 def with_whole_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """See `allocate_whole_buffers`."""
     numbers = [int(number) for number in func.attrs[LARGEST_SIZES]]
-    sizes = list(func.params)[-len(numbers) :]
+    sizes = func.attrs[SIZES] if SIZES in func.attrs else list(func.params)[-len(numbers) :]
     largest = {size: tirx.const(number, str(size.ty)) for size, number in zip(sizes, numbers, strict=True)}
 
     def at_largest(extent: tirx.Expr) -> tirx.Expr:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import tvm
@@ -25,7 +24,7 @@ from romou.base.space import Config
 from romou.compiler.assembly.assemble import CompiledModel, schedule_model
 from romou.compiler.assembly.build import lower_function
 from romou.compiler.assembly.default_schedules import simplest_schedule
-from romou.compiler.assembly.size_arguments import with_size_arguments
+from romou.compiler.assembly.size_arguments import with_size_arguments, with_size_parameters
 from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point
 from romou.compiler.assembly.unscheduled import HINT, Unscheduled
 from romou.compiler.compilation import Compilation
@@ -37,9 +36,7 @@ from romou.compiler.operators.families.bases.contraction_template import Contrac
 from romou.compiler.operators.kernels.recurrent import is_time_loop, schedule_time_loop
 from romou.compiler.passes.whole_buffers import with_whole_buffers
 from romou.compiler.scheduling.rewrites import as_module
-from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
 from romou.compiler.tir.slices import slices_of, with_slices
-from romou.devices.targets import Target
 from romou.driver.check.verify import check_outputs
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
 from romou.runtime.module import RunTimeRowsModel, RunTimeSizes, TunedModel
@@ -82,10 +79,8 @@ def with_run_time_sizes(
     states = _States(program=program, imported_at=imported_at, imports={most: first})
     plain = Unscheduled.of(states.fused, states.imported, dims)
     dims = plain.dims
-    general = _General.of(states, plain)
-    if program.target.backend.has_kernels:
-        program = general.program(states, most)
-    program = with_size_arguments(program, general.kernels, len(dims))
+    general = _General(states=states, plain=plain)
+    program = general.program()
     simple = ", ".join(general.simple)
     ends = f" A work-item for each element, without a schedule of a config: {simple}." if simple else ""
     ranges = [f"{name} is {sizes[0]} to {sizes[-1]}" for name, sizes in dims.items()]
@@ -204,110 +199,91 @@ class _General:
     simple: kernels of a work-item for each element.
     """
 
+    states: _States
+    plain: Unscheduled
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     configs: dict[str, Config] = field(default_factory=dict)
     simple: list[str] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, states: _States, plain: Unscheduled) -> _General:
-        """Return kernels of the functions that depend on sizes.
-
-        Raises
-        ------
-        ModelError
-            A function has no kernel for any size.
-        """
-        found, target = cls(), states.program.target
-        for name, func in plain.functions().items():
+    def __post_init__(self) -> None:
+        """Schedule the functions that depend on sizes. ModelError if a function has no kernel for any size."""
+        program = self.states.program
+        for name, func in self.plain.functions().items():
             kernel = func  # unscheduled functions are all that a backend without kernels runs
-            if target.backend.has_kernels:
-                kernel = found._of_config(states, plain, name, func) or found._plain(states, name, func)
-            found.kernels[name] = with_slices(kernel, slices_of(states.program.fused[name]))
-        return found
+            if program.target.backend.has_kernels:
+                kernel = self._of_config(name, func) or self._plain(name, func)
+            self.kernels[name] = with_slices(kernel, slices_of(program.fused[name]))
 
-    def _of_config(self, states: _States, plain: Unscheduled, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    def _of_config(self, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         """Return a kernel of the function's config, or of one like it. None if there is none."""
-        target, known = states.program.target, states.program.config_of.get(name)
-        task = states.lowered(plain.most).task_of.get(name)
+        target, known = self.states.program.target, self.states.program.config_of.get(name)
+        task = self.states.lowered(self.plain.most).task_of.get(name)
         if known is None or task is None:
             return None
         template, work = task.template, None
         try:
             if isinstance(template, ContractionTemplate):
-                work = plain.workload(name, template.workload)
+                work = self.plain.workload(name, template.workload)
         except (NotOneKernelError, NeedsPointError):
             return None
         for config in template.configs_for_any_size(known, target.limits):
-            schedule = partial(template.for_any_size, work=work, config=config, limits=target.limits)
             try:
-                kernel = _scheduled(func, len(plain.most), schedule)
+                kernel = template.for_any_size(func, work, config, target.limits)
             except (InvalidConfigError, s_tir.ScheduleError, TypeError, ValueError, RuntimeError) as error:
                 logger.debug("%s: no kernel for any size of %s: %s", name, config, error)
                 continue
-            if _is_lowered(kernel, target):
+            if (lowered := self._lowered(kernel)) is not None:
                 self.configs[name] = config
-                return kernel
+                return lowered
         return None
 
-    def _plain(self, states: _States, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    def _plain(self, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """Return a kernel with a work-item for each element, or of a time loop. ModelError if TVM cannot lower it."""
-        target, fused = states.program.target, states.program.fused[name]
-        if is_time_loop(fused):
-            by_steps = partial(schedule_time_loop, limits=target.limits)
-            kernel = _scheduled(func, len(func.attrs[LARGEST_SIZES]), by_steps)
+        program = self.states.program
+        if is_time_loop(program.fused[name]):
+            kernel = self._lowered(schedule_time_loop(func, program.target.limits))
         else:
-            kernel = simplest_schedule(func, target)
+            kernel = self._lowered(simplest_schedule(func, program.target))
             self.simple.append(name)
-        if not _is_lowered(kernel, target):
+        if kernel is None:
             raise ModelError(
                 f"the kernel {name} takes no size at run time: TVM cannot lower it with the size as a variable",
                 hint=HINT,
             )
         return kernel
 
-    def program(self, states: _States, most: Point) -> CompiledModel:
-        """Return the program of the largest sizes, which stores weights as the kernels for any size read them."""
-        program, task_of = states.program, states.lowered(most).task_of
+    def _lowered(self, kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
+        """Return a kernel for any size, or None if TVM cannot lower it: it leaves some nests of sizes on the host."""
+        kernel, target = with_whole_buffers(kernel.with_attr("tirx.is_scheduled", True)), self.states.program.target
+        ((var, func),) = as_module(with_size_parameters(kernel)).functions_items()
+        try:
+            with without_dumps():
+                return kernel if lower_function(var, func, target, pipeline.NAME).device else None
+        except (BuildError, RuntimeError) as error:
+            logger.debug("no kernel for any size: %s", error)
+            return None
+
+    def program(self) -> CompiledModel:
+        """Return the program, which stores weights as the kernels read them, and takes sizes after its inputs."""
+        program, count = self.states.program, len(self.plain.most)
+        if not self.kernels or not program.target.backend.has_kernels:
+            return with_size_arguments(program, self.kernels, count)
         tasks, configs = {}, {}
-        for name, task in task_of.items():
+        for name, task in self.states.lowered(self.plain.most).task_of.items():
             config = self.configs.get(name, program.config_of.get(name))
-            if config is None or (name in self.kernels and name not in self.configs):
-                continue
-            tasks[name] = replace(task, key=f"{task.key} of {name}")
-            configs[tasks[name].key] = config
-        functions = dict(program.fused.functions_items())
-        plain = {name: kernel for name, kernel in self.kernels.items() if name not in self.configs}
-        for var, func in program.fused.functions_items():
-            if str(var.name_hint) in self.simple:
-                functions[var] = simplest_schedule(func, program.target)
+            if config is not None and (name in self.configs or name not in self.kernels):
+                tasks[name] = replace(task, key=f"{task.key} of {name}")
+                configs[tasks[name].key] = config
+        functions = {
+            var: simplest_schedule(func, program.target) if str(var.name_hint) in self.simple else func
+            for var, func in program.fused.functions_items()
+        }
         fused = tvm.IRModule(functions, global_infos=dict(program.fused.global_infos))
         scheduled = schedule_model(fused, tasks, configs, program.target, program.kept)
-        # Their buffers between nests are workspaces, which are behind the tensors and before the sizes.
-        for name, kernel in plain.items():
-            tensors, sizes = list(kernel.params)[: -len(most)], list(kernel.params)[-len(most) :]
-            func, _ = with_parameters(tirx.PrimFunc(tensors, kernel.body, kernel.ret_type, kernel.attrs))
-            self.kernels[name] = tirx.PrimFunc([*func.params, *sizes], func.body, func.ret_type, func.attrs)
-        for name in self.kernels:
-            if len(self.kernels[name].params) != len(scheduled[name].params) + len(most):
+        # Their buffers between nests are workspaces, which are after the tensors and before the sizes.
+        kernels = {name: with_parameters(kernel)[0] for name, kernel in self.kernels.items()}
+        for name, kernel in kernels.items():
+            if len(kernel.params) != len(scheduled[name].params):
                 raise ModelError(f"the kernel {name} takes no size at run time: it has other workspaces", hint=HINT)
-        return replace(program, scheduled=scheduled, memory=plan_memory(scheduled))
-
-
-def _scheduled(func: tirx.PrimFunc, count: int, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tirx.PrimFunc:
-    """Return a function with a schedule that sees its tensors only. The `count` sizes after them are an attribute."""
-    tensors, sizes = list(func.params)[:-count], list(func.params)[-count:]
-    kernel = schedule(tirx.PrimFunc(tensors, func.body, func.ret_type, func.attrs).with_attr(SIZES, sizes))
-    # The schedule may be of a copy, with other variables.
-    with_sizes = tirx.PrimFunc([*kernel.params, *kernel.attrs[SIZES]], kernel.body, kernel.ret_type, kernel.attrs)
-    return with_whole_buffers(with_sizes.without_attr(SIZES).with_attr("tirx.is_scheduled", True))
-
-
-def _is_lowered(kernel: tirx.PrimFunc, target: Target) -> bool:
-    """Return whether TVM can lower a kernel for any size. It leaves some nests of expressions of sizes on the host."""
-    try:
-        with without_dumps():
-            ((var, func),) = as_module(kernel).functions_items()
-            return bool(lower_function(var, func, target, pipeline.NAME).device)
-    except (BuildError, RuntimeError) as error:
-        logger.debug("no kernel for any size: %s", error)
-        return False
+        whole = replace(program, scheduled=scheduled, memory=plan_memory(scheduled))
+        return with_size_arguments(whole, kernels, count)

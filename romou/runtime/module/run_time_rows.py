@@ -10,15 +10,13 @@ import numpy as np
 
 from romou.base.arguments import whole_of
 from romou.base.errors import UsageError, unknown_name
-from romou.base.inputs import checked_inputs, random_inputs
+from romou.base.inputs import checked_inputs
 from romou.runtime.deploy import ShapeEntry, Variant
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.built import BuiltModel
-from romou.runtime.module.outputs import Outputs
-from romou.runtime.module.profile import Profile
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
-from tvm_patches.short_types import restored, stored
+from tvm_patches.short_types import stored
 
 # Axis of a tensor, place of a dimension, factor, offset and divisor
 FreeAxis: TypeAlias = "tuple[int, int, int, int, int]"
@@ -79,34 +77,6 @@ class RunTimeRowsModel(TunedModel):
             The arguments that change, by name.
         """
         return RunTimeRowsModel(sizes=self.sizes, **{**self.arguments(), **changes})
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Run once with the sizes that the inputs have, and return the outputs as a list and by name.
-
-        Parameters
-        ----------
-        inputs
-            As in `TunedModel.run`, with one size of each dimension, from its least to its bound.
-
-        Raises
-        ------
-        UsageError
-            As in `TunedModel.run`, or sizes differ or are above a bound.
-        DeviceError
-            The device failed.
-        """
-        whole, sizes = self._stored(inputs)
-        if self.remote is None:
-            outputs = self._machine().run(whole, sizes)
-        else:
-            outputs = self.remote.run(self._library(), whole, entry=self.built.entry, sizes=sizes)
-        results = [
-            restored(
-                _resized(array, self.sizes.shape(name, array.shape, sizes)), self.built.short_outputs.get(name, "")
-            )
-            for name, array in zip(self.outputs, outputs, strict=True)
-        ]
-        return Outputs(self.outputs, results)
 
     def bind(self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> BoundModel:
         """Raise UsageError: arrays of any size cannot be bound once.
@@ -189,38 +159,9 @@ class RunTimeRowsModel(TunedModel):
         DeviceError
             The device failed.
         """
-        repeat = whole_of("repeat", repeat, lowest=1)
-        checked = self._checked({**{name: most for name, (_, most) in self.sizes.dims.items()}, **(sizes or {})})
-        arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
-        is_wall = clock == "wall"
-        if self.remote is not None:
-            return self.remote.times(
-                self._library(), arrays, repeat, is_wall=is_wall, entry=self.built.entry, sizes=checked
-            )
-        return self._machine().times(arrays, repeat, is_wall=is_wall, is_captured=False, sizes=checked)
-
-    def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
-        """Return the time of each call of a run with the sizes that the inputs have, as `TunedModel.profile`.
-
-        Parameters
-        ----------
-        inputs
-            As in `run`. None: random ones of the bounds.
-        repeat, seed
-            As in `TunedModel.profile`.
-
-        Raises
-        ------
-        UsageError
-            As in `run`, or the model runs behind a connection.
-        DeviceError
-            The device failed.
-        """
-        if self.remote is not None:
-            raise UsageError("calls of a model with a size at run time are not timed behind a connection")
-        given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
-        arrays, sizes = self._stored(given)
-        return self._profiled(arrays, whole_of("repeat", repeat, lowest=1), sizes)
+        del capture
+        most = {name: most for name, (_, most) in self.sizes.dims.items()}
+        return self._times(repeat, seed, clock, False, self._checked({**most, **(sizes or {})}))
 
     def _stored(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], tuple[int, ...]]:
         """Return arrays of the bounds that hold the inputs, and the sizes of the dimensions."""
@@ -228,6 +169,9 @@ class RunTimeRowsModel(TunedModel):
         sizes, signature = tuple(self.sizes_in(shapes).values()), self.signature_for(shapes)
         arrays = [stored(array) for array in checked_inputs(inputs, signature)]
         return [_resized(a, shape) for a, (shape, _) in zip(arrays, self.inputs.values(), strict=True)], sizes
+
+    def _cut(self, name: str, array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+        return _resized(array, self.sizes.shape(name, array.shape, sizes))
 
     def _checked(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return sizes in the order of the dimensions. UsageError if one is wrong."""

@@ -370,8 +370,8 @@ class TunedModel:
         Parameters
         ----------
         inputs
-            An array or a list for every input, with exactly its shape (see `inputs`). Floats of another size are
-            converted, and integers of another type if they fit.
+            An array or a list for every input, with exactly its shape (see `inputs`), or one with sizes at run time.
+            Floats of another size are converted, and integers of another type if they fit.
 
         Raises
         ------
@@ -380,14 +380,27 @@ class TunedModel:
         DeviceError
             The device failed, or cannot be reached.
         """
+        arrays, sizes = self._stored(inputs)
+        if self.remote is None:
+            outputs = self._machine().run(arrays, sizes)
+        else:
+            outputs = self.remote.run(self._library(), arrays, entry=self.built.entry, sizes=sizes)
+        named = zip(self.outputs, outputs, strict=True)
+        kinds = self.built.short_outputs
+        return Outputs(
+            self.outputs, [restored(self._cut(name, array, sizes), kinds.get(name, "")) for name, array in named]
+        )
+
+    def _stored(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], tuple[int, ...]]:
+        """Return the inputs as the library takes them, and the sizes that it takes at run time."""
         arrays = [stored(array) for array in checked_inputs(inputs, self.inputs)]
         check_settled(self.built.settled, inputs)
-        if self.remote is None:
-            outputs = self._machine().run(arrays)
-        else:
-            outputs = self.remote.run(self._library(), arrays, entry=self.built.entry)
-        kinds = (self.built.short_outputs.get(name, "") for name in self.outputs)
-        return Outputs(self.outputs, [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)])
+        return arrays, ()
+
+    def _cut(self, name: str, array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+        """Return an output of the library as it is with sizes."""
+        del name, sizes
+        return array
 
     def signature_for(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Return shape and type of all inputs, if some have these shapes: `inputs`, because the model has one shape.
@@ -484,13 +497,18 @@ class TunedModel:
         DeviceError
             The device failed or cannot be reached, or capturing is required and fails.
         """
+        return self._times(repeat, seed, clock, capture)
+
+    def _times(self, repeat: int, seed: int, clock: str, capture: bool, sizes: Sequence[int] = ()) -> list[float]:
+        """Return the times of runs. sizes: as in `Machine.run`."""
         repeat = whole_of("repeat", repeat, lowest=1)
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
         if self.remote is not None:
-            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall", entry=self.built.entry)
-        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
+            how: dict[str, Any] = {"entry": self.built.entry, "sizes": sizes}
+            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall", **how)
+        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture, sizes=sizes)
 
     def profile(self, inputs: Mapping[str, np.ndarray] | None = None, *, repeat: int = 10, seed: int = 0) -> Profile:
         """Return the time of each call of a run, with the names of its ONNX nodes.
@@ -505,17 +523,16 @@ class TunedModel:
         Raises
         ------
         UsageError
-            A wrong argument.
+            A wrong argument, or the model has sizes at run time and runs behind a connection.
         DeviceError
             The device failed, or cannot be reached.
         """
         repeat = whole_of("repeat", repeat, lowest=1)
         given = random_inputs(self.inputs, whole_of("seed", seed)) | self.settled if inputs is None else inputs
-        return self._profiled([stored(array) for array in checked_inputs(given, self.inputs)], repeat)
-
-    def _profiled(self, arrays: Sequence[np.ndarray], repeat: int, sizes: Sequence[int] = ()) -> Profile:
-        """Return the profile of a run. sizes: as in `Machine.run`."""
+        arrays, sizes = self._stored(given)
         if self.remote is not None:
+            if sizes:
+                raise UsageError("calls of a model with a size at run time are not timed behind a connection")
             library = self._library()
             device, profiled = self.remote.profile(library, arrays, repeat, entry=self.built.entry)
             whole = self.remote.times(library, arrays, repeat, entry=self.built.entry)
