@@ -29,14 +29,19 @@ def sides(work: Workload, target: str = HOST) -> tuple[int, ...]:
         (conv(320, (7, 7), 1280, (1, 1)), (4, 2, 1, 2)),
         # 14 tiles of a row are in groups of 4, because 8 pad more.
         (conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)), (2, 4, 1, 4)),
-        # A single row has nothing to share a weight with, and depthwise channels share no data.
-        (Dense(m=1, k=512, n=512), (1, 1, 8, 1)),
+        # A single row reads whole lines of the weight. Depthwise channels share no data.
+        (Dense(m=1, k=512, n=512), (4, 1, 8, 1)),
         (conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1), groups=64), (1, 4, 8, 8)),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_tiles_fill_the_vector_registers_without_padding(work: Workload, expected: tuple[int, ...]) -> None:
     assert sides(work) == expected
+
+
+@pytest.mark.parametrize(("target", "pieces"), [("opencl -device=host", 2), ("vulkan -device=host", 1)])
+def test_the_sum_of_a_single_row_has_two_pieces_in_opencl(target: str, pieces: int) -> None:
+    assert task_of(Dense(m=1, k=512, n=512)).default_config(Target(target))["split_k"] == pieces
 
 
 def test_the_choice_of_multiply_adds_is_the_presets_unless_it_is_left_out() -> None:

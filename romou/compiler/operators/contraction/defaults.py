@@ -56,7 +56,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     config = space.default(data=memory, weight=weight, output=memory, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)
     config = _shrink_until_valid(space, config)
     if limits.is_cpu and (tiles := limits.preset.vector_tiles) is not None:
-        return vector_tile(space, contraction, fit_group(space, contraction, config, 1), tiles)
+        return vector_tile(space, contraction, fit_group(space, contraction, config, 1), limits, tiles)
     config = fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
     config = split_sums(space, contraction, config, limits)
