@@ -20,8 +20,7 @@ from romou.base.compat import check_versions
 from romou.base.errors import ModelError, UsageError
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.driver.options import CompileOptions, TuneOptions
-from romou.driver.sizes.link import linked
-from romou.driver.sizes.shapes import made_of
+from romou.driver.sizes.shapes import linked, made_of
 from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
 from romou.runtime.module.saved import load
 from romou.runtime.module.stepper import Stepper
@@ -144,7 +143,7 @@ class Decoder:
             made, _ = made_of(variants, TuneOptions.from_dict({**options, "trials": trials}, "tune"), tune_one)
         else:
             made, _ = made_of(variants, CompileOptions.from_dict(options, "compile"), compile_one)
-        program = linked(made)
+        models, memory = linked(made)
         form = DecoderForm(
             inputs=cached.inputs,
             state=dict(cached.state),
@@ -154,7 +153,7 @@ class Decoder:
             length=cached.length,
             chunk=rows,
         )
-        self._start(DecoderModel(program.models, memory=program.memory, form=form, tokenizer=content_beside(model)))
+        self._start(DecoderModel(models, memory=memory, form=form, tokenizer=content_beside(model)))
 
     @classmethod
     def load(cls, path: str | Path, *, device: int | str = 0) -> Decoder:

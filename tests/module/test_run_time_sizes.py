@@ -14,7 +14,7 @@ import tvm
 
 import romou
 from romou.base.errors import DeviceError, ModelError, UsageError
-from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, SizeRules
+from romou.compiler.frontend.size_rules import NeedsPointError, NotOneKernelError, SizeRules
 from romou.compiler.operators.families.attention import AttentionTemplate
 from romou.driver.check.verify import OutputCheck
 from romou.driver.options import PrecisionName

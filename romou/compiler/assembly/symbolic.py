@@ -16,7 +16,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate
 
-from romou.compiler.assembly.size_rules import NotOneKernelError, SizeRules, Values
+from romou.compiler.frontend.size_rules import NotOneKernelError, SizeRules, Values
 from romou.compiler.passes.whole_buffers import with_whole_buffers
 from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
 from romou.compiler.tir.traversal import nodes_in

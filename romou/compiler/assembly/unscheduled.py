@@ -21,9 +21,9 @@ from tvm_ffi.structural import structural_map
 
 from romou.base.errors import ModelError
 from romou.base.pages import page_of
-from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Values
 from romou.compiler.assembly.symbolic import one_kernel
 from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Values
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_view
 from romou.compiler.task import plain_form

@@ -16,12 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
 
 from romou.base.errors import ModelError, UsageError, unknown_name
 from romou.base.schema import Unbounded, made_of
 from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.shape_sets import Shapes
+from romou.compiler.frontend.size_rules import floors
 
 logger = logging.getLogger("romou")
 
@@ -194,30 +196,15 @@ def _between(
 def _rule(output: int, axis: int, of: Axis, extents: Sequence[tuple[Mapping[str, tuple[int, ...]], int]]) -> Cut | None:
     """Return the rule for an output's axis that holds for all known extents, or None."""
     name, input_axis = of
-    rule = rule_of([(inputs[name][input_axis], extent) for inputs, extent in extents])
-    return None if rule is None else Cut(output=output, axis=axis, input=name, input_axis=input_axis, **rule)
-
-
-def rule_of(extents: Sequence[tuple[int, int]]) -> dict[str, int] | None:
-    """Return factor, offset and divisor of `Cut.extent` that hold for all (size, extent), or None."""
-    fit = fit_of(extents)
-    return None if fit is None else {"factor": fit[0], "offset": fit[1], "divisor": fit[3]}
-
-
-def fit_of(extents: Sequence[tuple[int, int]]) -> tuple[int, int, int, int] | None:
-    """Return factor, least and largest offset, and divisor of `Cut.extent` that hold for all (size, extent), or None.
-
-    Powers of two, which strides of two make, are the likeliest divisors.
-    """
-    points = sorted(set(extents))
-    (low, first), (high, last) = points[0], points[-1]
-    if last <= first:
+    points = sorted({(inputs[name][input_axis], extent) for inputs, extent in extents})
+    sizes, counts = map(np.array, zip(*points, strict=True))
+    slope = (counts[-1] - counts[0]) / (sizes[-1] - sizes[0])
+    # Strides of two make powers of two.
+    likeliest = sorted(range(1, _LARGEST_DIVISOR + 1), key=lambda each: (each & (each - 1) != 0, abs(each * slope - 1)))
+    rule = next(floors(sizes, counts, likeliest), None) if slope > 0 else None
+    if rule is None:
         return None
-    slope = (last - first) / (high - low)
-    factor, divisors = (max(1, round(slope)), [1]) if slope >= 1 else (1, range(1, _LARGEST_DIVISOR + 1))
-    for divisor in sorted(divisors, key=lambda each: (each & (each - 1) != 0, abs(each * slope - factor))):
-        least = max(divisor * extent - factor * size for size, extent in points)
-        most = min(divisor * extent - factor * size + divisor - 1 for size, extent in points)
-        if least <= most:
-            return factor, least, most, divisor
-    return None
+    factor, offset, divisor = rule
+    return Cut(
+        output=output, axis=axis, input=name, input_axis=input_axis, factor=factor, offset=offset, divisor=divisor
+    )

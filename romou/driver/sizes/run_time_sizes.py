@@ -1,7 +1,7 @@
 """A model with sizes at run time: made for the largest sizes, then its kernels take the sizes as arguments.
 
 The unscheduled functions of the model are compared at sizes of all remainders. Each integer in them that depends on
-sizes has to follow one rule (romou/compiler/assembly/size_rules.py), else the model is refused. Their kernels are
+sizes has to follow one rule (romou/compiler.frontend.size_rules.py), else the model is refused. Their kernels are
 scheduled once, with sizes as variables, by the first of these that there is:
 
 a config       tiles are those of the largest sizes, as many groups as a size needs    operators/schedule_template.py
@@ -25,11 +25,11 @@ from romou.compiler.assembly.assemble import CompiledModel, schedule_model
 from romou.compiler.assembly.build import lower_function
 from romou.compiler.assembly.default_schedules import simplest_schedule
 from romou.compiler.assembly.size_arguments import with_size_arguments, with_size_parameters
-from romou.compiler.assembly.size_rules import NeedsPointError, NotOneKernelError, Point
 from romou.compiler.assembly.unscheduled import HINT, Unscheduled
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import without_dumps
 from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.size_rules import NeedsPointError, NotOneKernelError, Point
 from romou.compiler.graph.memory.memory import plan_memory
 from romou.compiler.graph.memory.workspaces import with_parameters
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate

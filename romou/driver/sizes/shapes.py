@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from romou.base.errors import UsageError
+from romou.base.model_bytes import MemoryUse
+from romou.compiler.assembly.link import link_models
 from romou.compiler.compilation import import_model
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.padding import Padding, padding_of
@@ -17,7 +19,6 @@ from romou.compiler.frontend.shape_sets import Shapes
 from romou.compiler.operators.kernels.quantized.row_classes import last_sizes
 from romou.devices.targets import Target
 from romou.driver.options import AnyModel, CompileOptions, ImportOptions, TuneOptions
-from romou.driver.sizes.link import linked
 from romou.driver.sizes.run_time_sizes import with_run_time_sizes
 from romou.runtime.module import MultiShapeModel, TunedModel
 
@@ -34,27 +35,30 @@ Maker: TypeAlias = "Callable[[Callable[[], ImportedModel], Any], TunedModel]"
 
 def for_each_shape(model: AnyModel, options: _Options, make: Maker) -> TunedModel:
     """Return the model that `make` makes of the imported one, or a model of several shapes if several are given."""
+    padding = None
     if options.run_time_dims:
-        return _for_each_class(model, options, make, options.run_time_dims)
-    model, sets = options.shape_sets(model)
-    if len(sets) == 1 and options.pad is not None:
-        raise UsageError(
-            "pad is given with one shape; it pads inputs between several", hint="Give several shapes, or leave pad out."
-        )
-    models, imports = made_of([(model, shapes) for shapes in sets], options, make)
+        if options.pad is not None:
+            raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
+        models = _of_classes(model, options, make, options.run_time_dims)
+    else:
+        model, sets = options.shape_sets(model)
+        if len(sets) == 1 and options.pad is not None:
+            raise UsageError(
+                "pad is given with one shape; it pads inputs between several",
+                hint="Give several shapes, or leave pad out.",
+            )
+        models, imports = made_of([(model, shapes) for shapes in sets], options, make)
+        padding = _padding(imports, options.pad) if options.pad is not None else None
     if len(models) == 1:
         return models[0].forget_program()
-    padding = _padding(imports, options.pad) if options.pad is not None else None
-    program = linked(models, capture=False)
-    return MultiShapeModel(program.models, memory=program.memory, padding=padding)
+    several, memory = linked(models, capture=False)
+    return MultiShapeModel(several, memory=memory, padding=padding)
 
 
-def _for_each_class(
+def _of_classes(
     model: AnyModel, options: _Options, make: Maker, classes: Mapping[str, Sequence[range]]
-) -> TunedModel:
-    """Return a model with sizes at run time, or of several such: for each class of sizes, and each other dimension."""
-    if options.pad is not None:
-        raise UsageError("pad is given with a size at run time, which needs none", hint="Leave pad out.")
+) -> list[TunedModel]:
+    """Return models with sizes at run time: one for each class of sizes, and each size of other dimensions."""
     models: list[TunedModel] = []
     others = {name: sizes for name, sizes in options.listed_dims.items() if name not in classes}
     for fixed in itertools.product(*others.values()):
@@ -68,10 +72,7 @@ def _for_each_class(
             models.append(_of_class(model, at_fixed, make, sizes, suffix, largest if is_last else None))
             models[-1].release()
             at_fixed, options = (_with_records_of(models[-1], each) for each in (at_fixed, options))
-    if len(models) == 1:
-        return models[0].forget_program()
-    program = linked(models, capture=False)
-    return MultiShapeModel(program.models, memory=program.memory)
+    return models
 
 
 def _divided(
@@ -184,3 +185,37 @@ def _padding(imports: Sequence[ImportedModel], pad: Mapping[str, float]) -> Padd
     assert first is not None
     sets = [{name: shape for name, (shape, _) in imported.inputs.items()} for imported in imports]
     return padding_of([model for model in fixed if model is not None], sets, imports[0].outputs, pad)
+
+
+def linked(models: Sequence[TunedModel], *, capture: bool | None = None) -> tuple[list[TunedModel], MemoryUse]:
+    """Return models of one library, which the first one loads, and the memory of them all together.
+
+    models: made for one device. They are released.
+    capture: see `TunedModel`. Captured runs keep their memory, others share it.
+    """
+    programs = []
+    for model in models:
+        assert model.built.program is not None, "what the model was built from is kept until it is linked"
+        programs.append(model.built.program)
+        model.release()
+    program = link_models(programs)
+    made: list[TunedModel] = []
+    for model, names in zip(models, program.names, strict=True):
+        summary = model.summary()
+        calls = tuple(replace(call, function=names.get(call.function, call.function)) for call in summary.calls)
+        made.append(
+            model.changed(
+                built=replace(
+                    model.built,
+                    executable=program.executable,
+                    host_code=program.host,
+                    entry=names["main"],
+                    program=None,
+                ),
+                summary=replace(summary, calls=calls),
+                beside=made[0] if made else None,
+                remote=models[0].remote,
+                capture=capture,
+            )
+        )
+    return made, program.memory

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -264,7 +264,7 @@ def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
     step = int(np.gcd.reduce(values - values[0]))
     for times in (each for each in range(step, 0, -1) if step % each == 0):
         counts, more = values // times, int(values[0] % times)
-        for factor, offset, divisor in _floors(sizes, counts):
+        for factor, offset, divisor in floors(sizes, counts):
             yield Rule.of(Term(place, factor, offset, divisor), times=times, more=more)
         for modulus in _MODULI:
             for offset in range(modulus):
@@ -287,11 +287,13 @@ def _remains(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
                 yield Rule(products, values[low] - times * counts[low])
 
 
-def _floors(sizes: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int, int]]:
+def floors(
+    sizes: np.ndarray, counts: np.ndarray, divisors: Iterable[int] = _DIVISORS
+) -> Iterator[tuple[int, int, int]]:
     """Yield factor, offset and divisor of floors that fit: with the least and the largest offset of each."""
     low, high = int(np.argmin(sizes)), int(np.argmax(sizes))
     run, rise = int(sizes[high] - sizes[low]), int(counts[high] - counts[low])
-    for divisor in _DIVISORS:
+    for divisor in divisors:
         least, most = -(-(divisor * rise - divisor + 1) // run), (divisor * rise + divisor - 1) // run
         for factor in range(least, most + 1):
             is_known = factor == 1 or divisor == 1 or (factor in _FACTORS and divisor in _FACTORS)
