@@ -1,7 +1,7 @@
 """A model with sizes at run time: made for the largest sizes, then its kernels take the sizes as arguments.
 
 The unscheduled functions of the model are compared at sizes of all remainders. Each integer in them that depends on
-sizes has to follow one rule (romou/compiler.frontend.size_rules.py), else the model is refused. Their kernels are
+sizes has to follow one rule (romou/compiler/frontend/size_rules.py), else the model is refused. Their kernels are
 scheduled once, with sizes as variables, by the first of these that there is:
 
 a config       tiles are those of the largest sizes, as many groups as a size needs    operators/schedule_template.py

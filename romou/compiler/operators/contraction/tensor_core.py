@@ -25,7 +25,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.passes.cooperative_matrices import local_memory_bytes
-from romou.compiler.tir.expressions import FLOATS
+from romou.compiler.tir.expressions import FLOATS, is_multiple
 from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Choices of the knob `multiply_add`: PTX's instruction mma for fp16, for TF32 and for floats split into two numbers of
@@ -159,7 +159,7 @@ def pair_of_pixels(config: Config, c: Contraction) -> int:
     taps = math.prod(list(c.reduce.values())[1:-1]) // c.reduce.get("group", 1)
     are_neighbours = c.lhs_neighbours == "pixels" and not c.is_padded and c.stride == taps == 1
     is_copied = bool(takes_fp16(config)) and config["local"] > 0
-    return PAIR if is_copied and are_neighbours and c.extents[2] % PAIR == 0 else 1
+    return PAIR if is_copied and are_neighbours and is_multiple(c.extents[2], PAIR) else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
