@@ -140,13 +140,13 @@ def test_what_no_code_is_generated_for_goes_to_the_host_alone(
 def test_all_other_kernels_stay_and_are_made_once(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = romou.compile(net(), target=HOST, verify=False).sources()
     made: Counter[str] = Counter()
-    lower_one = build._lower
+    lower_one = build.lower_function
 
     def counted(var: tvm.ir.GlobalVar, *rest: Any) -> build.Lowered:
         made[var.name_hint] += 1
         return lower_one(var, *rest)
 
-    monkeypatch.setattr(build, "_lower", counted)
+    monkeypatch.setattr(build, "lower_function", counted)
     break_code_generator(monkeypatch, "tanh")
     after = romou.compile(net(), target=HOST, verify=False).sources()
     # The parameters of the kernel between the two have the names of variables, which are numbered.

@@ -6,11 +6,11 @@ copies, and the number of groups that may still be in flight. TVM's code generat
 This pass writes all three. The copies occupy no register:
 
     async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]
-        ->  copy_8_bytes_async(j / 4, weight, i / 4, kernel_shared, true)
+        ->  copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
     async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0
-        ->  copy_8_bytes_async(j / 4, data, i / 4, patch_shared, inside)
+        ->  copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
 
-Two neighbouring texels of fp16 are one copy of 16 bytes.
+Two neighbouring texels of fp16 are one copy of 16 bytes, `copy_half_pairs_async`.
 
 TVM's iteration begins with copies, which overwrite memory that all work-items must have read. Then it waits for the
 operands, which all work-items must see. Both need a barrier. An iteration that waits first needs only one:

@@ -89,13 +89,13 @@ def is_load_for_tensor_cores(expr: Any) -> bool:
 
 def texels_for_tensor_cores(expr: Any) -> int:
     """Return the number of texels that a call reads unconverted, 0 for other expressions."""
-    if extern_name(expr) in _TEXEL_LOADS or is_async_copy(expr):
-        return 1
-    return 2 if _called(expr) == "load_texel_pair" else 0
+    if _called(expr) in ("load_texel_pair", "copy_half_pairs_async"):
+        return 2
+    return int(extern_name(expr) in _TEXEL_LOADS or is_async_copy(expr))
 
 
 def is_async_copy(expr: Any) -> bool:
-    """Return whether an expression copies a texel to local memory asynchronously.
+    """Return whether an expression copies a texel, or two of fp16, to local memory asynchronously.
 
     Arguments: (name, texel, pointer, texel there, pointer there, whether it is inside).
     """
@@ -124,7 +124,7 @@ def is_matrix_product(expr: Any) -> bool:
 
 
 _TEXEL_LOADS = ("load_texel", "load_staged_texel", "load_floats", "load_staged_floats")
-_ASYNC_COPIES = ("copy_8_bytes_async", "copy_16_bytes_async")
+_ASYNC_COPIES = ("copy_halfs_async", "copy_half_pairs_async", "copy_floats_async")
 
 
 def _called(expr: Any) -> str | None:

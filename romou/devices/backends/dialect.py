@@ -185,12 +185,12 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
 def copy_async(
     count: int, offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
 ) -> tirx.Stmt:
-    """Start an asynchronous copy of the `count` elements from buffer[count * offset] on, 8 or 16 bytes.
+    """Start an asynchronous copy of the `count` elements from buffer[count * offset] on: four, or eight of fp16.
 
     They become into[count * into_offset : ...] in local memory, or zeros if they are not `inside`.
     """
-    name = f"copy_{count * tvm.DataType(str(buffer.dtype)).itemsize}_bytes_async"
-    return call_on_device(name, offset, buffer.data, into_offset, into.data, inside)
+    kind = "floats" if str(buffer.dtype) == "float32" else {4: "halfs", 8: "half_pairs"}[count]
+    return call_on_device(f"copy_{kind}_async", offset, buffer.data, into_offset, into.data, inside)
 
 
 def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:

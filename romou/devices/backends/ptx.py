@@ -34,6 +34,15 @@ INLINE int {name}(int offset, LOCAL const void* staged, int first, unsigned int*
 """  # noqa: E501
 
 
+_COPY = """
+INLINE int {name}(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {{
+  asm volatile("cp.async.ca.shared.global [%0], [%1], {bytes}, %2;"
+      :: "r"(LOCAL_ADDRESS((LOCAL char*)into + {bytes} * into_offset)), "l"((GLOBAL const char*)texels + {bytes} * (size_t)offset), "r"(inside ? {bytes} : 0));
+  return 0;
+}}
+"""  # noqa: E501
+
+
 # Name -> definition. A function calls earlier ones only.
 _FUNCTIONS = {
     "copy_unit_async": (
@@ -211,24 +220,9 @@ INLINE int tensor_core_fma(int first, float* acc, TEXEL w0, TEXEL w1, TEXEL w2, 
 }
 """  # noqa: E501
     ),
-    "copy_8_bytes_async": (
-        """
-INLINE int copy_8_bytes_async(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-      :: "r"(LOCAL_ADDRESS((LOCAL char*)into + 8 * into_offset)), "l"((GLOBAL const char*)texels + 8 * (size_t)offset), "r"(inside ? 8 : 0));
-  return 0;
-}
-"""  # noqa: E501
-    ),
-    "copy_16_bytes_async": (
-        """
-INLINE int copy_16_bytes_async(int offset, GLOBAL const void* texels, int into_offset, LOCAL void* into, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
-      :: "r"(LOCAL_ADDRESS((LOCAL char*)into + 16 * into_offset)), "l"((GLOBAL const char*)texels + 16 * (size_t)offset), "r"(inside ? 16 : 0));
-  return 0;
-}
-"""  # noqa: E501
-    ),
+    "copy_halfs_async": _COPY.format(name="copy_halfs_async", bytes=8),
+    "copy_half_pairs_async": _COPY.format(name="copy_half_pairs_async", bytes=16),
+    "copy_floats_async": _COPY.format(name="copy_floats_async", bytes=16),
     "tensor_core_fma_tf32": (
         """
 // Two lanes of two texels of the weight (w: input channel, output channel), two of one of the data.

@@ -283,10 +283,19 @@ class ClosedForm(Form):
         weights_of_one = channels_of_one * taps * counts["steps_of_one"]
         # Staged: the group's share is distributed over the work-items texel by texel.
         steps = get("local") * np.where(phases.is_ahead, 1, reads.window)
-        staged_data = -(-(steps * get("tile_h") * group_w) // size) * reads.texel
+        is_rows = columns.get("pixels", np.asarray("flat")) == "rows"
+        pair = np.where(is_rows, *(tensor_core.pair_of_pixels(columns, self._forms[name]) for name in ("rows", "flat")))
+        staged = -(-(steps * get("tile_h") * group_w) // (size * pair)) * pair
+        if self._forms["flat"].lhs_neighbours == "reduction":
+            # Rows of a matrix are copied along memory. Past the last row of a buffer, that row is read again.
+            w, apart = self._extents(columns)[2], np.maximum(size // steps, 1)
+            rows = -(-w // apart) + ((w - 1) % apart > 0)
+            staged = np.where(phases.is_ahead, np.minimum(staged, rows * np.maximum(steps // size, 1)), staged)
+        staged_data = staged * reads.texel
         is_reduction = self._rhs_vector == "reduction"
         along, across = (reads.last, LANES) if is_reduction else (min(LANES, self._columns), reads.last)
-        staged_weights = -(-(steps * across * group_o) // size) * along
+        pair = tensor_core.pair_of_weights(columns, self._forms["flat"].extents[0])
+        staged_weights = -(-(steps * across * group_o) // (size * pair)) * pair * along
         return _IterationLoads(
             data=counts["data"],
             weights=weights,

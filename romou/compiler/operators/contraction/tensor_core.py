@@ -147,19 +147,18 @@ def together(config: Columns) -> Any:
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
 
 
-def pair_of_weights(config: Config, texels: int) -> int:
+def pair_of_weights(config: Columns, texels: Any) -> Any:
     """Return how many neighbouring output texels are clamped together, so that one access reads them: 2 or 1."""
     # A single load reads one texel of floats.
-    is_read_together = config["local"] > 0 or config["tile_o"] % PAIR == 0
-    return PAIR if takes_fp16(config) and is_read_together and texels % PAIR == 0 else 1
+    is_read_together = (config["local"] > 0) | (config["tile_o"] % PAIR == 0)
+    return 1 + takes_fp16(config) * is_read_together * is_multiple(texels, PAIR)
 
 
-def pair_of_pixels(config: Config, c: Contraction) -> int:
+def pair_of_pixels(config: Columns, c: Contraction) -> Any:
     """Return how many neighbouring pixels are clamped together, so that one copy reads them: 2 or 1."""
     taps = math.prod(list(c.reduce.values())[1:-1]) // c.reduce.get("group", 1)
     are_neighbours = c.lhs_neighbours == "pixels" and not c.is_padded and c.stride == taps == 1
-    is_copied = bool(takes_fp16(config)) and config["local"] > 0
-    return PAIR if is_copied and are_neighbours and is_multiple(c.extents[2], PAIR) else 1
+    return 1 + takes_fp16(config) * (config["local"] > 0) * (are_neighbours and is_multiple(c.extents[2], PAIR))
 
 
 def padded(texels: int, config: Columns) -> Any:
