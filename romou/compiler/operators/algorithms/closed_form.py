@@ -288,7 +288,7 @@ class ClosedForm(Form):
         staged = -(-(steps * get("tile_h") * group_w) // (size * pair)) * pair
         if self._forms["flat"].lhs_neighbours == "reduction":
             # Rows of a matrix are copied along memory. Past the last row of a buffer, that row is read again.
-            w, apart = self._extents(columns)[2], np.maximum(size // steps, 1)
+            w, apart = self._extents(columns)[2], np.maximum(size // np.maximum(steps, 1), 1)
             rows = -(-w // apart) + ((w - 1) % apart > 0)
             staged = np.where(phases.is_ahead, np.minimum(staged, rows * np.maximum(steps // size, 1)), staged)
         staged_data = staged * reads.texel
