@@ -26,17 +26,17 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
   int at_8 = (((group_x * 4) + (at_1 * 2)) + at_7);
   int at_9 = ((at_4 * 43) >> 8);
   int at_10 = (at_4 - (at_9 * 6));
-  copy_halfs_async(at_5, data_ptr, at_6, patch_shared_ptr, ((at_8 >= 3) && (at_10 >= 1)));
+  copy_texel_async(at_5, data_ptr, at_6, patch_shared_ptr, ((at_8 >= 3) && (at_10 >= 1)));
   int at_11 = (local_y >> 2);
   int at_12 = ((local_y & 3) * 4);
   int at_13 = ((local_x + (at_11 * 144)) + at_12);
   int at_14 = ((local_x + (at_11 * 18)) + at_12);
-  copy_half_pairs_async(at_13, weight_ptr, at_14, kernel_shared_ptr, (bool)1);
-  copy_half_pairs_async((at_13 + 288), weight_ptr, (at_14 + 36), kernel_shared_ptr, (bool)1);
+  copy_texel_pair_async(at_13, weight_ptr, at_14, kernel_shared_ptr, (bool)1);
+  copy_texel_pair_async((at_13 + 288), weight_ptr, (at_14 + 36), kernel_shared_ptr, (bool)1);
   end_group_of_copies();
-  copy_halfs_async((at_5 + 1), data_ptr, (at_6 + 80), patch_shared_ptr, (at_8 >= 3));
-  copy_half_pairs_async((at_13 + 16), weight_ptr, (at_14 + 72), kernel_shared_ptr, (bool)1);
-  copy_half_pairs_async((at_13 + 304), weight_ptr, (at_14 + 108), kernel_shared_ptr, (bool)1);
+  copy_texel_async((at_5 + 1), data_ptr, (at_6 + 80), patch_shared_ptr, (at_8 >= 3));
+  copy_texel_pair_async((at_13 + 16), weight_ptr, (at_14 + 72), kernel_shared_ptr, (bool)1);
+  copy_texel_pair_async((at_13 + 304), weight_ptr, (at_14 + 108), kernel_shared_ptr, (bool)1);
   end_group_of_copies();
   int at_15 = ((local_x * 36) + local_y);
   int at_16 = ((local_x * 20) + (local_y & 7));
@@ -56,11 +56,11 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
     int at_ky_kx_4 = (at_ky_kx_3 * 3);
     int at_ky_kx_5 = (at_9 + at_ky_kx_3);
     int at_ky_kx_6 = ((at_10 + ky_kx) - at_ky_kx_4);
-    copy_halfs_async((((at_5 + ky_kx) + at_ky_kx_4) + 2), data_ptr, (((at_6 + at_ky_kx_2) - (at_ky_kx_3 * 240)) + 160), patch_shared_ptr, ((((at_ky_kx_5 >= 1) && (at_ky_kx_5 < 7)) && (at_ky_kx_6 >= -1)) && (at_ky_kx_6 < 5)));
+    copy_texel_async((((at_5 + ky_kx) + at_ky_kx_4) + 2), data_ptr, (((at_6 + at_ky_kx_2) - (at_ky_kx_3 * 240)) + 160), patch_shared_ptr, ((((at_ky_kx_5 >= 1) && (at_ky_kx_5 < 7)) && (at_ky_kx_6 >= -1)) && (at_ky_kx_6 < 5)));
     int at_ky_kx_7 = (at_13 + (ky_kx * 16));
     int at_ky_kx_8 = ((at_14 + (ky_kx * 72)) - (at_ky_kx_3 * 216));
-    copy_half_pairs_async((at_ky_kx_7 + 32), weight_ptr, (at_ky_kx_8 + 144), kernel_shared_ptr, (bool)1);
-    copy_half_pairs_async((at_ky_kx_7 + 320), weight_ptr, (at_ky_kx_8 + 180), kernel_shared_ptr, (bool)1);
+    copy_texel_pair_async((at_ky_kx_7 + 32), weight_ptr, (at_ky_kx_8 + 144), kernel_shared_ptr, (bool)1);
+    copy_texel_pair_async((at_ky_kx_7 + 320), weight_ptr, (at_ky_kx_8 + 180), kernel_shared_ptr, (bool)1);
     end_group_of_copies();
   }
   wait_for_copies(1);

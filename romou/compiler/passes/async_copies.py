@@ -6,11 +6,11 @@ copies, and the number of groups that may still be in flight. TVM's code generat
 This pass writes all three. The copies occupy no register:
 
     async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]
-        ->  copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
+        ->  copy_texel_async(j / 4, weight, i / 4, kernel_shared, true)
     async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0
-        ->  copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
+        ->  copy_texel_async(j / 4, data, i / 4, patch_shared, inside)
 
-Two neighbouring texels of fp16 are one copy of 16 bytes, `copy_half_pairs_async`.
+Two neighbouring texels of fp16 are one copy of 16 bytes, `copy_texel_pair_async`.
 
 TVM's iteration begins with copies, which overwrite memory that all work-items must have read. Then it waits for the
 operands, which all work-items must see. Both need a barrier. An iteration that waits first needs only one:
@@ -140,9 +140,9 @@ class _Copy:
     def joined(self, other: _Copy, analyzer: Any) -> _Copy | None:
         """Return one copy of this texel of fp16 and the one after it, or None if they are not one aligned access."""
         pairs = [(self.start, other.start), (self.into, other.into)]
-        is_texel_of_halfs = self.lanes == LANES and str(self.source.dtype) != "float32"
+        is_fp16_texel = self.lanes == LANES and str(self.source.dtype) != "float32"
         is_same = self.source.same_as(other.source) and self.target.same_as(other.target)
-        is_next = is_texel_of_halfs and is_same and analyzer.can_prove_equal(self.inside, other.inside)
+        is_next = is_fp16_texel and is_same and analyzer.can_prove_equal(self.inside, other.inside)
         is_pair = is_next and all(
             analyzer.can_prove_equal(end - begin, LANES) and analyzer.can_prove_equal(begin % (2 * LANES), 0)
             for begin, end in pairs

@@ -89,7 +89,7 @@ def is_load_for_tensor_cores(expr: Any) -> bool:
 
 def texels_for_tensor_cores(expr: Any) -> int:
     """Return the number of texels that a call reads unconverted, 0 for other expressions."""
-    if _called(expr) in ("load_texel_pair", "copy_half_pairs_async"):
+    if _called(expr) in ("load_texel_pair", "copy_texel_pair_async"):
         return 2
     return int(extern_name(expr) in _TEXEL_LOADS or is_async_copy(expr))
 
@@ -124,7 +124,7 @@ def is_matrix_product(expr: Any) -> bool:
 
 
 _TEXEL_LOADS = ("load_texel", "load_staged_texel", "load_floats", "load_staged_floats")
-_ASYNC_COPIES = ("copy_halfs_async", "copy_half_pairs_async", "copy_floats_async")
+_ASYNC_COPIES = ("copy_texel_async", "copy_texel_pair_async", "copy_floats_async")
 
 
 def _called(expr: Any) -> str | None:

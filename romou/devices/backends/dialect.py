@@ -189,8 +189,8 @@ def copy_async(
 
     They become into[count * into_offset : ...] in local memory, or zeros if they are not `inside`.
     """
-    kind = "floats" if str(buffer.dtype) == "float32" else {4: "halfs", 8: "half_pairs"}[count]
-    return call_on_device(f"copy_{kind}_async", offset, buffer.data, into_offset, into.data, inside)
+    texels = "floats" if str(buffer.dtype) == "float32" else {4: "texel", 8: "texel_pair"}[count]
+    return call_on_device(f"copy_{texels}_async", offset, buffer.data, into_offset, into.data, inside)
 
 
 def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:

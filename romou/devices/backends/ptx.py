@@ -220,8 +220,8 @@ INLINE int tensor_core_fma(int first, float* acc, TEXEL w0, TEXEL w1, TEXEL w2, 
 }
 """  # noqa: E501
     ),
-    "copy_halfs_async": _COPY.format(name="copy_halfs_async", bytes=8),
-    "copy_half_pairs_async": _COPY.format(name="copy_half_pairs_async", bytes=16),
+    "copy_texel_async": _COPY.format(name="copy_texel_async", bytes=8),
+    "copy_texel_pair_async": _COPY.format(name="copy_texel_pair_async", bytes=16),
     "copy_floats_async": _COPY.format(name="copy_floats_async", bytes=16),
     "tensor_core_fma_tf32": (
         """

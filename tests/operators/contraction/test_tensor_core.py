@@ -160,7 +160,7 @@ def test_an_iteration_of_copies_ahead_has_one_barrier() -> None:
         iteration.index("wait_for_copies(3)")
         < iteration.index("__syncthreads();")
         < iteration.index("tensor_core_fma(")
-        < iteration.index("copy_halfs_async(")
+        < iteration.index("copy_texel_async(")
     )
 
 
@@ -168,7 +168,7 @@ def test_neighbouring_texels_are_one_copy() -> None:
     task = operators.task_of(EVEN)
     config = tensor_core_config(task, local=4, tile_w=4, steps=2)
     source = build_task(task, config, TARGET).imports[0].inspect_source()
-    assert set(re.findall(r"copy_\w+_async", source)) == {"copy_half_pairs_async"}
+    assert set(re.findall(r"copy_\w+_async", source)) == {"copy_texel_pair_async"}
 
 
 def test_only_whole_texels_are_copied_ahead() -> None:

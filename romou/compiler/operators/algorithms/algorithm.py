@@ -43,7 +43,7 @@ from romou.compiler.operators.contraction.schedule import (
     schedule_stages,
 )
 from romou.compiler.operators.contraction.stages import BLOCKS, Stage, build_stages
-from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, split_cycles, tensor_core_starts
+from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, other_start, split_cycles
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices
 from romou.compiler.operators.schedule_template import StoredWeight
 from romou.compiler.operators.waves import WAVE
@@ -306,8 +306,8 @@ class DirectAlgorithm(Algorithm):
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         direct = direct if limits.variant is None else space.nearest_valid(direct)
         contraction = self.contraction(flat=_is_flat(direct))
-        others = tensor_core_starts(space, contraction, direct, limits)
-        return [direct, *(other for other in others if bool(other["local"]) != bool(direct["local"]))]
+        other = other_start(space, contraction, direct, limits)
+        return [direct] if other is None else [direct, other]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         contracted, is_mma = self.contracted, tensor_core.is_mma(config)

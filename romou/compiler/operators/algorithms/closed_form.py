@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -264,10 +264,12 @@ class ClosedForm(Form):
 
     def _extents(self, columns: Columns) -> tuple[Any, ...]:
         """Return the extents (o, h, w) of the output in texels and pixels."""
+        return tuple(self._of_forms(columns, lambda form, axis=axis: form.extents[axis]) for axis in range(3))
+
+    def _of_forms(self, columns: Columns, value: Callable[..., Any]) -> Any:
+        """Return a value of each config's contraction, which has pixels in rows or flat."""
         is_rows = columns.get("pixels", np.asarray("flat")) == "rows"
-        return tuple(
-            np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3)
-        )
+        return np.where(is_rows, value(self._forms["rows"]), value(self._forms["flat"]))
 
     def _loads_of(
         self, columns: Columns, counts: Mapping[str, Any], phases: _Phases, taps: Any, size: Any
@@ -283,8 +285,7 @@ class ClosedForm(Form):
         weights_of_one = channels_of_one * taps * counts["steps_of_one"]
         # Staged: the group's share is distributed over the work-items texel by texel.
         steps = get("local") * np.where(phases.is_ahead, 1, reads.window)
-        is_rows = columns.get("pixels", np.asarray("flat")) == "rows"
-        pair = np.where(is_rows, *(tensor_core.pair_of_pixels(columns, self._forms[name]) for name in ("rows", "flat")))
+        pair = self._of_forms(columns, lambda form: tensor_core.pair_of_pixels(columns, form))
         staged = -(-(steps * get("tile_h") * group_w) // (size * pair)) * pair
         if self._forms["flat"].lhs_neighbours == "reduction":
             # Rows of a matrix are copied along memory. Past the last row of a buffer, that row is read again.

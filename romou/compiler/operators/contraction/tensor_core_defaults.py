@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from romou.base.limits import Limits
 from romou.base.preset import Preset, SplitProducts, TensorCores
@@ -14,7 +16,6 @@ from romou.compiler.tir.primitives import LANES
 
 # Partitions of a core that issue matrix instructions independently. The instruction set fixes them.
 PARTITIONS = 4
-_LANES_OF_WARP = 32
 
 
 def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
@@ -35,26 +36,38 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
         ]
         return min(found, key=lambda candidate: split_cycles(c, candidate, preset, cores), default=config)
     # Staged TF32 was not timed beside operands in memory.
-    starts = tensor_core_starts(space, c, config, limits)
-    return next((start for start in starts if choice == tensor_core.MMA or not start["local"]), config)
+    kinds = (False, True) if choice == tensor_core.MMA else (False,)
+    timed = (_fastest(space, c, config, limits, is_staged=is_staged) for is_staged in kinds)
+    return min(filter(None, timed), key=lambda each: each[0], default=(0.0, config))[1]
 
 
-def tensor_core_starts(space: Space, c: Contraction, config: Config, limits: Limits) -> list[Config]:
-    """Return the configs with operands in memory and with staged ones that take fewest cycles, the faster one first."""
+def other_start(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
+    """Return the fastest config with tensor cores that stages operands if `config` does not, or the other way round.
+
+    None if there is none.
+    """
+    fastest = _fastest(space, c, config, limits, is_staged=config["local"] == 0)
+    return None if fastest is None else fastest[1]
+
+
+def _fastest(
+    space: Space, c: Contraction, config: Config, limits: Limits, *, is_staged: bool
+) -> tuple[float, Config] | None:
+    """Return the fewest cycles, and their config, with staged operands or with operands in memory. None without any."""
     choice = _choice_of(space)
     if choice is None:
-        return []
+        return None
     # Of equal counts, kernels with more channels in a group and few steps are faster.
-    groups = {"wg_o": (16, 8), "wg_w": (4, 8, 16)}
-    plain = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "split_k": space.knobs["split_k"], "steps": (2, 1)}
-    staged = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "local": (8, 4, 16), "steps": (4, 2)}
+    sides: dict[str, Sequence[Any]] = {"wg_o": (16, 8), "wg_w": (4, 8, 16), "tile_o": (1, 2), "tile_w": (2, 4, 8)}
+    if is_staged:
+        warp, cycles = _of_warps(config, choice, split_k=1), _staged_cycles
+        sides |= {"local": (8, 4, 16), "steps": (4, 2)}
+    else:
+        warp, cycles = _of_warps(config, choice, local=0), _cycles
+        sides |= {"split_k": space.knobs["split_k"], "steps": (2, 1)}
     costs, cores = limits.preset.tensor_cores, limits.cores
-    found = []
-    for sides, fixed, cycles in ((plain, {"local": 0}, _cycles), (staged, {"split_k": 1}, _staged_cycles)):
-        tried = candidates(space, _of_warps(config, choice, **fixed), {**groups, **sides})
-        timed = [(cycles(c, candidate, costs, cores), candidate) for candidate in tried]
-        found += [min(timed, key=lambda each: each[0])] if timed else []
-    return [candidate for _, candidate in sorted(found, key=lambda each: each[0])]
+    timed = ((cycles(c, candidate, costs, cores), candidate) for candidate in candidates(space, warp, sides))
+    return min(timed, key=lambda each: each[0], default=None)
 
 
 def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
@@ -112,7 +125,8 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
     loads = costs.local_line * groups * warps * number * depth * (LANES * tile_o + tile_w // tensor_core.PAIR)
     pixels, channels = config["wg_w"] * tile_w, LANES * config["wg_o"] * tile_o
     pairs = tensor_core.pair_of_pixels(config, c), tensor_core.pair_of_weights(config, c.extents[0])
-    copies = costs.copy * groups * local * (pixels / pairs[0] + channels / pairs[1]) / _LANES_OF_WARP
+    copied = local * (pixels / pairs[0] + channels / pairs[1])
+    copies = costs.copy * groups * copied / (tensor_core.WARP_O * tensor_core.WARP_W)
     waiting = costs.staged_latency + costs.copy_latency / config["steps"]
     delivered = groups * local * (pixels + channels) * number * LANES / costs.l2_bytes
     return float(texels // local * math.prod(window) * max(waiting + products + loads + copies, delivered))
