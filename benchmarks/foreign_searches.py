@@ -16,12 +16,12 @@ import numpy as np
 from rich.table import Table
 
 from foreign_spaces import load_foreign
+from knob_search import KnobExplorer, KnobFeatures
 from romou.base.space import Config
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import TuningOptions
 from romou.tuner.search.explorer import Explorer
-from romou.tuner.search.ordinal import KnobFeatures
 from romou.tuner.search.transfer import TransferData
 from simulated_searches import WITHIN, kernel_tuner_order
 from simulation import SimulatedSpace
@@ -120,7 +120,7 @@ def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[
         data.add(features, [config for config, _ in shared], [time_s for _, time_s in shared])
     rng = np.random.default_rng(seed)
     options = TuningOptions(explorer="ranking", batch_size=1, random_trials=RANDOM, seed=seed)
-    explorer = Explorer(space, None, options, rng, features=features, transfer_data=lambda: data)
+    explorer = KnobExplorer(space, options, rng, features=features, transfer_data=lambda: data)
     return explored(explorer, recorded, most, best_of(recorded))
 
 

@@ -11,10 +11,10 @@ import pytest
 
 import foreign_searches
 from foreign_spaces import load_foreign
+from knob_process import KnobProcess
+from knob_search import KnobFeatures
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
-from romou.tuner.search.knob_process import KnobProcess
-from romou.tuner.search.ordinal import KnobFeatures
 
 EXCERPT = Path(__file__).parent / "data/pnpoly-RTX_2080_Ti_T4.json.gz"
 

@@ -10,8 +10,6 @@ import numpy as np
 from romou.base.space import Config
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.compiler.operators.costs.pretrained import Trees
-from romou.tuner.search.knob_process import KnobProcess
-from romou.tuner.search.ordinal import KnobFeatures
 from romou.tuner.search.transfer import FEWEST, TransferData, is_enough, levelled, scores
 
 # Standard deviations in log seconds: of the error of one prediction, of the part of this error that all configs of a
@@ -68,10 +66,8 @@ class GaussianProcess:
         )
 
 
-# Fewest measurements for a process over knobs only.
-_FEWEST_OF_KNOBS = 3
 # Most measurements for a Gaussian process. Above it trees are better.
-_FEW = 512
+FEW = 512
 # Parameters and number of rounds. For several tasks each round averages trees over samples of rows and features: a
 # single tree overfits a few tasks.
 _OF_OTHERS = (
@@ -99,27 +95,27 @@ class CostModel:
     - A Gaussian process that learns the remaining error from the task's own measurements.
 
     So a few measurements of the task correct a prediction from thousands of others. Without an estimate, trees learn
-    the scores of the task's measurements. If there are only knobs, a `KnobProcess` learns them. Failed configs are
-    training data too.
+    the scores of the task's measurements. Failed configs are training data too.
 
     features: features of each config, with its estimated score
     divided_by: the knob that selects the algorithm, whose configs share an error of the estimate
+    fewest: fewest measurements of the task to learn from
     """
 
-    def __init__(self, features: TaskFeatures | KnobFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:
+    fewest = FEWEST
+
+    def __init__(self, features: TaskFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:
         self._features = features
         self._divided_by = divided_by
         self._seed = seed
         self._data: TransferData | None = None
         self._transferred: Trees | None = None
-        self._own: Trees | GaussianProcess | KnobProcess | None = None
+        self._own: Trees | GaussianProcess | None = None
 
     @property
     def knows_doubt(self) -> bool:
         """True if uncertain configs score higher, so that exploration needs no random configs."""
-        return isinstance(self._own, GaussianProcess | KnobProcess) or (
-            self._features.has_estimate and self._own is None
-        )
+        return isinstance(self._own, GaussianProcess) or (self._features.has_estimate and self._own is None)
 
     @property
     def is_trained(self) -> bool:
@@ -131,25 +127,21 @@ class CostModel:
         if data is not None and data is not self._data:
             self._data = data
             self._transferred = train_on(data, self._seed) or self._transferred
-        has_knobs_alone = isinstance(self._features, KnobFeatures)
-        if is_enough(times_s, _FEWEST_OF_KNOBS if has_knobs_alone else FEWEST):
-            labels = scores(times_s)
-            rows = self._features(configs)
-            before = self._before(configs, rows)
-            if has_knobs_alone and len(configs) <= _FEW:
-                self._own = KnobProcess(rows, labels, self._own if isinstance(self._own, KnobProcess) else None)
-            elif self._features.has_estimate and len(configs) <= _FEW:
-                self._own = GaussianProcess(rows, self._kinds(configs), labels - before)
-            else:
-                self._own = Trees(
-                    boosted(rows, labels, levelled(before, labels), _OF_ITSELF, seed=self._seed), self._features.columns
-                )
+        if is_enough(times_s, self.fewest):
+            self._own = self._learnt(configs, self._features(configs), scores(times_s))
+
+    def _learnt(self, configs: Sequence[Config], rows: np.ndarray, labels: np.ndarray) -> Trees | GaussianProcess:
+        before = self._before(configs, rows)
+        if self._features.has_estimate and len(configs) <= FEW:
+            return GaussianProcess(rows, self._kinds(configs), labels - before)
+        trees = boosted(rows, labels, levelled(before, labels), _OF_ITSELF, seed=self._seed)
+        return Trees(trees, self._features.columns)
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
         """Return a score for each config, higher is faster: the estimate before any training, or 0 without one."""
         rows = self._features(configs) if self.is_trained else np.empty(0)
         before = self._before(configs, rows)
-        if isinstance(self._own, GaussianProcess | KnobProcess):
+        if isinstance(self._own, GaussianProcess):
             return self._own(rows, self._kinds(configs), before)
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
@@ -167,7 +159,7 @@ class CostModel:
         before = self._before(configs, rows)
         predicted = (
             own.mean(rows, self._kinds(configs), before)
-            if isinstance(own, GaussianProcess | KnobProcess)
+            if isinstance(own, GaussianProcess)
             else own(rows, self._features.columns, before)
         )
         return np.asarray(best_s * np.exp(-predicted))
@@ -178,8 +170,7 @@ class CostModel:
     def _before(self, configs: Sequence[Config], rows: np.ndarray) -> np.ndarray:
         """Return the estimate, corrected by transfer data."""
         expected = self._features.expected(configs)
-        # A process over knobs uses only the measurements of this task.
-        if self._transferred is None or isinstance(self._own, KnobProcess):
+        if self._transferred is None:
             return expected
         return self._transferred(rows, self._features.columns, expected)
 

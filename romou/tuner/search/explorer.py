@@ -13,15 +13,12 @@ from romou.base.knob import Choice
 from romou.base.space import Config, Space
 from romou.compiler.operators.costs.features import TaskFeatures
 from romou.tuner.search.cost_model import CostModel
-from romou.tuner.search.ordinal import KnobFeatures, spread
-from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces
+from romou.tuner.search.strategies import EXPLORERS, Outlook, subspaces
 from romou.tuner.search.transfer import TransferData
 from romou.tuner.search.tuning_options import TuningOptions
 
 # If a kernel is this many times slower than the best one, other spellings of the same arithmetic are tried last.
 _HOPELESS = 1.05
-# Configs that were fast on other tasks or devices, tried before all other configs.
-_STARTS = 8
 
 
 class Explorer:
@@ -29,9 +26,9 @@ class Explorer:
 
     No config is proposed twice. A space without untried configs proposes nothing.
 
-    A guided explorer begins with random configs, or with distant ones if it ranks knobs only. After `random_trials` it
-    proposes the configs with the best predictions, mixed with a share of random ones. With an estimate or transfer data
-    the model guides from the start. If the model predicts its uncertainty, none are drawn at random.
+    A guided explorer begins with random configs. After `random_trials` it proposes the configs with the best
+    predictions, mixed with a share of random ones. With an estimate or transfer data the model guides from the start.
+    If the model predicts its uncertainty, none are drawn at random.
 
     default: None if there is none
     features: features of configs, for the model
@@ -45,7 +42,7 @@ class Explorer:
         options: TuningOptions,
         rng: np.random.Generator,
         *,
-        features: TaskFeatures | KnobFeatures,
+        features: TaskFeatures,
         transfer_data: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
@@ -139,17 +136,7 @@ class Explorer:
         if count <= 0 or explore is None:
             return []
         has_prior = self._features.has_estimate or len(self._transfer_data()) > 0
-        if explore is rank and isinstance(self._features, KnobFeatures):
-            # After the configs that were fast on other tasks or devices come distant ones, because the model cannot
-            # rank unseen regions.
-            first = _STARTS if has_prior else 0
-            if first <= len(taken) < first + self._options.random_trials:
-                return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
-            if not taken:
-                self._model.fit([], [], self._transfer_data())
-                self.start_with(rank(self._outlook([], taken))[:_STARTS])
-                return [config for _, config in self._first]
-        elif not has_prior and len(measured) < self._options.random_trials:
+        if not has_prior and len(measured) < self._options.random_trials:
             return []
         if len(measured) != self._trained_on:
             self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._transfer_data())
@@ -179,11 +166,6 @@ class Explorer:
     @functools.cached_property
     def _every(self) -> list[Config]:
         return list(self._space)
-
-    def _spread(self, count: int, taken: set[str]) -> list[Config]:
-        """Return configs far from each other, which train the model better than random ones."""
-        chosen = [index for index, config in enumerate(self._every) if config.key in taken]
-        return [self._every[index] for index in spread(self._features(self._every), chosen, count, self._rng)]
 
     def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Return the configs in the same order, except that repeated kernels come last.

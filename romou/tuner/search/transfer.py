@@ -8,7 +8,6 @@ import numpy as np
 
 from romou.base.space import Config
 from romou.compiler.operators.costs.features import TaskFeatures, aligned
-from romou.tuner.search.ordinal import KnobFeatures
 
 # A tree needs at least this many points.
 FEWEST = 4
@@ -44,9 +43,7 @@ class TransferData:
         """Return the number of tasks that have data."""
         return len(self._groups)
 
-    def add(
-        self, features: TaskFeatures | KnobFeatures, configs: Sequence[Config], times_s: Sequence[float | None]
-    ) -> None:
+    def add(self, features: TaskFeatures, configs: Sequence[Config], times_s: Sequence[float | None]) -> None:
         """Add one task on one device, unless it has too few measurements."""
         if is_enough(times_s):
             self.add_rows(features.columns, features(configs), features.expected(configs), times_s)

@@ -7,6 +7,8 @@ import functools
 import numpy as np
 import scipy  # loads each subpackage on first use. scipy.stats would take a second
 
+from romou.tuner.search.cost_model import GaussianProcess
+
 # Prior mean and bounds of a knob's length scale, as natural logarithms. Knobs range from 0 to 1.
 _SCALE, _SCALE_BOUNDS = np.log(0.7), (-3.0, 3.0)
 # Bounds of the shares of the covariance's terms, up to a factor, as natural logarithms.
@@ -43,7 +45,7 @@ class Ranked:
         return np.asarray(np.interp(values, self._values, self._scores) + slope * beyond)
 
 
-class KnobProcess:
+class KnobProcess(GaussianProcess):
     """A Gaussian process that learns a length scale for each knob, and prefers configs by their expected improvement.
 
     The covariance is a weighted sum of three terms: single knobs, pairs of knobs, and all knobs together (Duvenaud,
@@ -62,22 +64,22 @@ class KnobProcess:
         values = self._ranked.values
         self._best, self._offset = float(values.max()), float(values.mean())
         errors = values - self._offset
-        self._covariance: Covariance = before._covariance if before is not None else Covariance(rows.shape[1])
+        self._kernel: Covariance = before._kernel if before is not None else Covariance(rows.shape[1])
         self._learnt_from: int = len(rows) if before is None else before._learnt_from
         # Results for the configs `_pool`: whitened covariances, and their sums of squares.
         self._pool: np.ndarray | None = None
-        self._shared: np.ndarray = np.empty((0, 0), np.float32)
+        self._pooled: np.ndarray = np.empty((0, 0), np.float32)
         self._certain: np.ndarray = np.empty(0, np.float32)
         if before is None or len(rows) >= _MORE * before._learnt_from:
             self._learnt_from = len(rows)
-            self._covariance = self._covariance.learnt(rows, errors)
-            self._factor = self._covariance.factor(rows)
+            self._kernel = self._kernel.learnt(rows, errors)
+            self._factor = self._kernel.factor(rows)
         else:
             self._factor = before._factor
             for index in range(len(before._rows), len(rows)):
-                self._factor = self._covariance.longer(self._factor, rows[:index], rows[index])
+                self._factor = self._kernel.longer(self._factor, rows[:index], rows[index])
             if before._pool is not None:
-                self._pool, self._shared, self._certain = before._pool, before._shared, before._certain
+                self._pool, self._pooled, self._certain = before._pool, before._pooled, before._certain
         self._weights = scipy.linalg.solve_triangular(self._factor, errors, lower=True)
         self._variance = max(float(self._weights @ self._weights) / len(rows), 1e-9)
 
@@ -97,7 +99,7 @@ class KnobProcess:
 
     def _value(self, rows: np.ndarray) -> np.ndarray:
         self._whiten(rows)
-        return np.asarray(self._offset + self._weights.astype(np.float32) @ self._shared)
+        return np.asarray(self._offset + self._weights.astype(np.float32) @ self._pooled)
 
     def _whiten(self, rows: np.ndarray) -> None:
         """Compute the whitened covariance of the measurements with these configs.
@@ -105,19 +107,19 @@ class KnobProcess:
         This is most of the work. It is done in single precision, which ranks configs as well.
         """
         if self._pool is not rows:
-            self._pool, self._shared, self._certain = (
+            self._pool, self._pooled, self._certain = (
                 rows,
                 np.empty((0, len(rows)), np.float32),
                 np.zeros(len(rows), np.float32),
             )
-        done, factor = len(self._shared), self._factor.astype(np.float32)
+        done, factor = len(self._pooled), self._factor.astype(np.float32)
         if done == len(self._rows):
             return
-        fresh = self._covariance(self._rows[done:], rows, np.float32) - factor[done:, :done] @ self._shared
+        fresh = self._kernel(self._rows[done:], rows, np.float32) - factor[done:, :done] @ self._pooled
         fresh = scipy.linalg.solve_triangular(
             factor[done:, done:], fresh, lower=True, overwrite_b=True, check_finite=False
         )
-        self._shared = np.concatenate([self._shared, fresh])
+        self._pooled = np.concatenate([self._pooled, fresh])
         self._certain = self._certain + (fresh**2).sum(axis=0)
 
 

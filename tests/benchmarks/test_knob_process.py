@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from romou.tuner.search.knob_process import Covariance, KnobProcess, Ranked
-from romou.tuner.search.ordinal import spread
+from knob_process import Covariance, KnobProcess, Ranked
+from knob_search import spread
 
 NOTHING = np.zeros(0)
 
@@ -33,9 +33,9 @@ def test_what_it_goes_on_with_is_what_it_would_compute_anew() -> None:
     before(pool, NOTHING, NOTHING)
     longer = KnobProcess(rows, scores, before)
     went_on = longer(pool, NOTHING, NOTHING)
-    assert longer._covariance is before._covariance
+    assert longer._kernel is before._kernel
     assert went_on == pytest.approx(longer(pool.copy(), NOTHING, NOTHING), rel=1e-3, abs=1e-5)
-    assert longer._factor == pytest.approx(longer._covariance.factor(rows), abs=1e-9)
+    assert longer._factor == pytest.approx(longer._kernel.factor(rows), abs=1e-9)
 
 
 def test_knobs_that_act_by_themselves_are_learnt_from_few() -> None:
