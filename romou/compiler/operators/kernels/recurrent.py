@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -28,8 +28,9 @@ from tvm_ffi.structural import structural_map
 from romou.compiler.operators.kernels.recurrent_groups import GroupsKernel, States, groups_of
 from romou.compiler.operators.kernels.recurrent_nests import Nest, below_time, nest_of, product_of
 from romou.compiler.scheduling.blocks import nests_of, substitute
+from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder
 from romou.compiler.scheduling.rewrites import with_root
-from romou.compiler.scheduling.statements import barrier, guarded, loop, stage_of
+from romou.compiler.scheduling.statements import barrier
 from romou.compiler.tir.expressions import bounds_of, count_of, is_multiple, largest
 from romou.compiler.tir.primitives import LANES, WAITING_GROUPS
 from romou.compiler.tir.traversal import nodes_in, sequence_of
@@ -89,143 +90,85 @@ def _of_waiting_groups(
 
 def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt | None:
     """Return all steps as one kernel, or None if several work groups have to share a sequence."""
-    first, stage = nests_of(func)
-    nests = [nest_of(first), *(nest_of(nest) for nest in below_time(stage) or [])]
+    first, time = nests_of(func)
+    nests = [nest_of(first), *(nest_of(nest) for nest in below_time(time) or [])]
     products = [product for nest in nests if (product := product_of(nest)) is not None]
-    items = _items_of_all_units(nests[1], limits, products, bounds)
-    if items is None:
+    tiles = _tiles_of_all_units(nests[1], limits, products, bounds)
+    if tiles is None:
         return None
-    # What all work-items read. Their own units they read from the workspace, since a barrier may be in no condition.
-    shared = {}
+    kernel = _UnitsKernel(tiles)
     for state in (product.body.body.value.b.a.source for product in products):
-        length = (2 if len(state.shape) == 4 else 1) * items.rows * int(state.shape[-1])
-        shared[state] = tirx.decl_buffer([length], "float32", f"{state.name}_of_group", scope="shared")
-
-    def place(indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        *parity, _, b, j = indices
-        return [((parity[0] if parity else 0) * items.rows + b - items.row(0)) * items.nest.extents[2] + j]
-
-    def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        return tirx.BufferLoad(shared[access.source], place(access.indices)) if access.source in shared else access
-
-    def store(access: tirx.BufferStore) -> tirx.Stmt:
-        if access.buffer not in shared:
-            return access
-        return tirx.SeqStmt([access, tirx.BufferStore(shared[access.buffer], access.value, place(access.indices))])
-
-    stages, buffers = list[tirx.Stmt](), list(shared.values())
-    for nest in nests:
-        steps = [structural_map(s, [(tvm.ir.TensorLoad, load)]) if s in products else s for s in nest.steps]
-        body, own = _body(dataclasses.replace(items, nest=dataclasses.replace(nest, steps=steps)))
-        stages.append(structural_map(sequence_of([*body, barrier()]), [(tirx.BufferStore, store)]))
-        buffers += own
-    every = tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, sequence_of(stages[1:]))
-    return _launched(items, [stages[0], every], buffers)
+        shape = (2 if len(state.shape) == 4 else 1, tiles.rows, int(state.shape[-1]))
+        kernel.shared[state] = kernel.array(f"{state.name}_of_group", *shape, scope="shared")
+    kernel.write(nests[0])
+    with kernel.inside(lambda body: tirx.For(time.loop_var, time.min, time.extent, tirx.ForKind.SERIAL, body)):
+        for nest in nests[1:]:
+            kernel.write(nest)
+    return kernel.as_stage()
 
 
-def _items_of_all_units(
+def _tiles_of_all_units(
     nest: Nest, limits: Limits, products: Sequence[tirx.For], bounds: Mapping[tirx.Var, int]
-) -> _Items | None:
-    """Return the work-items of a group that has all units of its sequences, or None if a group cannot have them."""
+) -> _Tiles | None:
+    """Return the tiles of a group that has all units of its sequences, or None if a group cannot have them."""
     preset, hidden = limits.preset.recurrent, int(nest.extents[2])
     gates = sum(int(product.body.extent) for product in products)
-    items = _items(nest, limits, products[0], bounds)
-    if items.rows * gates * hidden * hidden > preset.max_products:
+    tiles = _tiles(nest, limits, products[0], bounds)
+    if tiles.rows * gates * hidden * hidden > preset.max_products:
         return None
-    vectors = hidden // items.width
 
     def fits(rows: int, threads: int) -> bool:
-        partial = threads * vectors * gates * rows * items.width if threads > 1 else 0
+        partial = threads * tiles.vectors * gates * rows * tiles.width if threads > 1 else 0
         states = (2 * len(products)) * rows * hidden
         return (
-            vectors * threads <= limits.max_work_group_size
+            tiles.vectors * threads <= limits.max_work_group_size
             and _FLOAT_BYTES * (states + partial) <= limits.local_memory_bytes
         )
 
-    rows = next((rows for rows in range(items.rows, 0, -1) if fits(rows, 1)), None)
+    rows = next((rows for rows in range(tiles.rows, 0, -1) if fits(rows, 1)), None)
     if rows is None:
         return None
     threads = 1
     while preset.is_sum_shared and fits(rows, 2 * threads) and hidden // threads > preset.min_summed:
         threads *= 2
-    return dataclasses.replace(items, rows=rows, units=vectors, threads=threads)
+    return dataclasses.replace(tiles, rows=rows, units=tiles.vectors, threads=threads)
 
 
-@dataclass(kw_only=True)
-class _Items:
-    """The work-items of a kernel.
+@dataclass(frozen=True, kw_only=True)
+class _Tiles:
+    """The tiles of a kernel over (directions, sequences, units).
 
     width, rows, units, threads: see above.
-    blocks: work groups that share a sequence.
-    row_blocks: steps of `rows` in the batch.
     """
 
-    nest: Nest
+    extents: Sequence[Any]
     width: int = 1
     rows: int = 1
     units: int
     threads: int = 1
-    group: tirx.Var = field(default_factory=lambda: tirx.Var("group", "int32"))
-    unit: tirx.Var = field(default_factory=lambda: tirx.Var("unit", "int32"))
-    thread: tirx.Var = field(default_factory=lambda: tirx.Var("thread", "int32"))
 
     @property
     def vectors(self) -> int:
         """Vectors of a sequence's units."""
-        return int(self.nest.extents[2]) // self.width
+        return int(self.extents[2]) // self.width
 
     @property
     def blocks(self) -> int:
+        """Work groups that share a sequence."""
         return -(-self.vectors // self.units)
 
     @property
     def row_blocks(self) -> Any:
-        return count_of(self.nest.extents[1], self.rows)
-
-    @property
-    def groups(self) -> Any:
-        return self.blocks * self.row_blocks * self.nest.extents[0]
-
-    @property
-    def cells(self) -> int:
-        """Units of a work-item."""
-        return self.rows * self.width
-
-    @property
-    def vector(self) -> tirx.Expr:
-        """Index of the work-item's vector in the sequence."""
-        return self.group % self.blocks * self.units + self.unit
-
-    def row(self, at: int) -> tirx.Expr:
-        """Return the index of one of the work-item's sequences."""
-        return self.group // self.blocks % self.row_blocks * self.rows + at
-
-    def inside(self, row: int) -> tirx.Expr | None:
-        """Return the condition that the work-item has units in a sequence, or None if it always has."""
-        conditions = [self.vector < self.vectors] if self.vectors % self.units else []
-        batch = self.nest.extents[1]
-        conditions += [self.row(row) < batch] if row and not is_multiple(batch, self.rows) else []
-        return tirx.all(*conditions) if conditions else None
-
-    def values(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
-        """Return the values of the nest's loop variables."""
-        d, b, j = self.nest.axes
-        return {d: self.group // (self.blocks * self.row_blocks), b: row, j: vector * self.width + lane}
-
-    def clamped_values(self, row: int, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
-        """Return `values`, clamped to the last units for work-items beyond them."""
-        if self.inside(row) is None:
-            return self.values(self.row(row), self.vector, lane)
-        last_row, last_vector = self.nest.extents[1] - 1, tirx.const(self.vectors - 1, "int32")
-        return self.values(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
+        """Steps of `rows` in the batch."""
+        return count_of(self.extents[1], self.rows)
 
 
-def _items(nest: Nest, limits: Limits, product: tirx.For | None, bounds: Mapping[tirx.Var, int]) -> _Items:
+def _tiles(nest: Nest, limits: Limits, product: tirx.For | None, bounds: Mapping[tirx.Var, int]) -> _Tiles:
     """Choose vectors if the units allow, rows that share the weights, and threads of a sum that fill the device."""
     directions, batch, hidden = (largest(extent, bounds) for extent in nest.extents)
     preset, most = limits.preset.recurrent, min(_GROUP, limits.max_work_group_size)
     if product is None:
-        return _Items(nest=nest, units=min(most, hidden))
+        return _Tiles(extents=nest.extents, units=min(most, hidden))
     gates, summed = int(product.body.extent), int(product.extent)
     width, rows = LANES if hidden % LANES == 0 else 1, min(preset.max_rows, batch)
     while LANES <= width < limits.vector_lanes and 2 * width * rows <= preset.cells and hidden % (2 * width) == 0:
@@ -244,113 +187,132 @@ def _items(nest: Nest, limits: Limits, product: tirx.For | None, bounds: Mapping
     ):
         threads *= 2
     units = (most if preset.is_sum_shared else preset.group) // threads
-    return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
+    return _Tiles(extents=nest.extents, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
 
 
 def _kernel(stage: tirx.For, limits: Limits, bounds: Mapping[tirx.Var, int]) -> tirx.Stmt:
     """Return a nest of units as a kernel."""
     nest = nest_of(stage)
-    items = _items(nest, limits, product_of(nest), bounds)
-    return _launched(items, *_body(items))
+    kernel = _UnitsKernel(_tiles(nest, limits, product_of(nest), bounds))
+    kernel.write(nest)
+    return kernel.as_stage()
 
 
-def _body(items: _Items) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
-    """Return the statements of a nest's kernel, and the buffers they need."""
-    nest, product = items.nest, product_of(items.nest)
-    unit_registers = {
-        buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)
-    }
-    steps, body, buffers = nest.steps, list[tirx.Stmt](), [*unit_registers.values()]
-    if product is not None:
-        steps = steps[steps.index(product) + 1 :]
-        body, sum_buffers = _sums(items, product, unit_registers)
-        buffers += sum_buffers
-    finish = []
-    for row in range(items.rows):
-        stores = []
-        for lane in range(items.width):
-            values = items.values(items.row(row), items.vector, lane)
-            cell = row * items.width + lane
-            stores += [substitute(_in_cell(step, unit_registers, items.cells, cell), values) for step in steps]
-        finish.append(guarded(items.inside(row), sequence_of(stores)))
-    body.append(guarded(items.thread < 1 if items.threads > 1 else None, sequence_of(finish)))
-    return body, buffers
+class _UnitsKernel(KernelBuilder):
+    """The kernel of one nest, or of several with barriers between them.
+
+    shared: states that all work-items of a group read -> their copies in local memory, (parity, row, unit). Their own
+        units they read from the workspace, since a barrier may be in no condition. Empty for one nest.
+    """
+
+    def __init__(self, tiles: _Tiles) -> None:
+        super().__init__()
+        self.tiles, self.shared = tiles, dict[tirx.Buffer, Array]()
+        sequences = tiles.blocks * tiles.row_blocks
+        group = self.axis("blockIdx.x", "group", sequences * tiles.extents[0])
+        self.unit = self.axis("threadIdx.x", "unit", tiles.units)
+        self.thread = self.axis("threadIdx.y", "thread", tiles.threads)
+        self.direction, self.vector = group // sequences, group % tiles.blocks * tiles.units + self.unit
+        self.first = group // tiles.blocks % tiles.row_blocks * tiles.rows
+
+    def write(self, nest: Nest) -> None:
+        """Write the statements of a nest for the work-item's units."""
+        product, tiles, steps = product_of(nest), self.tiles, nest.steps
+        stores = [store for step in steps for store in nodes_in(step, tirx.BufferStore)]
+        registers = {
+            buffer: self.array(str(buffer.name), int(buffer.shape[0]), tiles.rows, tiles.width)
+            for buffer in dict.fromkeys(store.buffer for store in stores if str(store.buffer.scope()) == "local")
+        }
+        with self.inside(self._with_copies):
+            if product is not None:
+                steps = steps[steps.index(product) + 1 :]
+                self._sum(nest, product, registers[product.body.body.buffer])
+            with self.when(self.thread < 1 if tiles.threads > 1 else None):
+                for row in range(tiles.rows):
+                    with self.when(*self._checks(nest, row)):
+                        for lane, step in itertools.product(range(tiles.width), steps):
+                            values = self._values(nest, self.first + row, self.vector, lane)
+                            self.emit(substitute(_in_registers(step, registers, row, lane), values))
+            if self.shared:
+                self.emit(barrier())
+
+    def _sum(self, nest: Nest, product: tirx.For, sums: Array) -> None:
+        """Sum up the products of the work-item's units in registers."""
+
+        def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
+            copy = self.shared.get(access.source)
+            return access if copy is None else copy[self._in_group(access.indices)]
+
+        (gates, rows, width), threads, summed = sums.shape, self.tiles.threads, int(product.extent)
+        state, weight = product.body.body.value.b.a, product.body.body.value.b.b
+        state = structural_map(state, (tvm.ir.TensorLoad, load))
+        factors, numbers = self.array("factors", rows), self.array("numbers", width)
+        sums.fill(0.0)
+        with self.loop("i", -(-summed // threads)) as i:
+            k = i * threads + self.thread
+            with self.when(k < summed if summed % threads else None):
+                for row in range(rows):
+                    factors[row] = substitute(state, {product.loop_var: k, **self._clamped(nest, row, 0)})
+                for gate, row in itertools.product(range(gates), range(rows)):
+                    places = {product.loop_var: k, product.body.loop_var: self.constant(gate)}
+                    if row == 0:
+                        with self.lanes(width) as lane:
+                            numbers[lane] = substitute(weight, {**places, **self._clamped(nest, 0, lane)})
+                    with self.lanes(width) as lane:
+                        sums[gate, row, lane] += factors[row] * numbers[lane]
+        if threads > 1:
+            partial = self.array("partial_sums", threads, self.tiles.units, *sums.shape, scope="shared")
+            for at in self.lanes_of(sums):
+                partial[(self.thread, self.unit, *at)] = sums[at]
+            with self.when(self.thread < 1), self.loop("other", threads - 1) as other:
+                for at in self.lanes_of(sums):
+                    sums[at] += partial[(other + 1, self.unit, *at)]
+
+    def _with_copies(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Store states in their copies, too."""
+
+        def store(access: tirx.BufferStore) -> tirx.Stmt:
+            if (copy := self.shared.get(access.buffer)) is None:
+                return access
+            place, _ = copy.place(*self._in_group(access.indices))
+            return tirx.SeqStmt([access, tirx.BufferStore(copy.buffer, access.value, [place])])
+
+        return structural_map(body, (tirx.BufferStore, store)) if self.shared else body
+
+    def _in_group(self, indices: Sequence[tirx.Expr]) -> tuple[Index, tirx.Expr, tirx.Expr]:
+        """Return the place of a state in its copy."""
+        *parity, _, b, j = indices
+        return parity[0] if parity else 0, b - self.first, j
+
+    def _checks(self, nest: Nest, row: int) -> list[tirx.Expr]:
+        """Return the conditions that the work-item has units in a sequence."""
+        batch, tiles = nest.extents[1], self.tiles
+        checks = [self.vector < tiles.vectors] if tiles.vectors % tiles.units else []
+        return [*checks, self.first + row < batch] if row and not is_multiple(batch, tiles.rows) else checks
+
+    def _values(self, nest: Nest, row: tirx.Expr, vector: tirx.Expr, lane: Index) -> dict[tirx.Var, tirx.Expr]:
+        """Return the values of the nest's loop variables."""
+        return dict(zip(nest.axes, (self.direction, row, vector * self.tiles.width + lane), strict=True))
+
+    def _clamped(self, nest: Nest, row: int, lane: Index) -> dict[tirx.Var, tirx.Expr]:
+        """Return `_values`, clamped to the last units for work-items beyond them."""
+        at, vector = self.first + row, self.vector
+        if self._checks(nest, row):
+            at, vector = tirx.min(at, nest.extents[1] - 1), tirx.min(vector, self.constant(self.tiles.vectors - 1))
+        return self._values(nest, at, vector, lane)
 
 
-def _registers(nest: Nest) -> list[tirx.Buffer]:
-    """Return the register buffers of one unit."""
-    stores = [store for step in nest.steps for store in nodes_in(step, tirx.BufferStore)]
-    return list(dict.fromkeys(store.buffer for store in stores if str(store.buffer.scope()) == "local"))
-
-
-def _register(name: str, extent: int) -> tirx.Buffer:
-    return tirx.decl_buffer([extent], "float32", name, scope="local")
-
-
-def _in_cell(step: tirx.Stmt, unit_registers: dict[tirx.Buffer, tirx.Buffer], cells: int, cell: int) -> tirx.Stmt:
-    """Return a statement for one of a work-item's units, with registers `cells` apart."""
+def _in_registers(step: tirx.Stmt, registers: Mapping[tirx.Buffer, Array], row: int, lane: int) -> tirx.Stmt:
+    """Return a statement for one of a work-item's units."""
 
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        registers = unit_registers.get(access.source)
-        return access if registers is None else tirx.BufferLoad(registers, [access.indices[0] * cells + cell])
+        own = registers.get(access.source)
+        return access if own is None else own[access.indices[0], row, lane]
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        registers = unit_registers.get(access.buffer)
-        if registers is None:
+        if (own := registers.get(access.buffer)) is None:
             return access
-        return tirx.BufferStore(registers, access.value, [access.indices[0] * cells + cell])
+        place, _ = own.place(access.indices[0], row, lane)
+        return tirx.BufferStore(own.buffer, access.value, [place])
 
     return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
-
-
-def _sums(
-    items: _Items, product: tirx.For, unit_registers: dict[tirx.Buffer, tirx.Buffer]
-) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
-    """Return statements that sum up a work-item's units in registers, and the buffers they need."""
-    gates, summed, store = int(product.body.extent), int(product.extent), product.body.body
-    sums, (read, weight) = unit_registers[store.buffer], (store.value.b.a, store.value.b.b)
-    factors, numbers = _register("factors", items.rows), _register("numbers", items.width)
-    lane, i = tirx.Var("lane", "int32"), tirx.Var("i", "int32")
-    k = i * items.threads + items.thread if items.threads > 1 else i
-
-    def in_lanes(buffer: tirx.Buffer, value: tirx.Expr, at: tirx.Expr | int = 0) -> tirx.Stmt:
-        return loop(lane, items.width, tirx.BufferStore(buffer, value, [at + lane]), "vectorized")
-
-    cells = itertools.product(range(gates), range(items.rows))
-    vectors = [(gate, row, (gate * items.rows + row) * items.width) for gate, row in cells]
-    added: list[tirx.Stmt] = []
-    for row in range(items.rows):
-        values = {product.loop_var: k, **items.clamped_values(row, 0)}
-        added.append(tirx.BufferStore(factors, substitute(read, values), [row]))
-    for gate, row, at in vectors:
-        if row == 0:
-            values = {product.loop_var: k, product.body.loop_var: tirx.const(gate, "int32")}
-            added.append(in_lanes(numbers, substitute(weight, {**values, **items.clamped_values(0, lane)})))
-        more = tirx.BufferLoad(factors, [row]) * tirx.BufferLoad(numbers, [lane])
-        added.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + more, at))
-    step = guarded(k < summed if summed % items.threads else None, sequence_of(added))
-    steps = [in_lanes(sums, tirx.const(0.0, "float32"), at) for _, _, at in vectors]
-    steps.append(loop(i, -(-summed // items.threads), step))
-    if items.threads == 1:
-        return steps, [factors, numbers]
-    count, part = gates * items.cells, tirx.Var("other", "int32")
-    partial = tirx.decl_buffer([items.threads * items.units * count], "float32", "partial_sums", scope="shared")
-
-    def share(thread: tirx.Expr, at: int) -> tirx.Expr:
-        return (thread * items.units + items.unit) * count + at
-
-    steps += [in_lanes(partial, tirx.BufferLoad(sums, [at + lane]), share(items.thread, at)) for _, _, at in vectors]
-    total = []
-    for _, _, at in vectors:
-        part_sum = tirx.BufferLoad(partial, [share(part + 1, at) + lane])
-        total.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + part_sum, at))
-    steps.append(guarded(items.thread < 1, loop(part, items.threads - 1, sequence_of(total))))
-    return steps, [factors, numbers, partial]
-
-
-def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
-    """Return a kernel's statements inside its thread bindings."""
-    threads = {"blockIdx.x": (items.group, items.groups), "threadIdx.x": (items.unit, items.units)}
-    if items.threads > 1:
-        threads["threadIdx.y"] = (items.thread, items.threads)
-    return stage_of(threads, sequence_of(body), buffers)
