@@ -27,6 +27,7 @@ from romou.compiler.frontend.size_rules import NeedsPointError, NotOneKernelErro
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_view
 from romou.compiler.task import plain_form
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import SIZES
 from romou.compiler.tir.traversal import nodes_in
 
@@ -371,7 +372,7 @@ def _first_points(dims: Mapping[str, range]) -> list[Point]:
 def _check_constants(main: relax.Function, smaller: relax.Function, sizes: str) -> None:
     """Raise ModelError unless the constants for smaller sizes are the first elements of those for larger ones."""
     mine, theirs = (
-        [const.value.numpy() for binding in _bindings(each) for const in _constants(binding.value)]
+        [const.value.numpy() for binding in bindings_of(each) for const in _constants(binding.value)]
         for each in (main, smaller)
     )
     is_prefix = len(mine) == len(theirs) and all(
@@ -400,13 +401,9 @@ def shapes_in(func: tirx.PrimFunc) -> list[list[int]]:
     return [[int(extent) for extent in buffer.shape] for buffer in (*func.params, *own)]
 
 
-def _bindings(main: relax.Function) -> list[relax.Binding]:
-    return [binding for block in main.body.blocks for binding in block.bindings]
-
-
 def _calls(fused: tvm.IRModule) -> list[str]:
     """Return the functions that `main` calls, in order."""
-    calls = [binding.value for binding in _bindings(fused["main"]) if isinstance(binding.value, relax.Call)]
+    calls = [binding.value for binding in bindings_of(fused["main"]) if isinstance(binding.value, relax.Call)]
     return [
         str(each.name_hint) for call in calls for each in (call.op, *call.args) if isinstance(each, tvm.ir.GlobalVar)
     ]

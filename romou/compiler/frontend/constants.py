@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of
+from romou.compiler.tir.origin import bindings_of
 
 # Type -> types that have all its numbers.
 _WIDENED = {
@@ -35,18 +36,11 @@ def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
 def has_constant_call(main: relax.Function) -> bool:
     """Return whether an operator reads only constants."""
-    return any(_is_constant_call(binding.value) for block in main.body.blocks for binding in block.bindings)
+    return any(_is_constant_call(binding.value) for binding in bindings_of(main))
 
 
 def _is_constant_call(value: relax.Expr) -> bool:
-    if not isinstance(value, relax.Call):
-        return False
-    variables: list[relax.Var] = []
-    for argument in value.args:
-        relax.analysis.post_order_visit(
-            argument, lambda expr: variables.append(expr) if isinstance(expr, relax.Var) else None
-        )
-    return not variables
+    return isinstance(value, relax.Call) and not any(map(relax.analysis.free_vars, value.args))
 
 
 @mutator

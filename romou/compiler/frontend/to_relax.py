@@ -131,7 +131,7 @@ def _check_static(main: relax.Function) -> None:
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     if not all(isinstance(result, relax.TensorType) for result in results):
         raise ModelError("TVM's ONNX importer made something else than tensors of the outputs")
-    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+    for binding in bindings_of(main):
         value = binding.value
         is_from_host = op_name(value) == "relax.call_pure_packed" or isinstance(
             value, relax.Var | relax.TupleGetItem | relax.Tuple

@@ -20,6 +20,7 @@ from romou.base.errors import BrokenModelError
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
+from romou.compiler.tir.origin import bindings_of
 
 
 def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
@@ -30,7 +31,7 @@ def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
     BrokenModelError
         A constant index is out of range.
     """
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    bindings = bindings_of(mod["main"])
     return rebuild_main(mod, _Bounder()) if any(op_name(binding.value) in _EXTENTS for binding in bindings) else mod
 
 

@@ -20,6 +20,7 @@ from romou.base.errors import ModelError
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.origin import bindings_of
 
 # Reduction -> its result for no elements.
 _OF_NOTHING = {"sum": 0.0, "matmul": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "mean": math.nan}
@@ -35,7 +36,7 @@ def drop_empty(mod: tvm.IRModule) -> tvm.IRModule:
     ModelError
         An operator computes elements from an empty tensor and from tensors known only at run time.
     """
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    bindings = bindings_of(mod["main"])
     if not any(_is_empty(binding.var) for binding in bindings):
         return mod
     return rebuild_main(mod, _Dropper(mod["main"].body.body))

@@ -45,7 +45,7 @@ from romou.compiler.scheduling.rewrites import inlined, join, without_repeats
 from romou.compiler.task import TunableTask, key_of, plain_form
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import extents_of
-from romou.compiler.tir.origin import Origin, origins_of
+from romou.compiler.tir.origin import Origin, bindings_of, origins_of
 from romou.compiler.tir.traversal import nodes_in
 
 # Functions of an attention: both products, softmax, and a mask and reshapes between them.
@@ -275,7 +275,7 @@ class _Graph:
     def __init__(self, mod: tvm.IRModule) -> None:
         self._mod = mod
         main = mod["main"]
-        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        bindings = bindings_of(main)
         self.made: Mapping[relax.Var, relax.Expr] = {binding.var: binding.value for binding in bindings}
         self.results = {value: var for var, value in self.made.items()}
         self.uses: Counter[relax.Var] = Counter()

@@ -35,6 +35,7 @@ from romou.compiler.graph.share_buffers import copied_ranges
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.calls import called_function
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import activation_scope, image_extents, set_image
 from romou.devices.backends.launch import ROW_AXES, ROWS_IMAGE
 
@@ -52,7 +53,7 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     most = target.limits.max_image
     if not target.places_activations or most is None:
         return mod
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    bindings = bindings_of(mod["main"])
     images = _choose(mod, bindings, most)
     if not images:
         return mod
@@ -188,9 +189,7 @@ def _uses(value: relax.Expr, callee: str | None) -> list[tuple[relax.Var, set[in
     if callee is not None:
         fields = list(value.args[1].fields)
         return [(f, {i for i, g in enumerate(fields) if g.same_as(f)}) for f in fields if isinstance(f, relax.Var)]
-    reads: list[tuple[relax.Var, set[int]]] = []
-    relax.analysis.post_order_visit(value, lambda e: reads.append((e, {-1})) if isinstance(e, relax.Var) else None)
-    return reads
+    return [(var, {-1}) for var in relax.analysis.free_vars(value)]
 
 
 class _Placer(MainRewriter):

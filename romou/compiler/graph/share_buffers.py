@@ -26,6 +26,7 @@ from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuil
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, is_scheduled, is_view
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.expressions import dtype_of, static_shape
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.slices import AXIS, Slice, with_slices
 
@@ -127,7 +128,7 @@ class _Slices:
             if isinstance(func, tirx.PrimFunc) and not _is_foreign(func)
         }
         ranges = {name: copied_ranges(func) for name, func in ours.items()}
-        for binding in (binding for block in mod["main"].body.blocks for binding in block.bindings):
+        for binding in bindings_of(mod["main"]):
             name = None if isinstance(binding, relax.MatchCast) else called_function(binding.value)
             if name not in ours or not isinstance(binding.var.ty, relax.TensorType):
                 self._hold(binding.value)
@@ -149,7 +150,7 @@ class _Slices:
         return var, first
 
     def _hold(self, expr: relax.Expr) -> None:
-        relax.analysis.post_order_visit(expr, lambda e: self._held.add(e) if isinstance(e, relax.Var) else None)
+        self._held.update(relax.analysis.free_vars(expr))
 
     def _try(self, var: relax.Var, copied: Sequence[_Copied]) -> None:
         """Free a concatenation or a slice if all of its ranges may become slices."""

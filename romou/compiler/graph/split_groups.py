@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.operators.families import template_of
 from romou.compiler.scheduling.blocks import is_view
+from romou.compiler.tir.origin import bindings_of
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequenc
 
 def _bindings_of(group: relax.Function) -> list[relax.Binding]:
     """Return the bindings of a group, or none if it cannot be split because its last operator is not its result."""
-    bindings = [binding for block in group.body.blocks for binding in block.bindings]
+    bindings = bindings_of(group)
     can_be_split = (
         bindings
         and bindings[-1].var == group.body.body
@@ -185,13 +186,9 @@ def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
 
 def _read(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
     """Return the variables that bindings read and do not bind, in the order of reading."""
-    read: dict[relax.Var, None] = {}
-    for binding in bindings:
-        relax.analysis.post_order_visit(
-            binding.value, lambda expr: read.setdefault(expr) if isinstance(expr, relax.Var) else None
-        )
     made = {binding.var for binding in bindings}
-    return [var for var in read if var not in made]
+    read = (var for binding in bindings for var in relax.analysis.free_vars(binding.value))
+    return [var for var in dict.fromkeys(read) if var not in made]
 
 
 def _function_of(piece: _Piece, group: relax.Function) -> relax.Function:

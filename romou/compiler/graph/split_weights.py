@@ -11,6 +11,7 @@ from tvm import relax
 from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of, dtype_of, is_constant, shape_of
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def split_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     matmul(x, w)      ->      concat(matmul(x, w[:, :n]), matmul(x, w[:, n:]))
     """
     most = target.limits.max_buffer_bytes
-    if most is None or not any(
-        _columns(binding.value, most) for block in mod["main"].body.blocks for binding in block.bindings
-    ):
+    if most is None or not any(_columns(binding.value, most) for binding in bindings_of(mod["main"])):
         return mod
     return rebuild_main(mod, _Splitter(most))
 

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from romou.compiler.tir.calls import called_function
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
 
 
@@ -17,7 +18,7 @@ def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
     marked = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     main = mod["main"]
     foreign = set(main.params)
-    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+    for binding in bindings_of(main):
         if foreign.isdisjoint(relax.analysis.free_vars(binding.value)):
             continue
         for var in relax.analysis.all_global_vars(binding.value):

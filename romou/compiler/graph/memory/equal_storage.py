@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.origin import bindings_of
 
 _STORAGE = "relax.vm.alloc_storage"
 _BUFFER = "global"
@@ -45,13 +46,9 @@ def _buffers(main: relax.Function) -> dict[relax.Var, int]:
     behind: dict[relax.Var, frozenset[relax.Var]] = {}
 
     def used(expr: relax.Expr) -> frozenset[relax.Var]:
-        seen: set[relax.Var] = set()
-        relax.analysis.post_order_visit(
-            expr, lambda node: seen.update(behind.get(node, ())) if isinstance(node, relax.Var) else None
-        )
-        return frozenset(seen)
+        return frozenset().union(*(behind.get(var, ()) for var in relax.analysis.free_vars(expr)))
 
-    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+    for binding in bindings_of(main):
         value = binding.value
         behind[binding.var] = used(value)
         if op_name(value) == _STORAGE and str(value.args[3].value) == _BUFFER:

@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi.structural import structural_equal, structural_map
 
 from romou.compiler.tir.calls import called_function, is_conditional
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.traversal import nodes_in
 
 
@@ -28,7 +29,7 @@ def update_in_place(mod: tvm.IRModule) -> tvm.IRModule:
         main.body, lambda e: uses.__setitem__(e, uses.get(e, 0) + 1) if isinstance(e, relax.Var) else None
     )
     calls: dict[str, list[relax.Call]] = {}
-    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+    for binding in bindings_of(main):
         function = called_function(binding.value)
         if function is not None:
             calls.setdefault(function, []).append(binding.value)

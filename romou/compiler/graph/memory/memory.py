@@ -17,6 +17,7 @@ from romou.base.model_bytes import MemoryUse
 from romou.compiler.graph.memory.storage import VIEW
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES, extents_of_texels, image_extents
 from romou.devices.backends.launch import SEPARATORS
 from tvm_patches.host_nodes import FUNCTION as HOST_NODES
@@ -145,9 +146,8 @@ def _run_twice(main: relax.Function, pool: _Pool) -> _Reader:
     """Read two runs, because the outputs of a run stay live until the next run has written its own."""
     readers = (_Reader(pool), _Reader(pool))
     for reader in readers:
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                reader.read(binding)
+        for binding in bindings_of(main):
+            reader.read(binding)
         reader.use(main.body.body, len(reader.calls))
         reader.end(main.body.body)
     readers[0].drop_outputs()

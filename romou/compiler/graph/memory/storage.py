@@ -31,6 +31,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES, image_extents, texel_shape
 from romou.devices.backends.launch import SEPARATORS
 
@@ -50,7 +51,7 @@ def plan_storage(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     alloc_tensor(shape)      ->      alloc_tensor(storage, shape)      or      romou.opencl.view(arena, offset, ...)
     """
     main = mod["main"]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     if any(isinstance(binding.value, relax.If | relax.Function) for binding in bindings):
         return mod
     planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
@@ -155,13 +156,9 @@ def _tensors(main: relax.Function, target: Target) -> list[_Tensor]:
     fields: dict[relax.Var, list[frozenset[_Tensor]]] = {}
 
     def used(expr: relax.Expr) -> frozenset[_Tensor]:
-        seen: set[_Tensor] = set()
-        relax.analysis.post_order_visit(
-            expr, lambda node: seen.update(behind.get(node, ())) if isinstance(node, relax.Var) else None
-        )
-        return frozenset(seen)
+        return frozenset().union(*(behind.get(var, ()) for var in relax.analysis.free_vars(expr)))
 
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     for position, binding in enumerate(bindings):
         if op_name(binding.value) == _ALLOCATE:
             shape, dtype = [int(extent) for extent in binding.value.args[0].values], str(binding.value.args[1].value)
