@@ -16,6 +16,7 @@ from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.compiler.tir.primitives import with_own_names
+from romou.compiler.tir.traversal import function_pass
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -88,7 +89,7 @@ def name_parameters_apart(mod: tvm.IRModule) -> tvm.IRModule:
 
     The pass runs behind `FuseTIR`, which needs the equal names.
     """
-    return tirx.transform.prim_func_pass(lambda func, _mod, _context: with_own_names(func), opt_level=0)(mod)
+    return function_pass(with_own_names)(mod)
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:

@@ -33,7 +33,7 @@ from tvm import tirx
 
 from romou.compiler.passes.bindings import inline_single_uses
 from romou.compiler.tir.expressions import conjuncts
-from romou.compiler.tir.traversal import nodes_in, rewriting, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, rewriting, sequence_of, statements_of
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b
@@ -45,8 +45,8 @@ _INT_MAX = 2**31 - 1
 _UNNAMED = re.compile(r"(ax|i)\d|.*fused")
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def eliminate_addresses(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute each address of a device function once, after the last simplification, before intrinsics are lowered."""
     eliminator = _Eliminator()
 

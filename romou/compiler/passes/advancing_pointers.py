@@ -35,7 +35,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.tir.calls import is_fp16_load, is_pure, is_texel_load
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_ANY_LOOP, KEEP_LOOP
-from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops of up to 32 iterations and load ahead for all of them, which spills if they are many. A
@@ -46,8 +46,8 @@ from romou.devices.backends.dialect import Dialect, dialect_of
 _MOST_UNROLLED, _LEAST_KEPT, _MOST_LOADS = 32, 17, 64
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Read through pointers in the marked loops of a device function, after unrolling. The marks are removed."""
     written = {store.buffer for store in nodes_in(func.body, tirx.BufferStore)}
     dialect, keeps = dialect_of(func), keeps_loops(func)

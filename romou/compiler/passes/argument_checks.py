@@ -8,15 +8,15 @@ remove them from all functions.
 
 from __future__ import annotations
 
-import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
 from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
+from romou.compiler.tir.traversal import function_pass
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def trust_arguments(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def trust_arguments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the checks of a host function. Values that only the checks read become unused."""
     if func.attrs is not None and CHECKS_ARGUMENTS in func.attrs:
         return func

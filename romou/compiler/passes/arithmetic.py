@@ -23,17 +23,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.primitives import AUTOBROADCAST, MULTIPLY_ADD
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def spell_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write products as `primitives.autobroadcast` and `primitives.multiply_add` marked them, after VectorizeLoop."""
 
     dialect = dialect_of(func)

@@ -44,7 +44,7 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
-from romou.compiler.tir.traversal import sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, sequence_of, statements_of
 from romou.devices.backends.dialect import call_on_device, copy_async
 
 # TVM's marks on a copy, on a group of copies, on a wait for groups, and on the number of groups that may then still be
@@ -57,8 +57,8 @@ _ASYNC, _GROUP, _WAITING, _UNDER_WAY = (
 )
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def copy_asynchronously(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write the marked copies of a device function, after fp16 is bits and while buffers are scalar.
 
     The marks are removed.

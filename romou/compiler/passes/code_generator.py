@@ -25,7 +25,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
-from romou.compiler.tir.traversal import sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of, dialects_of
 
 _PAIR = "float16x2"
@@ -38,8 +38,8 @@ _ELEMENTWISE = (
 )
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def unroll_by_compiler(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Mark the loops of a device function that its compiler unrolls, after TVM has unrolled the others.
 
     The marks are removed.
@@ -76,8 +76,8 @@ def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContex
     return mod if any(dialect.has_unroll_pragma for dialect in dialects_of(mod)) else tirx.transform.UnrollLoop()(mod)
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def number_truth_values(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Convert truth values by choices, after vectors are made.
 
     float4(a < b)      ->      select(a < b, float4(1), float4(0))
@@ -87,8 +87,8 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
     )
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def compare_lanes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compare lanes as OpenCL's select needs it, after the last simplification, which would undo it.
 
     select(x == y, v, w)
@@ -104,8 +104,8 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
     return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if is_changed else func
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def keep_digits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write constants that have more digits as sums of constants of seven. Simplification would undo it.
 
     The last digit of a scale may decide a quantization step.
@@ -136,8 +136,8 @@ def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
     return functools.reduce(tirx.Add, parts) if len(parts) > 1 else constant
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def gather_bytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned.
 
     Addresses must be final.
@@ -158,8 +158,8 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
     return func
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def name_pairs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def name_pairs(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write pairs of fp16 values and their bits in the kernel's language.
 
     half2(a, b)             ->      (half2)(a, b)
@@ -259,8 +259,8 @@ def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
     return inversion if dtype.lanes == 1 else tirx.bitwise_xor(inversion.a, tirx.Broadcast(ones, dtype.lanes))
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def wrap_short_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def wrap_short_integers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Narrow 8-bit and 16-bit scalars, which C's arithmetic widens: results that others read, and both choices of a
     choice. It runs after divisions became choices.
 
@@ -310,8 +310,8 @@ def _number(cast: tirx.Cast) -> tirx.Expr:
 _CHANGING = ("local", "shared", "shared.dyn")
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def name_register_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Read registers and local memory of a device function into variables, after the last simplification."""
     if not dialect_of(func).takes_vectors_apart:
         return func

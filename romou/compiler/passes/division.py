@@ -25,13 +25,14 @@ from tvm_ffi.structural import structural_map, structural_mutate, structural_wal
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import tensors_of
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.dialect import dialect_of
 
 _ROUNDINGS = tuple(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "round", "trunc"))
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def divide_exactly(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def divide_exactly(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Mark rounded divisions, and all divisions of a kernel with a single result, while buffers have shapes."""
     dialect = dialect_of(func)
 
@@ -56,8 +57,8 @@ def _extent(extent: tirx.Expr) -> int:
     return int(extent) if isinstance(extent, tirx.IntImm) else 0
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def divide_positive(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def divide_positive(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Divide numbers that are not negative by numbers of tiles without looking at signs."""
     analyzer = tvm.sym.Analyzer()
 

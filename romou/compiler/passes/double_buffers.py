@@ -38,14 +38,14 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, FP16_ARITHMETIC
-from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of, vector_type
 
 _HALVES = 2
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def double_buffers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def double_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Double the local memory of marked loops, after barriers are placed. The marks are removed."""
     doubled: dict[tirx.Var, tirx.Var] = {}
     dialect = dialect_of(func)

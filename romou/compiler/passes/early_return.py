@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.ir import Call
 from tvm_ffi.structural import structural_equal, structural_map, structural_visit
@@ -22,15 +21,15 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_visi
 from romou.compiler.tir.calls import extern_name, is_conditional, is_pure, is_texel_load, op_name
 from romou.compiler.tir.expressions import conjuncts
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, TENSOR_CORE_MARKS
-from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import SUB_GROUP_CALL
 
 # Marks of statements that need several work-items together.
 _TOGETHER = (*TENSOR_CORE_MARKS, DOUBLE_BUFFER)
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def return_early(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def return_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Guard the body of a device function instead of its stores. Kernels with barriers or shuffles stay as they are."""
     if not _is_alone(func.body):
         return func

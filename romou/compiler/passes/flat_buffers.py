@@ -20,7 +20,7 @@ import tvm
 from tvm import tirx
 
 from romou.compiler.tir.calls import extern_name
-from romou.compiler.tir.traversal import rewriting
+from romou.compiler.tir.traversal import function_pass, rewriting
 from romou.devices.backends.dialect import dialects_of
 
 _FUNCTIONS: dict[str, type] = {"romou_floor_mod": tirx.FloorMod, "romou_floor_div": tirx.FloorDiv}
@@ -71,14 +71,14 @@ def with_truncated_quotients(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(_truncate(func.body))
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def hide_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def hide_quotients(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace quotients by calls, before `FlattenBuffer`."""
     return func.with_body(_hide(func.body))
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def show_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def show_quotients(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace the calls by quotients, after `FlattenBuffer`."""
     return func.with_body(_show(func.body))
 

@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_equal, structural_map
+
+from romou.compiler.tir.traversal import function_pass
 
 _OPPOSITES: dict[type, Any] = {tirx.LT: tirx.GE, tirx.LE: tirx.GT, tirx.GT: tirx.LE, tirx.GE: tirx.LT}
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_differences(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def keep_differences(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write differences with a common term as sums, and comparisons of a number with itself as tests for NaN, which TVM
     leaves alone. It runs before the first simplification.
     """

@@ -20,7 +20,7 @@ from tvm_ffi.structural import structural_map
 from romou.compiler.passes.fp16_moves import Moves
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_reinterpretation, op_name
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import function_pass, nodes_in
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 _BINARY = (
@@ -221,8 +221,8 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
     )
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def widen_fp16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute fp16 values of a device function as fp32, while accesses are still accesses of scalar buffers.
 
     half* a, … a[4 * i : 4 * i + 4] * h(2)

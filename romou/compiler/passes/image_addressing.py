@@ -17,6 +17,7 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.image_bounds import read_inside
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import LANES, activation_scope, is_image, is_texel, replace_parameter, tensors_of
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, JOINED_ROWS_IMAGE, ROW_AXES, SEPARATORS, SLICE_IMAGE
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
@@ -39,8 +40,8 @@ def _coordinates(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tuple[tir
     return flat(rows, len(indices) - 1), flat(rows - 1, rows), flat(0, rows - 1)
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def address_images(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Access images in whole texels, after VectorizeLoop and before FlattenBuffer, while indices are the tensor's axes.
 
         image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
@@ -133,8 +134,8 @@ def _texel_bits(buffer: tirx.Buffer) -> tirx.Expr:
     return tirx.const(LANES * np.dtype(str(buffer.dtype)).itemsize * 8, "int32")
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def name_stored_texels(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Name each texel that is written to an image, after the last simplification.
 
     TVM's code generator confuses two texels whose expressions have the same text, even if registers changed in between.

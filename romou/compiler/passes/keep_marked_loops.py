@@ -23,12 +23,12 @@ from tvm_ffi.structural import structural_mutate
 from romou.compiler.passes.advancing_pointers import keeps_loops
 from romou.compiler.tir.calls import keeps_next_loop
 from romou.compiler.tir.primitives import KEEP_ANY_LOOP
-from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import dialect_of
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_marked_loops(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def keep_marked_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep the marked loops of a device function. The marks are removed."""
     dialect = dialect_of(func)
     keeps = dialect.has_pointers and keeps_loops(func)

@@ -16,16 +16,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
 from romou.compiler.tir.primitives import IGNORE_NAN
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.dialect import dialect_of
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_nan(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def keep_nan(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write maxima and minima of a device function as comparisons, after the last simplification.
 
     The marks are removed.

@@ -17,14 +17,16 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
+from romou.compiler.tir.traversal import function_pass
+
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 # Operations with a right result in 32 bits if both operands and the result fit.
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max)
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def narrow_integers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Narrow the integers of a device function, after all conditions are written.
 
     Extents of loops and work groups bound them.
@@ -108,8 +110,8 @@ def _both_narrowed(expr: Any, analyzer: tvm.sym.Analyzer) -> tuple[tirx.Expr, ti
     return None if a is None or b is None else (a, b)
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_stored_types(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def keep_stored_types(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Store values in the types of their buffers: TVM's narrowing of indices also narrows vectors of constants."""
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:

@@ -26,7 +26,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 from romou.compiler.passes.advancing_pointers import keeps_loops
 from romou.compiler.tir.calls import extern_name, is_conditional, is_fp16_load, is_fp16_store, op_name
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_LOOP, LANES
-from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops up to these iterations and products, and load ahead for all of them.
@@ -35,8 +35,8 @@ _MOST_ITERATIONS, _MOST_PRODUCTS = 32, 832
 _LEAST_ITERATIONS = 8
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def read_odd_sums(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def read_odd_sums(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Sum four iterations at a time in the marked loops of a device function that read single elements in a row."""
     dialect = dialect_of(func)
     if not dialect.has_pointers:

@@ -13,20 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_walk
 
 from romou.compiler.passes.bindings import inline_single_uses
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
-from romou.compiler.tir.traversal import rewriting, sequence_of, statements_of, walking
+from romou.compiler.tir.traversal import function_pass, rewriting, sequence_of, statements_of, walking
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def share_loads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def share_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Name repeated loads of a device function, after addresses are variables: equal ones are equal expressions."""
     sharer = _Sharer(func)
     return func.with_body(inline_single_uses(sharer.sequence(func.body), sharer.declared))

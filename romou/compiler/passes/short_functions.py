@@ -43,6 +43,7 @@ from tvm_ffi.structural import structural_mutate
 
 from romou.compiler.tir.calls import extern_name, op_name
 from romou.compiler.tir.primitives import NATIVE_FUNCTIONS
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.dialect import dialect_of
 
 # Constants outside of this range have a reciprocal that is no normal number, or nearly so.
@@ -51,8 +52,8 @@ _SHORT = ("cos", "erf", "exp", "sin", "tanh")
 _POWERS = {0.5: "square_root", -0.5: "inverse_root"}
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def shorten_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace functions and divisions of a device function by multiply-adds, after the last simplification."""
     dialect = dialect_of(func)
     is_native = bool(func.attrs) and NATIVE_FUNCTIONS in func.attrs

@@ -37,7 +37,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_mutate, structural_walk
 
@@ -46,11 +45,12 @@ from romou.compiler.passes.cooperative_matrices import multiply_in_local_memory
 from romou.compiler.passes.warp_nest import FLOATS, PAIR, WarpNest
 from romou.compiler.tir.calls import is_fp16_conversion
 from romou.compiler.tir.primitives import LANES, SPLIT_TENSOR_CORES, TENSOR_CORE_MARKS
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.dialect import dialect_of, load_texel_pair, tensor_core_fma, tf32_of_fp32
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def use_tensor_cores(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute marked nests with tensor cores, after fp16 is bits and before addresses are eliminated.
 
     The marks are removed.

@@ -19,13 +19,14 @@ from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import LANES, is_lanes
+from romou.compiler.tir.traversal import function_pass
 from romou.devices.backends.dialect import dialect_of
 
 Indices: TypeAlias = Sequence[tirx.Expr]
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+@function_pass
+def vectorize_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Access buffers of a device function in vectors, after its pointers have become parameters.
 
     data: T.handle("float32")        ->      data: T.handle("float32x4")

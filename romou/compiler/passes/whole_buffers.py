@@ -5,18 +5,15 @@ alloc(row, (size,), "shared")      ->      alloc(row, (512,), "shared")      `LA
 
 from __future__ import annotations
 
-import tvm
 from tvm import s_tir, sym, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import function_pass, nodes_in
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def allocate_whole_buffers(
-    func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext
-) -> tirx.PrimFunc:
+@function_pass
+def allocate_whole_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give buffers whose size depends on the last parameters the size that they have for their largest values."""
     if func.attrs is None or LARGEST_SIZES not in func.attrs:
         return func

@@ -15,11 +15,20 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 Kinds: TypeAlias = type | tuple[type, ...]
+
+
+def function_pass(rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """Return a pass of TVM that rewrites each TIR function of a module."""
+    made: Callable[[tvm.IRModule], tvm.IRModule] = tirx.transform.prim_func_pass(
+        lambda func, _mod, _context: rewrite(func), opt_level=0, name=rewrite.__name__
+    )
+    return made
 
 
 def rewriting(*callbacks: tuple[Kinds, Callable[[Any, Any], Any]]) -> Callable[[Any], Any]:
