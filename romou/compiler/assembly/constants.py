@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, with_fields
 
 # Shape and type of a constant.
 _Form: TypeAlias = tuple[tuple[int, ...], str]
@@ -54,7 +54,7 @@ class ScopedConstants:
         if not self._originals:
             return module
         functions = {
-            var: _with_body(func, structural_map(func.body, (tvm.ir.GenericConst, self._replaced)))
+            var: with_fields(func, body=structural_map(func.body, (tvm.ir.GenericConst, self._replaced)))
             if isinstance(func, relax.Function)
             else func
             for var, func in module.functions_items()
@@ -76,10 +76,6 @@ def _constants(module: tvm.IRModule) -> list[Any]:
     functions = (func for _, func in module.functions_items() if isinstance(func, relax.Function))
     constants = (const for func in functions for const in nodes_in(func.body, tvm.ir.GenericConst))
     return [const for const in constants if isinstance(const.value, tvm.runtime.Tensor)]
-
-
-def _with_body(func: relax.Function, body: relax.Expr) -> relax.Function:
-    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
 
 
 def _form(const: Any) -> _Form:

@@ -19,12 +19,12 @@ from tvm_ffi.structural import structural_map
 
 import romou.compiler.pipeline as pipeline
 from romou.compiler.dumps import without_dumps
-from romou.compiler.scheduling.blocks import nests_of, substitute
+from romou.compiler.scheduling.blocks import nests_of
 from romou.compiler.scheduling.rewrites import as_module, with_root, without_single_terms
 from romou.compiler.scheduling.statements import bound, guarded, unravel
 from romou.compiler.tir.expressions import bytes_of, count_of
 from romou.compiler.tir.guarded_loads import guarded_loads
-from romou.compiler.tir.traversal import has_var, nodes_in, sequence_of
+from romou.compiler.tir.traversal import has_var, nodes_in, sequence_of, substitute
 from romou.devices.backends.launch import launch_size, thread_extents
 
 if TYPE_CHECKING:

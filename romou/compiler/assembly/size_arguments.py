@@ -15,6 +15,7 @@ from romou.base.errors import as_build_error
 from romou.compiler.assembly.assemble import CompiledModel
 from romou.compiler.assembly.build import build_executable
 from romou.compiler.tir.primitives import CHECKS_ARGUMENTS, SIZES
+from romou.compiler.tir.traversal import with_fields
 
 
 def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFunc], count: int) -> CompiledModel:
@@ -30,12 +31,12 @@ def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFun
         call = binding.value
         if not isinstance(getattr(call, "op", None), tvm.ir.GlobalVar) or call.op.name_hint not in kernels:
             return binding
-        with_sizes = relax.Call(call.op, [*call.args, *sizes], call.attrs, call.ty_args, ret_ty=call.ty)
+        with_sizes = with_fields(call, args=[*call.args, *sizes], ret_ty=call.ty)
         return relax.VarBinding(binding.var, with_sizes)
 
     blocks = [type(block)([binding_of(binding) for binding in block.bindings]) for block in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
-    scheduled["main"] = relax.Function([*main.params, *sizes], body, main.ret_ty, main.is_pure, main.attrs)
+    scheduled["main"] = with_fields(main, params=[*main.params, *sizes], body=body)
     for name, func in kernels.items():
         # Checks of arguments compare shapes with those of the largest sizes.
         symbol = model.scheduled[name].attrs["global_symbol"]
@@ -48,4 +49,4 @@ def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFun
 def with_size_parameters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function of any size that takes the sizes, which were an attribute, as last parameters."""
     params = [*func.params, *func.attrs[SIZES]]
-    return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs).without_attr(SIZES)
+    return with_fields(func, params=params).without_attr(SIZES)

@@ -13,6 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of
 from romou.compiler.tir.origin import bindings_of
+from romou.compiler.tir.traversal import with_fields
 
 # Type -> types that have all its numbers.
 _WIDENED = {
@@ -65,7 +66,7 @@ class _Reshaper(PyExprMutator):
             )
         if all(new is old for new, old in zip(arguments, call.args, strict=True)):
             return call
-        return self.builder_.normalize(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+        return self.builder_.normalize(with_fields(call, args=arguments))
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
         """Return the constant that a variable is bound to, or `expr` itself."""

@@ -21,6 +21,7 @@ from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
 from romou.compiler.tir.origin import bindings_of
+from romou.compiler.tir.traversal import with_fields
 
 
 def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
@@ -44,9 +45,7 @@ class _Bounder(MainRewriter):
         else:
             data, indices, *rest = (self.plain_expr(arg) for arg in value.args)
             bounded = self._bounded(indices, _EXTENTS[op_name(value)](value), op_name(value).removeprefix("relax."))
-            self.plain[binding.var] = self.bb.emit(
-                relax.Call(value.op, [data, bounded, *rest], value.attrs, value.ty_args)
-            )
+            self.plain[binding.var] = self.bb.emit(with_fields(value, args=[data, bounded, *rest]))
 
     def _bounded(self, indices: relax.Expr, extents: np.ndarray, name: str) -> relax.Expr:
         if is_constant(indices):

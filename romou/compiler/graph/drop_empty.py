@@ -21,6 +21,7 @@ from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
 from romou.compiler.tir.origin import bindings_of
+from romou.compiler.tir.traversal import with_fields
 
 # Reduction -> its result for no elements.
 _OF_NOTHING = {"sum": 0.0, "matmul": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "mean": math.nan}
@@ -109,4 +110,4 @@ class _Dropper(MainRewriter):
                 f"{name.removeprefix('relax.')} reads a tensor without elements beside others; leave that tensor out of"
                 " the model"
             )
-        return relax.Call(value.op, read, value.attrs, value.ty_args)
+        return with_fields(value, args=read)

@@ -16,7 +16,7 @@ from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.compiler.tir.primitives import with_own_names
-from romou.compiler.tir.traversal import function_pass
+from romou.compiler.tir.traversal import function_pass, with_fields
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -122,5 +122,5 @@ def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, tirx.PrimFunc) and len(func.params) == 2 and is_regular(func) and not reductions_of(func):
             flat = inlined(func)
             if is_view(flat):
-                merged[var] = tirx.PrimFunc(flat.params, flat.body, func.ret_type, func.attrs)
+                merged[var] = with_fields(flat, attrs=func.attrs)
     return merged

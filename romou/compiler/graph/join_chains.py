@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, tirx
-from tvm_ffi.structural import structural_map
 
 from romou.base.rung import Rung
 from romou.compiler.graph.origins import Rungs, nodes_from
@@ -46,7 +45,7 @@ from romou.compiler.task import TunableTask, key_of, plain_form
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import extents_of
 from romou.compiler.tir.origin import Origin, bindings_of, origins_of
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, substitute, with_fields
 
 # Functions of an attention: both products, softmax, and a mask and reshapes between them.
 _MOST_FUNCTIONS = 6
@@ -253,8 +252,8 @@ def _with_shared_parameters(
     *inputs, output = func.params
     first: dict[relax.Expr, tirx.Buffer] = {}
     same = {parameter: first.setdefault(field, parameter) for parameter, field in zip(inputs, fields, strict=True)}
-    body = structural_map(func.body, (tirx.Var, lambda var: same.get(var, var)))
-    return tirx.PrimFunc([*first.values(), output], body, func.ret_type, func.attrs), list(first)
+    body = substitute(func.body, same)
+    return with_fields(func, params=[*first.values(), output], body=body), list(first)
 
 
 def _joined(mod: tvm.IRModule, functions: Sequence[str], positions: Sequence[int]) -> tirx.PrimFunc:

@@ -31,6 +31,7 @@ from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, shape_of, static_shape
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.traversal import with_fields
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -109,7 +110,7 @@ class _Padder(MainRewriter):
             # Quotients of padded numbers are finite, so that the sum with -inf is -inf.
             value = 1.0 if op_name(call) == "relax.divide" else 0.0
             operands = [self._operand(arg, static_shape(var)[-1], value) for arg in call.args]
-        self.plain[var] = self.bb.emit(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        self.plain[var] = self.bb.emit(with_fields(call, args=operands))
 
     @staticmethod
     def _row(scores: relax.Var) -> relax.Expr:

@@ -15,6 +15,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BrokenNodesError, RomouError
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import NOWHERE, Origin, bindings_of, origins_of, span_of, with_heirs
+from romou.compiler.tir.traversal import with_fields
 
 
 class _Builder(relax.BlockBuilder):
@@ -59,7 +60,7 @@ class MainRewriter:
         if isinstance(expr, relax.TupleGetItem):
             return relax.TupleGetItem(self.plain_expr(expr.tuple_value), expr.index)
         if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
+            return with_fields(expr, args=[self.plain_expr(a) for a in expr.args])
         return self.plain_var(expr) if isinstance(expr, relax.Var) else expr
 
     def match_cast(self, binding: relax.MatchCast) -> None:
@@ -144,7 +145,7 @@ def with_names(mod: tvm.IRModule, names: Mapping[str, str]) -> tvm.IRModule:
         changed = func
         if isinstance(func, relax.Function):
             body = structural_map(func.body, (tvm.ir.GlobalVar, lambda each: new.get(each, each)))
-            changed = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+            changed = with_fields(func, body=body)
         if var in new and func.attrs and "global_symbol" in func.attrs:
             changed = changed.with_attr("global_symbol", new[var].name_hint)
         functions[new.get(var, var)] = changed

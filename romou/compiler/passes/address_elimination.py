@@ -33,7 +33,7 @@ from tvm import tirx
 
 from romou.compiler.passes.bindings import inline_single_uses
 from romou.compiler.tir.expressions import conjuncts
-from romou.compiler.tir.traversal import function_pass, nodes_in, rewriting, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, rewriting, sequence_of, statements_of, with_fields
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b
@@ -159,9 +159,7 @@ class _Eliminator:
                 self.analyzer.bind(stmt.loop_var, tvm.ir.Range.from_min_extent(stmt.min, stmt.extent))
                 self.dimensions[stmt.loop_var] = _dimensions_of(stmt.loop_var)
                 body = self.body(stmt.body, lambda: self.define(stmt.loop_var, stmt.loop_var))
-                return tirx.For(
-                    stmt.loop_var, low, extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step
-                )
+                return with_fields(stmt, min=low, extent=extent, body=body)
             case tirx.AttrStmt():
                 if stmt.attr_key == "thread_extent":
                     self._read_thread(stmt)

@@ -35,7 +35,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.tir.calls import is_fp16_load, is_pure, is_texel_load
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_ANY_LOOP, KEEP_LOOP
-from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops of up to 32 iterations and load ahead for all of them, which spills if they are many. A
@@ -142,16 +142,7 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, *, 
         before.append(tirx.Bind(pointer.variable, start))
         before.append(tirx.DeclBuffer(pointer.buffer, data=pointer.variable))
     after = [dialect.advance(pointer.variable, pointer.step) for pointer in pointers if pointer.step]
-    new = tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        sequence_of([*kept, *after]),
-        loop.thread_binding,
-        loop.annotations,
-        loop.step,
-    )
+    new = with_fields(loop, body=sequence_of([*kept, *after]))
     stays = pointers and keeps and _spills_if_unrolled(loop)
     return sequence_of([*before, *([dialect.keep_loop()] if stays else []), new])
 

@@ -44,7 +44,7 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
-from romou.compiler.tir.traversal import function_pass, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, sequence_of, statements_of, with_fields
 from romou.devices.backends.dialect import call_on_device, copy_async
 
 # TVM's marks on a copy, on a group of copies, on a wait for groups, and on the number of groups that may then still be
@@ -80,7 +80,7 @@ def copy_asynchronously(func: tirx.PrimFunc) -> tirx.PrimFunc:
         fewer = tirx.AttrStmt(under_way.node, _UNDER_WAY, tirx.const(ahead - 1, "int32"), barrier)
         first = tirx.AttrStmt(waiting.node, _WAITING, waiting.value, fewer)
         body = tirx.SeqStmt([first, copies, *use] if ahead == 1 else [first, *use, copies])
-        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations)
+        return with_fields(stmt, body=body)
 
     def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
         parts: list[tirx.Stmt] = []

@@ -24,8 +24,9 @@ from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
 
 from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
-from romou.compiler.tir.traversal import function_pass, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, sequence_of, statements_of, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of, dialects_of
 
 _PAIR = "float16x2"
@@ -51,23 +52,13 @@ def unroll_by_compiler(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return new
         # Declarations of variables and a barrier may come before the loop.
         return sequence_of(
-            [_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)]
+            [
+                with_fields(child, kind=tirx.ForKind.UNROLLED) if isinstance(child, tirx.For) else child
+                for child in statements_of(new.body)
+            ]
         )
 
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
-
-
-def _unrolled(loop: tirx.For) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        tirx.ForKind.UNROLLED,
-        loop.body,
-        loop.thread_binding,
-        loop.annotations,
-        loop.step,
-    )
 
 
 @tvm.transform.module_pass(opt_level=0)
@@ -195,7 +186,7 @@ def is_truth(dtype: tvm.DataType) -> bool:
 
 
 def _scattered(store: tirx.BufferStore) -> tirx.Stmt:
-    lanes = int(tvm.DataType(str(store.value.ty)).lanes)
+    lanes = lanes_of(store.value)
     if not is_truth(tvm.DataType(str(store.value.ty))) or lanes == 1:
         return store
     numbers = tirx.Select(store.value, *(tirx.Broadcast(tirx.const(value, "int32"), lanes) for value in (1, 0)))
@@ -210,7 +201,7 @@ def _scattered(store: tirx.BufferStore) -> tirx.Stmt:
 
 def _gathered(dialect: Dialect, load: TensorLoad) -> tirx.Expr:
     dtype, index = tvm.DataType(str(load.ty)), load.indices[-1]
-    lanes = int(tvm.DataType(str(index.ty)).lanes)
+    lanes = lanes_of(index)
     is_packed = dialect.packs_gathered_bytes and dtype.bits == 8 and not is_truth(dtype) and not _is_aligned(index)
     if lanes == 1 or not (is_packed or (dialect.widens_truth_values and is_truth(dtype))):
         return load
@@ -225,13 +216,13 @@ def _is_aligned(index: tirx.Expr) -> bool:
     if not isinstance(index, tirx.Ramp) or not isinstance(index.stride, tirx.IntImm) or int(index.stride) != 1:
         return False
     start = tvm.sym.Analyzer().modular_set(index.base)
-    lanes = int(tvm.DataType(str(index.ty)).lanes)
+    lanes = lanes_of(index)
     return int(start.coeff) % lanes == 0 and int(start.base) % lanes == 0
 
 
 def lane_of(expr: tirx.Expr, lane: int) -> tirx.Expr:
     """Return one lane of a vector of integers as a scalar expression."""
-    if int(tvm.DataType(str(expr.ty)).lanes) == 1:
+    if lanes_of(expr) == 1:
         return expr
     if isinstance(expr, tirx.Ramp):
         return expr.base + expr.stride * lane
@@ -247,7 +238,7 @@ def lane_of(expr: tirx.Expr, lane: int) -> tirx.Expr:
 
 
 def _negated(value: tirx.Not) -> tirx.Expr:
-    lanes = int(tvm.DataType(str(value.ty)).lanes)
+    lanes = lanes_of(value)
     return value if lanes == 1 else tirx.EQ(value.a, tirx.Broadcast(tirx.const(0, "bool"), lanes))
 
 
@@ -291,8 +282,8 @@ def wrap_short_integers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _compared(select: tirx.Select) -> tirx.Expr:
     condition = select.condition.value if isinstance(select.condition, tirx.Broadcast) else select.condition
-    lanes = int(tvm.DataType(str(select.ty)).lanes)
-    if lanes == 1 or int(tvm.DataType(str(condition.ty)).lanes) > 1:
+    lanes = lanes_of(select)
+    if lanes == 1 or lanes_of(condition) > 1:
         return select
     vectors = [tirx.Broadcast(value, lanes) for value in (tirx.Cast("int32", condition), tirx.const(0, "int32"))]
     return tirx.Select(tirx.NE(*vectors), select.true_value, select.false_value)
@@ -325,7 +316,7 @@ def _named(stmt: Any) -> tirx.Stmt:
 
     def read(load: tvm.ir.TensorLoad) -> None:
         if (
-            int(tvm.DataType(str(load.ty)).lanes) > 1
+            lanes_of(load) > 1
             and str(load.source.scope()) in _CHANGING
             and not any(structural_equal(load, other) for other in loads)
         ):

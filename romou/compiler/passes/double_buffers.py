@@ -37,8 +37,9 @@ from tvm_ffi.structural import structural_map, structural_mutate
 from romou.base.errors import BuildError
 from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
+from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, FP16_ARITHMETIC
-from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of, vector_type
 
 _HALVES = 2
@@ -88,9 +89,7 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var], bits: _Bits |
         *(_in_half(stmt, iteration, doubled) for stmt in sums),
         tirx.IfThenElse(has_next, _in_half(sequence_of(puts), following, doubled), None),
     ]
-    new = tirx.For(
-        iteration, loop.min, iterations, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step
-    )
+    new = with_fields(loop, loop_var=iteration, extent=iterations, body=tirx.SeqStmt(body))
     return tirx.SeqStmt([*split.registers, *prologue, new])
 
 
@@ -155,7 +154,7 @@ class _Bits:
             condition, *values = value.args
             first, second = map(self.of, values)
             return None if first is None or second is None else tirx.if_then_else(condition, first, second)
-        lanes = int(tvm.DataType(str(value.ty)).lanes)
+        lanes = lanes_of(value)
         if lanes % 2:
             return None
         held = vector_type("uint32", lanes // 2)

@@ -20,7 +20,7 @@ from tvm_ffi.structural import structural_map
 from romou.compiler.passes.fp16_moves import Moves
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_reinterpretation, op_name
 from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
-from romou.compiler.tir.traversal import function_pass, nodes_in
+from romou.compiler.tir.traversal import function_pass, nodes_in, substitute, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 _BINARY = (
@@ -150,21 +150,15 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
         )
 
     def call(old: Call) -> tirx.Expr:
-        return (
-            Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
-            if isinstance(old.ty, PrimType)
-            else old
-        )
+        return with_fields(old, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
 
     def block(old: s_tir.SBlock) -> s_tir.SBlock:
-        regions = (
+        reads, writes = (
             [tirx.BufferRegion(inside.get(r.source, r.source), r.region) for r in part]
             for part in (old.reads, old.writes)
         )
         allocated = [inside.get(buffer, buffer) for buffer in old.alloc_buffers]
-        return s_tir.SBlock(
-            old.iter_vars, *regions, old.name_hint, old.body, old.init, allocated, old.match_buffers, old.annotations
-        )
+        return with_fields(old, reads=reads, writes=writes, alloc_buffers=allocated)
 
     body = structural_map(
         func.body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), (s_tir.SBlock, block), *_ARITHMETIC]
@@ -186,11 +180,7 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
     def call(old: Call) -> tirx.Expr:
         if op_name(old) == "tirx.texture2d_load":
             return tirx.Cast(_widened(str(old.ty)), old) if "float16" in str(old.ty) else old
-        return (
-            Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
-            if isinstance(old.ty, PrimType)
-            else old
-        )
+        return with_fields(old, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
 
     def wide(value: tirx.Expr) -> tirx.Expr:
         widened = structural_map(value, [(TensorLoad, load), (Call, call), *_ARITHMETIC])
@@ -206,13 +196,7 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
         if op_name(texel_store) != "tirx.texture2d_store" or "float16" not in str(texel_store.args[-1].ty):
             return stmt
         return tirx.Evaluate(
-            Call(
-                texel_store.op,
-                [*texel_store.args[:-1], wide(texel_store.args[-1])],
-                texel_store.attrs,
-                texel_store.ty_args,
-                ret_ty=texel_store.ty,
-            )
+            with_fields(texel_store, args=[*texel_store.args[:-1], wide(texel_store.args[-1])], ret_ty=texel_store.ty)
         )
 
     marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
@@ -242,7 +226,7 @@ def widen_fp16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
         return func.with_body(_with_wide_outputs(func))
     body = _Widener(func, dialect, pointers).widened()
-    return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)
+    return with_fields(func, params=[pointers.get(p, p) for p in func.params], body=body)
 
 
 def _fp16_pointers(func: tirx.PrimFunc, dialect: Dialect) -> dict[tirx.Var, tirx.Var]:
@@ -303,7 +287,7 @@ class _Widener:
             ],
         )
         # What is left of old buffers are addresses that functions get.
-        return structural_map(body, (tirx.Var, lambda var: self.buffers.get(var, var)))
+        return substitute(body, self.buffers)
 
     def visit_declaration(self, stmt: tirx.DeclBuffer) -> tirx.Stmt:
         """Declare a parameter's buffer as one of scalars."""
@@ -386,7 +370,7 @@ class _Widener:
             arguments[4] = tirx.const(LANES * np.dtype("float32").itemsize * 8, "int32")
         elif not isinstance(old.ty, PrimType):
             return old
-        return Call(old.op, arguments, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
+        return with_fields(old, args=arguments, ret_ty=_widened(str(old.ty)))
 
     def _address(self, buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int, bool]:
         """Return (offset, pointer, lanes, is_aligned) of an access of the vector at pointer[lanes * offset]."""

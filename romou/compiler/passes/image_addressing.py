@@ -17,7 +17,7 @@ from romou.base.errors import BuildError
 from romou.compiler.passes.image_bounds import read_inside
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import LANES, activation_scope, is_image, is_texel, replace_parameter, tensors_of
-from romou.compiler.tir.traversal import function_pass
+from romou.compiler.tir.traversal import function_pass, with_fields
 from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, JOINED_ROWS_IMAGE, ROW_AXES, SEPARATORS, SLICE_IMAGE
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
@@ -150,7 +150,7 @@ def name_stored_texels(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.SeqStmt(
             [
                 tirx.Bind(texel, value),
-                tirx.Evaluate(tvm.ir.Call(call.op, [*destination, texel], call.attrs, call.ty_args, ret_ty=call.ty)),
+                tirx.Evaluate(with_fields(call, args=[*destination, texel], ret_ty=call.ty)),
             ]
         )
 

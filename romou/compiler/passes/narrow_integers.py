@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
+from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.traversal import function_pass
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
@@ -115,7 +116,7 @@ def keep_stored_types(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Store values in the types of their buffers: TVM's narrowing of indices also narrows vectors of constants."""
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        lanes = int(tvm.DataType(str(access.value.ty)).lanes)
+        lanes = lanes_of(access.value)
         dtype = (
             str(access.buffer.dtype)
             if lanes == 1 or "x" in str(access.buffer.dtype)

@@ -25,8 +25,9 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.passes.advancing_pointers import keeps_loops
 from romou.compiler.tir.calls import extern_name, is_conditional, is_fp16_load, is_fp16_store, op_name
+from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_LOOP, LANES
-from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops up to these iterations and products, and load ahead for all of them.
@@ -133,7 +134,7 @@ def _in_vectors(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, most: 
     least = _LEAST_ITERATIONS if keeps else _MOST_ITERATIONS + 1
     stays = [n for n in (LANES, 2) if extent // n >= least or extent * len(stores) > _MOST_PRODUCTS]
     # The sums, a pointer of two registers and the vector for each row, and what is loaded from other places.
-    sums = sum(tvm.DataType(str(store.value.ty)).lanes for store in stores)
+    sums = sum(lanes_of(store.value) for store in stores)
     loads = [
         load
         for load in nodes_in(loop.body, TensorLoad, tvm.ir.Call)
@@ -163,7 +164,7 @@ def _in_vectors(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, most: 
     body = sequence_of([*vectors, *(part for number in range(lanes) for part in statements_of(step(number)))])
     count = tirx.const(extent // lanes, loop.loop_var.ty)
     marks = {**loop.annotations, KEEP_LOOP: 1}
-    main = tirx.For(loop.loop_var, loop.min, count, loop.kind, body, loop.thread_binding, marks, loop.step)
+    main = with_fields(loop, extent=count, body=body, annotations=marks)
     rest = [
         part
         for number in range(extent // lanes * lanes, extent)

@@ -12,10 +12,9 @@ TVM's `ThreadSync` puts a barrier between a store and a load in a loop, and rais
 from __future__ import annotations
 
 from tvm import tirx
-from tvm_ffi.structural import structural_map
 
 from romou.compiler.tir.primitives import OWN_MEMORY
-from romou.compiler.tir.traversal import function_pass, nodes_in
+from romou.compiler.tir.traversal import function_pass, nodes_in, substitute
 
 
 @function_pass
@@ -23,4 +22,4 @@ def name_own_memory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Rename the scope of a work-item's own memory to local memory, after barriers are placed."""
     own = [alloc.buffer for alloc in nodes_in(func.body, tirx.AllocBuffer) if str(alloc.buffer.scope()) == OWN_MEMORY]
     named = {buffer: tirx.decl_buffer(buffer.shape, buffer.dtype, buffer.name, scope="shared") for buffer in own}
-    return func.with_body(structural_map(func.body, (tirx.Var, lambda var: named.get(var, var)))) if named else func
+    return func.with_body(substitute(func.body, named)) if named else func

@@ -19,7 +19,7 @@ from tvm_ffi.structural import structural_equal, structural_hash, structural_wal
 
 from romou.compiler.passes.bindings import inline_single_uses
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
-from romou.compiler.tir.traversal import function_pass, rewriting, sequence_of, statements_of, walking
+from romou.compiler.tir.traversal import function_pass, rewriting, sequence_of, statements_of, walking, with_fields
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 
@@ -90,16 +90,7 @@ class _Sharer:
                 # An iteration may read values that the previous one wrote.
                 self._forget(stmt.body)
                 body = self.sequence(stmt.body)
-                return tirx.For(
-                    stmt.loop_var,
-                    stmt.min,
-                    stmt.extent,
-                    stmt.kind,
-                    body,
-                    stmt.thread_binding,
-                    stmt.annotations,
-                    stmt.step,
-                )
+                return with_fields(stmt, body=body)
             case tirx.AttrStmt():
                 return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self.sequence(stmt.body))
             case tirx.IfThenElse():

@@ -19,7 +19,7 @@ from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import LANES, is_lanes
-from romou.compiler.tir.traversal import function_pass
+from romou.compiler.tir.traversal import function_pass, with_fields
 from romou.devices.backends.dialect import dialect_of
 
 Indices: TypeAlias = Sequence[tirx.Expr]
@@ -46,7 +46,7 @@ def vectorize_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Declarations come before accesses, which depend on them.
     body = structural_map(func.body, [(tirx.DeclBuffer, vectors.declare), (tirx.AllocBuffer, vectors.allocate)])
     body = structural_map(body, [(TensorLoad, vectors.load), (tirx.BufferStore, vectors.store)])
-    return tirx.PrimFunc([vectors.pointers[p] for p in func.params], body, func.ret_type, func.attrs)
+    return with_fields(func, params=[vectors.pointers[p] for p in func.params], body=body)
 
 
 class _Vectors:

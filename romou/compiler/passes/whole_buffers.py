@@ -6,10 +6,9 @@ alloc(row, (size,), "shared")      ->      alloc(row, (512,), "shared")      `LA
 from __future__ import annotations
 
 from tvm import s_tir, sym, tirx
-from tvm_ffi.structural import structural_map
 
 from romou.compiler.tir.primitives import LARGEST_SIZES, SIZES
-from romou.compiler.tir.traversal import function_pass, nodes_in
+from romou.compiler.tir.traversal import function_pass, nodes_in, substitute
 
 
 @function_pass
@@ -27,7 +26,7 @@ def with_whole_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     largest = {size: tirx.const(number, str(size.ty)) for size, number in zip(sizes, numbers, strict=True)}
 
     def at_largest(extent: tirx.Expr) -> tirx.Expr:
-        return structural_map(extent, (tirx.Var, lambda var: largest.get(var, var)))
+        return substitute(extent, largest)
 
     simple = sym.Analyzer().simplify
     whole: dict[tirx.Var, tirx.Var] = {}
@@ -38,4 +37,4 @@ def with_whole_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 whole[buffer] = tirx.decl_buffer(shape, buffer.dtype, buffer.name, scope=str(buffer.scope()))
     if not whole:
         return func
-    return func.with_body(structural_map(func.body, (tirx.Var, lambda var: whole.get(var, var))))
+    return func.with_body(substitute(func.body, whole))

@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tvm
 from tvm import relax, s_tir, tirx
@@ -84,13 +83,6 @@ def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
 def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
     """Replace each load of `tensor` by `by(load)`."""
     return structural_map(expr, (TensorLoad, lambda load: by(load) if load.source.same_as(tensor) else load))
-
-
-def substitute(node: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:
-    """Replace variables in an expression or statement by their `values`."""
-    return structural_map(
-        node, (tirx.Var, lambda var: next((value for name, value in values.items() if name.same_as(var)), var))
-    )
 
 
 # Properties of a function

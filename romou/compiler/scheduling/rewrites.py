@@ -18,7 +18,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 from romou.compiler.scheduling import blocks
 from romou.compiler.scheduling.statements import typed
 from romou.compiler.tir.expressions import bounds_of
-from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of
+from romou.compiler.tir.traversal import nodes_in, sequence_of, statements_of, substitute, with_fields
 
 # Indices of an element, and conditions. The tensor has the element if all of them hold.
 GuardedIndex: TypeAlias = tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]
@@ -32,7 +32,7 @@ def as_module(func: tirx.PrimFunc) -> tvm.IRModule:
 def with_root(func: tirx.PrimFunc, body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tirx.PrimFunc:
     """Replace the statements of the root block, and the buffers that it allocates."""
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=list(buffers))
-    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    return with_fields(func, body=s_tir.SBlockRealize([], True, root))
 
 
 def with_fresh_variables(nest: tirx.Stmt) -> tirx.Stmt:
@@ -46,7 +46,7 @@ def with_fresh_variables(nest: tirx.Stmt) -> tirx.Stmt:
         ],
     )
     fresh = {var: tirx.Var(var.name, var.ty) for var in variables}
-    return structural_map(nest, (tirx.Var, lambda var: fresh.get(var, var)))
+    return substitute(nest, fresh)
 
 
 def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -92,10 +92,7 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
             name = f"{name}_first"
         taken.add(name)
         renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
-    bodies = [
-        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var)))
-        for func, names in ((first, renamed), (second, {old: between}))
-    ]
+    bodies = [substitute(func.body, names) for func, names in ((first, renamed), (second, {old: between}))]
     funcs = [tirx.PrimFunc([], body) for body in bodies]
     roots = [func.body.block for func in funcs]
     body = tirx.SeqStmt([nest for func in funcs for nest in blocks.nests_of(func)])
@@ -119,7 +116,7 @@ def without_repeats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     inner = list(func.body.block.alloc_buffers)
 
     def renamed(nest: tirx.Stmt, names: Mapping[tirx.Var, tirx.Buffer]) -> tirx.Stmt:
-        return structural_map(nest, (tirx.Var, lambda var: names.get(var, var)))
+        return substitute(nest, names)
 
     for original in blocks.nests_of(func):
         nest = renamed(original, same)
@@ -166,7 +163,7 @@ def renest(
         return tirx.BufferLoad(access.source, position) if access.source.name == source else access
 
     # Loads of `source` are replaced last: their new indices must not be substituted again.
-    body = structural_map(block.body, (tirx.Var, lambda var: values.get(var, var)))
+    body = substitute(block.body, values)
     body = structural_map(body, (TensorLoad, load))
     # An if statement, because a predicate of the block's realization would have to be affine.
     body = tirx.IfThenElse(tirx.all(*conditions), body, None)
@@ -210,11 +207,10 @@ def _substituted(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def load(access: TensorLoad) -> tirx.Expr:
         axes, value = values.get(access.source, ([], access))
-        return blocks.substitute(value, dict(zip(axes, access.indices, strict=True))) if axes else value
+        return substitute(value, dict(zip(axes, access.indices, strict=True))) if axes else value
 
     def stage(block: s_tir.SBlock) -> s_tir.SBlock:
-        parts = block.reads, block.writes, block.name_hint, structural_map(block.body, (TensorLoad, load)), block.init
-        return s_tir.SBlock(block.iter_vars, *parts, annotations=block.annotations)
+        return with_fields(block, body=structural_map(block.body, (TensorLoad, load)))
 
     nests = []
     for nest in blocks.nests_of(func):
@@ -271,8 +267,7 @@ def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
         is_dropped = blocks.is_of_scalar(block) and (has_reductions or not block.body.buffer.same_as(output))
         if not is_dropped:
             return realize
-        scalar = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
-        return s_tir.SBlockRealize([], realize.predicate, scalar)
+        return with_fields(realize, iter_values=[], block=with_fields(block, iter_vars=[], init=None))
 
     return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop)))
 
@@ -329,19 +324,16 @@ def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
         if axis.var not in firsts
     ]
-    reads, writes = (blocks.substitute(regions, firsts) for regions in (block.reads, block.writes))
-    elementwise = s_tir.SBlock(
-        [axis for axis, _ in spatial],
-        [region for region in reads if not any(region.source.same_as(write.source) for write in writes)],
-        writes,
-        block.name_hint,
-        blocks.substitute(body, firsts),
-        None,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
+    reads, writes = (substitute(regions, firsts) for regions in (block.reads, block.writes))
+    elementwise = with_fields(
+        block,
+        iter_vars=[axis for axis, _ in spatial],
+        reads=[region for region in reads if not any(region.source.same_as(write.source) for write in writes)],
+        writes=writes,
+        body=substitute(body, firsts),
+        init=None,
     )
-    return s_tir.SBlockRealize([value for _, value in spatial], realize.predicate, elementwise)
+    return with_fields(realize, iter_values=[value for _, value in spatial], block=elementwise)
 
 
 def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:

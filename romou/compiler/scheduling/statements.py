@@ -13,9 +13,8 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.tir.expressions import is_one
-from romou.compiler.tir.traversal import rewriting
+from romou.compiler.tir.traversal import rewriting, substitute, with_fields
 
 _KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
 
@@ -100,7 +99,7 @@ def launch(
     buffers: in registers and local memory.
     """
     root = s_tir.SBlock([], [], [], "root", _with_distinct_loops(bound(threads, body)), alloc_buffers=list(buffers))
-    kernel = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    kernel = with_fields(func, body=s_tir.SBlockRealize([], True, root))
     return tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
 
 
@@ -123,6 +122,6 @@ def _with_distinct_loops(body: tirx.Stmt) -> tirx.Stmt:
             return new
         fresh = tirx.Var(var.name, var.ty)
         body = substitute(new.body, {var: fresh})
-        return tirx.For(fresh, new.min, new.extent, new.kind, body, new.thread_binding, new.annotations, new.step)
+        return with_fields(new, loop_var=fresh, body=body)
 
     return rewriting((tirx.For, renew))(body)

@@ -11,11 +11,11 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_visit, structural_walk
 
 from romou.base.errors import InvalidConfigError
-from romou.compiler.scheduling.blocks import loads_of, substitute
+from romou.compiler.scheduling.blocks import loads_of
 from romou.compiler.scheduling.statements import loop, register_type, typed
 from romou.compiler.tir.calls import is_conditional, takes_vectors
 from romou.compiler.tir.expressions import is_multiple
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, substitute, with_fields
 
 # Expressions that may be computed for all lanes at once.
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div)
@@ -82,7 +82,7 @@ class Vectors:
             if is_conditional(expr):
                 first, *others = (self._analyzer.simplify(self._at(expr.args[0], lane)) for lane in range(self.width))
                 fits.append(all(structural_equal(first, other) for other in others))
-                return tvm.ir.Call(expr.op, [first, *expr.args[1:]], expr.attrs, expr.ty_args, ret_ty=expr.ty)
+                return with_fields(expr, args=[first, *expr.args[1:]], ret_ty=expr.ty)
             fits.append(takes_vectors(expr) or not self.moves(expr))
             return expr
 

@@ -112,6 +112,11 @@ def bytes_of(shape: Iterable[Any], dtype: str) -> int:
     return math.prod(int(extent) for extent in shape) * int(tvm.DataType(dtype).itemsize)
 
 
+def lanes_of(expr: tirx.Expr) -> int:
+    """Return the lanes of a vector: 1 for a scalar, 0 for an expression without a value."""
+    return int(tvm.DataType(str(getattr(expr.ty, "dtype", ""))).lanes)
+
+
 def is_constant(expr: relax.Expr) -> bool:
     """Return whether an expression is a constant tensor."""
     return isinstance(expr, tvm.ir.GenericConst)

@@ -13,6 +13,8 @@ from tvm import relax
 from tvm.ir import SourceName, Span
 from tvm_ffi.structural import structural_map
 
+from romou.compiler.tir.traversal import with_fields
+
 Origin = frozenset[str]
 NOWHERE: Origin = frozenset()
 
@@ -48,7 +50,7 @@ def with_origins(main: relax.Function, origins: Mapping[relax.Var, Origin]) -> r
         (relax.Var, lambda var: changed.get(var, var)),
         (relax.DataflowVar, lambda var: changed.get(var, var)),
     )
-    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return with_fields(main, body=body)
 
 
 def bindings_of(function: relax.Function) -> list[relax.Binding]:

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
+from romou.compiler.tir.traversal import with_fields
 from romou.devices.backends.launch import IMAGE, JOINED_ROWS_IMAGE, ROW_AXES, SEPARATORS
 
 # Scope of local memory with a separate part for each work-item, so that no barrier is needed (`passes/own_memory.py`).
@@ -177,7 +178,7 @@ def with_own_names(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _exchanged(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> tirx.PrimFunc:
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
-    return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)
+    return with_fields(func, params=[new if p.same_as(old) else p for p in func.params], body=body)
 
 
 def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:
@@ -251,16 +252,7 @@ def advance_pointers(func: tirx.PrimFunc, read_ahead: int = 1) -> tirx.PrimFunc:
 
 
 def _with_mark(loop: tirx.For, mark: str, value: int) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        loop.body,
-        loop.thread_binding,
-        {**loop.annotations, mark: value},
-        loop.step,
-    )
+    return with_fields(loop, annotations={**loop.annotations, mark: value})
 
 
 def keep_loops(func: tirx.PrimFunc, names: Collection[str]) -> tirx.PrimFunc:

@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm.ir import TensorLoad, TensorRegion
 from tvm_ffi.structural import structural_map
 
+from romou.compiler.tir.traversal import with_fields
+
 AXIS = 1
 # Attribute of a function whose parameters are slices of larger tensors.
 _SLICES = "romou.tir.slices"
@@ -97,4 +99,4 @@ def _moved(func: tirx.PrimFunc, slice_: Slice, *, is_back: bool = False) -> tirx
         )
 
     body = structural_map(func.body, [(TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, region)])
-    return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)
+    return with_fields(func, params=[new if p.same_as(old) else p for p in func.params], body=body)

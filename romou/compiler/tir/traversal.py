@@ -10,15 +10,16 @@ here.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm_ffi.structural import structural_walk
+from tvm_ffi.structural import structural_map, structural_walk
 
 Kinds: TypeAlias = type | tuple[type, ...]
 
@@ -56,6 +57,23 @@ def _weak(method: Any) -> Callable[..., Any]:
     """Return a function that calls `method` and does not keep its object alive."""
     owner, function = weakref.ref(method.__self__), method.__func__
     return lambda *arguments: function(owner(), *arguments)
+
+
+def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Replace variables in an expression or statement by their `values`."""
+    return structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
+
+
+def with_fields(node: Any, **fields: Any) -> Any:
+    """Return a node of TVM's IR with other values of some fields, by the names of its constructor's parameters."""
+    kind: Any = type(node)
+    return kind(**{name: getattr(node, name) for name in _parameters(kind)} | fields)
+
+
+@functools.cache
+def _parameters(kind: Any) -> list[str]:
+    # The parameters of a node are its fields, but for the type of a call.
+    return [name for name in inspect.signature(kind).parameters if name != "ret_ty" or hasattr(kind, name)]
 
 
 def nodes_in(node: Any, *kinds: type) -> list[Any]:

@@ -15,9 +15,10 @@ from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 from romou.compiler.operators.algorithms.closed_form import SERVED, bank_conflict_rounds
-from romou.compiler.operators.analysis.expressions import dtype_of, lanes_of
+from romou.compiler.operators.analysis.expressions import dtype_of
 from romou.compiler.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
 from romou.compiler.tir.evaluate import evaluate
+from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from support.kernels.kernel_structure import (

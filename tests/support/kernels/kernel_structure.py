@@ -18,7 +18,6 @@ from romou.compiler.operators.analysis.expressions import (
     TENSOR_CORE_DEPTH,
     array_bytes,
     dtype_of,
-    lanes_of,
     multiply_adds_of,
     scope_of,
 )
@@ -33,6 +32,7 @@ from romou.compiler.tir.calls import (
     texel_bytes,
     texels_for_tensor_cores,
 )
+from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import dialect_of

@@ -17,6 +17,7 @@ from tvm import relax
 
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of
+from romou.compiler.tir.traversal import with_fields
 
 _STORAGE = "relax.vm.alloc_storage"
 _BUFFER = "global"
@@ -66,8 +67,8 @@ def _resized(main: relax.Function, sizes: Mapping[relax.Var, int]) -> relax.Func
             return binding
         call = binding.value
         arguments = [relax.ShapeExpr([sizes[binding.var]]), *call.args[1:]]
-        return relax.VarBinding(binding.var, relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty))
+        return relax.VarBinding(binding.var, with_fields(call, args=arguments, ret_ty=call.ty))
 
     blocks = [type(block)([binding_of(binding) for binding in block.bindings]) for block in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
-    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return with_fields(main, body=body)

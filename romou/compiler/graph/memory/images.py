@@ -19,6 +19,7 @@ from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuil
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES, set_image
+from romou.compiler.tir.traversal import with_fields
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -64,7 +65,7 @@ def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRM
     functions = {variables[var]: func for var, func in mod.functions_items()}
     main = mod["main"]
     body = structural_map(main.body, (tvm.ir.GlobalVar, lambda var: variables[var]))
-    functions[mod.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    functions[mod.get_global_var("main")] = with_fields(main, body=body)
     return tvm.IRModule(functions, global_infos=dict(mod.global_infos))
 
 
@@ -210,12 +211,10 @@ def _with_constants(
                     f"{name}: argument {position} is computed at run time and cannot be packed at compile time"
                 )
             arguments[position] = change(name, position, arguments[position])
-        return relax.Call(
-            call.op, [call.args[0], relax.Tuple(arguments), *call.args[2:]], call.attrs, call.ty_args, ret_ty=call.ty
-        )
+        return with_fields(call, args=[call.args[0], relax.Tuple(arguments), *call.args[2:]], ret_ty=call.ty)
 
     main = mod["main"]
     body = structural_map(main.body, (relax.Call, changed))
     changed_module = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
-    changed_module["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    changed_module["main"] = with_fields(main, body=body)
     return changed_module

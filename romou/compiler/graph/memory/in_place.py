@@ -18,7 +18,7 @@ from tvm_ffi.structural import structural_equal, structural_map
 
 from romou.compiler.tir.calls import called_function, is_conditional
 from romou.compiler.tir.origin import bindings_of
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, with_fields
 
 
 def update_in_place(mod: tvm.IRModule) -> tvm.IRModule:
@@ -77,7 +77,7 @@ def _updated(func: tvm.ir.BaseFunc) -> tuple[int, tirx.PrimFunc] | None:
 
     position = next(i for i, param in enumerate(inputs) if param.same_as(past))
     body = structural_map(func.body, (tirx.BufferStore, guarded))
-    return position, tirx.PrimFunc(inputs, body, func.ret_type, func.attrs)
+    return position, with_fields(func, params=inputs, body=body)
 
 
 def _old(store: tirx.BufferStore) -> TensorLoad | None:

@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from romou.compiler.graph.memory.images import with_types_of_functions
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.tir.calls import called_function, op_name
+from romou.compiler.tir.traversal import with_fields
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
@@ -44,19 +45,8 @@ def with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffe
     if not workspaces:
         return func, []
     kept = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(workspace) for workspace in workspaces)]
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        root.body,
-        root.init,
-        kept,
-        root.match_buffers,
-        root.annotations,
-    )
-    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
-    return tirx.PrimFunc([*func.params, *workspaces], body, func.ret_type, func.attrs), workspaces
+    body = with_fields(realize, block=with_fields(root, alloc_buffers=kept))
+    return with_fields(func, params=[*func.params, *workspaces], body=body), workspaces
 
 
 @mutator

@@ -16,6 +16,7 @@ from romou.compiler.tir.calls import (
     texel_bytes,
     texels_for_tensor_cores,
 )
+from romou.compiler.tir.expressions import lanes_of
 from romou.devices.backends.dialect import MATRIX
 
 # Buffer scopes of registers and of local memory, as TVM names them.
@@ -49,11 +50,6 @@ def scope_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> str:
 def dtype_of(expr: Any) -> str:
     """Return the type of an expression's value, lanes included: "float32x4"."""
     return str(getattr(expr.ty, "dtype", ""))
-
-
-def lanes_of(expr: Any) -> int:
-    """Return the number of an expression's values."""
-    return int(tvm.DataType(dtype_of(expr)).lanes)
 
 
 def element_bytes(buffer: tirx.Var) -> int:

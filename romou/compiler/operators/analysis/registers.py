@@ -30,12 +30,12 @@ from romou.compiler.operators.analysis.expressions import (
     PRIVATE,
     array_registers,
     dtype_of,
-    lanes_of,
     multiply_adds_of,
     registers_of,
     scope_of,
 )
 from romou.compiler.tir.calls import is_fp16_load, is_load_for_tensor_cores, is_texel_load, keeps_next_loop, op_name
+from romou.compiler.tir.expressions import lanes_of
 
 # Number of live registers above which Mesa spills, and the number measured on the same GPU, as in device files.
 _MOST, _MOST_MEASURED = 192, 181

@@ -44,6 +44,7 @@ from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.evaluate import count_distinct
 from romou.compiler.tir.expressions import extents_of
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, MemoryKind, is_image
+from romou.compiler.tir.traversal import with_fields
 
 # A call that marks a window's sum until the sum has its own register.
 _WINDOW = "romou_window"
@@ -226,11 +227,9 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
             for buffer in (window, *(region.source for region in (*realized.block.reads, *realized.block.writes)))
         }
         reads, writes, _ = s_tir.analysis.get_sblock_access_region(block, buffers)
-        block = s_tir.SBlock(realized.block.iter_vars, reads, writes, name, store, annotations=annotations)
-        body = s_tir.SBlockRealize(realized.iter_values, realized.predicate, block)
-        return tirx.For(
-            loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations, loop.step
-        )
+        block = with_fields(block, reads=reads, writes=writes, annotations=annotations)
+        body = with_fields(realized, block=block)
+        return with_fields(loop, body=body)
 
     root = structural_map(func.body, (tirx.For, keep)).block
     return with_root(func, root.body, [*root.alloc_buffers, window])

@@ -50,7 +50,7 @@ from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Poin
 from romou.compiler.operators.kernels.streaming.windows import kept_inside
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
 from romou.compiler.passes.fp16_moves import only_moves
-from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
+from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of
 from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.placement import Placement
@@ -59,7 +59,7 @@ from romou.compiler.scheduling.statements import register_type
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
-from romou.compiler.tir.traversal import has_var, nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in, substitute
 
 KNOBS = (
     VECTOR_WIDTH,

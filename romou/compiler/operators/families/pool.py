@@ -39,7 +39,6 @@ from romou.compiler.scheduling.blocks import (
     reduction_of,
     reductions_of,
     replace_loads,
-    substitute,
 )
 from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
@@ -49,7 +48,7 @@ from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.expressions import count_of, extents_of, is_free, is_multiple
 from romou.compiler.tir.primitives import LANES, ignore_nan
-from romou.compiler.tir.traversal import has_var, nodes_in
+from romou.compiler.tir.traversal import has_var, nodes_in, substitute
 
 KNOBS = (
     VECTOR_WIDTH,

@@ -30,10 +30,10 @@ from tvm.ir import TensorLoad
 from romou.base.space import Config
 from romou.compiler.operators.kernels.quantized.integer_matrix import byte_of
 from romou.compiler.operators.workload import Conv2d
-from romou.compiler.scheduling.blocks import axes_of, loads_of, substitute
+from romou.compiler.scheduling.blocks import axes_of, loads_of
 from romou.compiler.scheduling.kernel_builder import KernelBuilder
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, broadcast_scalars
-from romou.compiler.tir.traversal import has_var, rewriting
+from romou.compiler.tir.traversal import has_var, rewriting, substitute
 from romou.devices.backends.dialect import load_words, store_words
 
 # Pixels of a vector.

@@ -27,13 +27,13 @@ from tvm_ffi.structural import structural_map
 
 from romou.compiler.operators.kernels.recurrent_groups import GroupsKernel, States, groups_of
 from romou.compiler.operators.kernels.recurrent_nests import Nest, below_time, nest_of, product_of
-from romou.compiler.scheduling.blocks import nests_of, substitute
+from romou.compiler.scheduling.blocks import nests_of
 from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder
 from romou.compiler.scheduling.rewrites import with_root
 from romou.compiler.scheduling.statements import barrier
 from romou.compiler.tir.expressions import bounds_of, count_of, is_multiple, largest
 from romou.compiler.tir.primitives import LANES, WAITING_GROUPS
-from romou.compiler.tir.traversal import nodes_in, sequence_of
+from romou.compiler.tir.traversal import nodes_in, sequence_of, substitute
 from tvm_patches.onnx_converters.recurrent_loop import TIME_LOOP
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from tvm import tirx
 from tvm_ffi.structural import structural_equal, structural_map
 
 from romou.compiler.operators.kernels.recurrent_nests import Nest
-from romou.compiler.scheduling.blocks import substitute
 from romou.compiler.scheduling.kernel_builder import Array, KernelBuilder
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, substitute
 from romou.devices.backends.dialect import call_on_device, sub_group_shuffle_xor
 
 if TYPE_CHECKING:

@@ -27,13 +27,12 @@ from romou.compiler.scheduling.blocks import (
     loads_of,
     reduction_of,
     replace_loads,
-    substitute,
 )
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import is_one, largest
 from romou.compiler.tir.primitives import LANES
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, substitute
 
 
 @dataclass(frozen=True, kw_only=True)

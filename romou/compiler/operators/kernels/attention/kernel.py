@@ -36,12 +36,13 @@ from romou.compiler.operators.kernels.tensor_cores import (
     UNIT,
     WARP,
 )
-from romou.compiler.scheduling.blocks import loads_of, replace_loads, substitute
+from romou.compiler.scheduling.blocks import loads_of, replace_loads
 from romou.compiler.scheduling.kernel_builder import Array, KernelBuilder
 from romou.compiler.scheduling.statements import unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import count_of, is_multiple
 from romou.compiler.tir.primitives import LANES, broadcast_scalars, ignore_nan
+from romou.compiler.tir.traversal import substitute
 from romou.devices.backends.dialect import sub_group_shuffle_xor
 
 _KIND, _BYTES, _FP16_BYTES = "float32", 4, 2

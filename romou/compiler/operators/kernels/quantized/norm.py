@@ -16,8 +16,8 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.scheduling.blocks import axes_of, loads_of, reduction_of, replace_loads, substitute
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.scheduling.blocks import axes_of, loads_of, reduction_of, replace_loads
+from romou.compiler.tir.traversal import nodes_in, substitute
 
 _WIDE, _FLOATS = "float32", ("float32", "float16")
 

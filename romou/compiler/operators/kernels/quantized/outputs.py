@@ -8,8 +8,9 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
-from romou.compiler.scheduling.blocks import axes_of, replace_loads, substitute
+from romou.compiler.scheduling.blocks import axes_of, replace_loads
 from romou.compiler.tir.expressions import is_multiple
+from romou.compiler.tir.traversal import substitute
 
 
 @dataclass(frozen=True, kw_only=True)

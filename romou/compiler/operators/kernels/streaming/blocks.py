@@ -13,9 +13,10 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
-from romou.compiler.scheduling.blocks import Reduction, axes_of, loads_of, reduction_of, substitute
+from romou.compiler.scheduling.blocks import Reduction, axes_of, loads_of, reduction_of
 from romou.compiler.scheduling.statements import register_type
 from romou.compiler.tir.expressions import is_equal, is_one
+from romou.compiler.tir.traversal import substitute
 
 
 @dataclass(frozen=True)

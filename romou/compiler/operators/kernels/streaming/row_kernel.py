@@ -19,14 +19,14 @@ from tvm_ffi.structural import structural_equal, structural_mutate
 
 from romou.base.space import Config
 from romou.compiler.operators.kernels.streaming.blocks import Pass, Rows, replaced
-from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads, substitute
+from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads
 from romou.compiler.scheduling.kernel_builder import Array, Index, KernelBuilder
 from romou.compiler.scheduling.statements import register_type, unravel
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bounds_of, count_of, is_equal, is_free, is_multiple, largest
 from romou.compiler.tir.primitives import LANES, OWN_MEMORY, ignore_nan, is_image
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, substitute
 from romou.devices.backends.dialect import sub_group_reduce, sub_group_shuffle_xor
 
 # The loop over a work-item's share of a row is unrolled up to this many iterations.
