@@ -37,8 +37,8 @@ class Array:
     A last index `:` means all elements of the last axis, as one vector.
     """
 
-    def __init__(self, builder: KernelBuilder, buffer: tirx.Buffer, shape: Sequence[int], begin: int = 0) -> None:
-        self._builder, self.buffer, self.shape, self._begin = builder, buffer, tuple(map(int, shape)), begin
+    def __init__(self, builder: KernelBuilder, buffer: tirx.Buffer, shape: Sequence[Any], begin: int = 0) -> None:
+        self._builder, self.buffer, self.shape, self._begin = builder, buffer, tuple(extents_of(shape)), begin
 
     def _flat(self, index: Any) -> tirx.Expr:
         indices = index if isinstance(index, tuple) else (index,)
@@ -102,6 +102,10 @@ class KernelBuilder:
     def read(self, buffer: tirx.Buffer, *index: Index) -> tirx.Expr:
         """Return an element of a parameter."""
         return tirx.BufferLoad(buffer, list(map(self.constant, index)))
+
+    def write(self, buffer: tirx.Buffer, index: Sequence[Index], value: tirx.Expr) -> None:
+        """Store an element of a parameter."""
+        self.emit(tirx.BufferStore(buffer, value, list(map(self.constant, index))))
 
     def axis(self, tag: str, name: str, extent: Index) -> tirx.Expr:
         """Return a group's or work-item's place along an axis of the launch. An axis of one is left out, but for x."""
@@ -225,12 +229,22 @@ class KernelBuilder:
 
     @contextlib.contextmanager
     def spread(
-        self, count: int, own: tirx.Expr, sharing: int, name: str = "iteration", kind: str = "serial"
+        self,
+        count: Index,
+        own: tirx.Expr,
+        sharing: int,
+        name: str = "iteration",
+        kind: str = "serial",
+        *,
+        most: int | None = None,
     ) -> Iterator[tirx.Expr]:
-        """Run the block for each of `count` places, in a loop in which `sharing` work-items take neighbouring ones."""
-        with self.loop(name, -(-count // sharing), kind) as iteration:
+        """Run the block for each of `count` places, in a loop in which `sharing` work-items take neighbouring ones.
+
+        most: the largest value of a count that is no constant.
+        """
+        with self.loop(name, -(-(count if most is None else most) // sharing), kind) as iteration:
             at = iteration * sharing + own
-            with self.when(at < count if count % sharing else None):
+            with self.when(at < count if most is not None or count % sharing else None):
                 yield at
 
     def exchange(

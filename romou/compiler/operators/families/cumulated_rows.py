@@ -8,9 +8,9 @@ about 3 * sqrt(n) steps.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -20,7 +20,8 @@ from romou.base.space import Config
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.kernels.row_functions.sort import power_above
 from romou.compiler.operators.kernels.row_functions.template import RowFunctionTemplate
-from romou.compiler.scheduling.kernel_blocks import array, launched, loop, wait, when
+from romou.compiler.scheduling.kernel_builder import KernelBuilder
+from romou.compiler.scheduling.statements import barrier
 from romou.compiler.tir.expressions import count_of, is_multiple, is_one
 from tvm_patches.onnx_converters.sorted_rows import CUMULATED, combined, cumulated, neutral, sum_type
 
@@ -47,47 +48,52 @@ class CumulatedRows(RowFunctionTemplate):
         return 1 if limits.warp_size == 1 else power_above(math.isqrt(self.rows.n))
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        return self.launched(lambda x, y: self._write(x, y, config["threads"], config["rows"]))
+        return self.launched([self._kernel(config["threads"], config["rows"])])
 
-    def _write(self, x: Any, y: Any, threads: int, rows: int) -> None:
-        """Write the kernel. threads: work-items of a row. rows: rows of a group."""
-        kind, words, count = sum_type(self.dtype), self.text.split(), self.rows.count
-        share = count_of(self.rows.n, threads)
-        with launched("cumulated", count_of(count, rows), threads * rows) as (group, item):
-            # Neighbouring work-items read neighbouring elements, where rows lie side by side.
-            is_across = not is_one(math.prod(self.rows.after))
-            inner, thread = (item % rows, item // rows) if is_across else (item // threads, item % threads)
-            row = group * rows + inner
-            so_far = array("so_far", (1,), kind)
-            so_far[0] = neutral(words, kind)
+    def _kernel(self, threads: int, rows: int) -> tirx.Stmt:
+        """Return the kernel. threads: work-items of a row. rows: rows of a group."""
+        (x, y), kind, words, count = self.func.params, sum_type(self.dtype), self.text.split(), self.rows.count
+        k, share = KernelBuilder(), count_of(self.rows.n, threads)
+        group = k.axis("blockIdx.x", "group", count_of(count, rows))
+        item = k.axis("threadIdx.x", "item", threads * rows)
+        # Neighbouring work-items read neighbouring elements, where rows lie side by side.
+        is_across = not is_one(math.prod(self.rows.after))
+        inner, thread = (item % rows, item // rows) if is_across else (item // threads, item % threads)
+        row = group * rows + inner
+        so_far = k.array("so_far", 1, dtype=kind)
+        so_far[0] = neutral(words, kind)
 
-            def element(step: tirx.Expr) -> tuple[tirx.Expr, ...]:
-                at = thread * share + step
-                return self.rows.index(row, self.rows.n - 1 - at if "reverse" in words else at)
+        def element(step: tirx.Expr) -> tuple[tirx.Expr, ...]:
+            at = thread * share + step
+            return self.rows.index(row, self.rows.n - 1 - at if "reverse" in words else at)
 
-            def inside(step: tirx.Expr) -> tirx.Expr | None:
-                conditions = [thread * share + step < self.rows.n] if not is_multiple(self.rows.n, threads) else []
-                conditions += [row < count] if not is_multiple(count, rows) else []
-                return tirx.all(*conditions) if conditions else None
+        @contextlib.contextmanager
+        def steps() -> Iterator[tirx.Expr]:
+            is_whole = is_multiple(self.rows.n, threads), is_multiple(count, rows)
+            with k.loop("step", share) as step:
+                checks = thread * share + step < self.rows.n, row < count
+                with k.when(*(check for check, whole in zip(checks, is_whole, strict=True) if not whole)):
+                    yield step
 
-            def add(step: tirx.Expr) -> None:
-                so_far[0] = combined(words, so_far[0], x[element(step)].astype(kind))
+        def add(step: tirx.Expr) -> None:
+            so_far[0] = combined(words, so_far[0], k.read(x, *element(step)).astype(kind))
 
-            if threads > 1:
-                shares = array("shares", (threads * rows,), kind, "shared")
-                with loop("step", share) as step, when(inside(step)):
-                    add(step)
-                shares[inner * threads + thread] = so_far[0]
-                wait()
-                so_far[0] = neutral(words, kind)
-                with loop("before", thread) as before:
-                    so_far[0] = combined(words, so_far[0], shares[inner * threads + before])
-            with loop("step", share) as step, when(inside(step)):
-                if "exclusive" in words:
-                    y[element(step)] = so_far[0].astype(str(y.dtype))
+        if threads > 1:
+            shares = k.array("shares", rows, threads, dtype=kind, scope="shared")
+            with steps() as step:
                 add(step)
-                if "exclusive" not in words:
-                    y[element(step)] = so_far[0].astype(str(y.dtype))
+            shares[inner, thread] = so_far[0]
+            k.emit(barrier())
+            so_far[0] = neutral(words, kind)
+            with k.loop("before", thread) as before:
+                so_far[0] = combined(words, so_far[0], shares[inner, before])
+        with steps() as step:
+            if "exclusive" not in words:
+                add(step)
+            k.write(y, element(step), so_far[0].astype(str(y.dtype)))
+            if "exclusive" in words:
+                add(step)
+        return k.as_stage()
 
 
 class CumulatedRowsFamily(Family):

@@ -64,8 +64,8 @@ class SortedRows(RowFunctionTemplate):
         return 1 if limits.is_cpu else self.work(limits).run // 2
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        work = self.work(limits)
-        return self.launched(lambda x, y: work.write(x, y, config["threads"], config["rows"]))
+        x, y = self.func.params
+        return self.launched(*self.work(limits).kernels(x, y, config["threads"], config["rows"]))
 
 
 class SortedRowsFamily(Family):

@@ -227,8 +227,7 @@ class WordKernel(KernelBuilder):
                     byte = value.astype("int32").astype("uint32") & tirx.const(255, "uint32")
                     self.stored[at] = self.stored[at] | byte << tirx.const(8 * lane, "uint32") if lane else byte
                 else:
-                    index = [self._image, self._texel(texel), 0, pixel + at, lane]
-                    self.emit(tirx.BufferStore(output, value, list(map(self.constant, index))))
+                    self.write(output, [self._image, self._texel(texel), 0, pixel + at, lane], value)
         if str(output.dtype) in BYTE_TYPES:
             self._store_words(output, self._texel(texel), pixel)
 

@@ -100,10 +100,10 @@ def _kernel_of_all_steps(func: tirx.PrimFunc, limits: Limits, bounds: Mapping[ti
     for state in (product.body.body.value.b.a.source for product in products):
         shape = (2 if len(state.shape) == 4 else 1, tiles.rows, int(state.shape[-1]))
         kernel.shared[state] = kernel.array(f"{state.name}_of_group", *shape, scope="shared")
-    kernel.write(nests[0])
+    kernel.write_nest(nests[0])
     with kernel.inside(lambda body: tirx.For(time.loop_var, time.min, time.extent, tirx.ForKind.SERIAL, body)):
         for nest in nests[1:]:
-            kernel.write(nest)
+            kernel.write_nest(nest)
     return kernel.as_stage()
 
 
@@ -194,7 +194,7 @@ def _kernel(stage: tirx.For, limits: Limits, bounds: Mapping[tirx.Var, int]) -> 
     """Return a nest of units as a kernel."""
     nest = nest_of(stage)
     kernel = _UnitsKernel(_tiles(nest, limits, product_of(nest), bounds))
-    kernel.write(nest)
+    kernel.write_nest(nest)
     return kernel.as_stage()
 
 
@@ -215,7 +215,7 @@ class _UnitsKernel(KernelBuilder):
         self.direction, self.vector = group // sequences, group % tiles.blocks * tiles.units + self.unit
         self.first = group // tiles.blocks % tiles.row_blocks * tiles.rows
 
-    def write(self, nest: Nest) -> None:
+    def write_nest(self, nest: Nest) -> None:
         """Write the statements of a nest for the work-item's units."""
         product, tiles, steps = product_of(nest), self.tiles, nest.steps
         stores = [store for step in steps for store in nodes_in(step, tirx.BufferStore)]

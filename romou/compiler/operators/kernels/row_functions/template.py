@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
 
 from romou.base.limits import Limits
 from romou.base.space import Choices, Config, Space
 from romou.compiler.operators.schedule_template import Template
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.loops import GROUP_ROWS, THREADS
+from romou.compiler.scheduling.rewrites import as_module, with_root
 from romou.compiler.tir.expressions import extents_of
 from romou.compiler.tir.primitives import is_image
+from romou.compiler.tir.traversal import sequence_of
 from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows
 
 
@@ -84,10 +84,6 @@ class RowFunctionTemplate(Template):
         marked = func.with_attr(AXIS, self.axis).with_attr(self.mark, self.text)
         return type(self)(marked).schedule(config, limits)["main"]
 
-    def launched(self, write: Callable[[Any, Any], None]) -> tvm.IRModule:
-        """Return the module whose `main` is the function that `write` writes. Both parameters are like arrays."""
-        with IRBuilder() as builder, T.prim_func(s_tir=True):
-            T.func_attr({**self.func.attrs, "global_symbol": "main"})
-            parameters = [T.arg(str(p.name), T.buffer(extents_of(p.shape), str(p.dtype))) for p in self.func.params]
-            write(*map(T.buffer_proxy, parameters))
-        return tvm.IRModule({"main": builder.get()})
+    def launched(self, kernels: Sequence[tirx.Stmt], workspaces: Sequence[tirx.Buffer] = ()) -> tvm.IRModule:
+        """Return the module whose `main` is the function as kernels, one after the other."""
+        return as_module(with_root(self.func, sequence_of(kernels), workspaces))
