@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from romou.runtime.module.multi_shape import MultiShapeModel as MultiShapeModel
     from romou.runtime.module.outputs import Outputs as Outputs
     from romou.runtime.module.profile import Profile as Profile
-    from romou.runtime.module.run_time_rows import RunTimeRowsModel as RunTimeRowsModel
+    from romou.runtime.module.run_time_sizes import RunTimeRowsModel as RunTimeRowsModel
+    from romou.runtime.module.run_time_sizes import RunTimeSizesModel as RunTimeSizesModel
     from romou.runtime.module.saved import load as load
     from romou.runtime.module.summary import LayerRow as LayerRow
     from romou.runtime.module.summary import Summary as Summary
@@ -90,7 +91,7 @@ _NAMES = {
     "romou.runtime.module.saved": ("load",),
     "romou.runtime.module.tuned_model": ("TunedModel",),
     "romou.runtime.module.multi_shape": ("MultiShapeModel",),
-    "romou.runtime.module.run_time_rows": ("RunTimeRowsModel",),
+    "romou.runtime.module.run_time_sizes": ("RunTimeRowsModel", "RunTimeSizesModel"),
     "romou.runtime.module.binding": ("BoundModel",),
     "romou.runtime.module.outputs": ("Outputs",),
     "romou.runtime.module.profile": ("Profile",),

@@ -124,7 +124,7 @@ def command(
         )
     import romou
     from romou.base.inputs import random_inputs
-    from romou.runtime.module import MultiShapeModel, RunTimeRowsModel
+    from romou.runtime.module import MultiShapeModel, RunTimeSizesModel
 
     model = romou.load(module, device=0 if device is None else device, rpc=rpc)
     announce(model.target, model.device_index, rpc)
@@ -135,7 +135,7 @@ def command(
     # Times are of the shape that runs.
     if isinstance(model, MultiShapeModel):
         model = model.model_for(there)
-    options: dict[str, Any] = {"sizes": model.sizes_in(there)} if isinstance(model, RunTimeRowsModel) else {}
+    options: dict[str, Any] = {"sizes": model.sizes_in(there)} if isinstance(model, RunTimeSizesModel) else {}
     whole = values if options or signature == model.inputs else None
     profiled = model.profile(whole, repeat=repeat) if profile or trace is not None else None
     # One time of one run: a profile divides it among its calls.
@@ -172,9 +172,9 @@ def _signature(
     shapes: dict[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]] | None,
 ) -> tuple[_Signature, dict[str, np.ndarray]]:
     """Return (shape and type of all inputs, the inputs that are read). Inputs that are given have their own shapes."""
-    from romou.runtime.module import MultiShapeModel, RunTimeRowsModel
+    from romou.runtime.module import MultiShapeModel, RunTimeSizesModel
 
-    if isinstance(model, MultiShapeModel | RunTimeRowsModel):
+    if isinstance(model, MultiShapeModel | RunTimeSizesModel):
         given = read_inputs(inputs, model.inputs, any_shape=True)
         return model.signature_for({**_single(shapes), **{name: array.shape for name, array in given.items()}}), given
     if shapes is not None:

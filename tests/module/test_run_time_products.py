@@ -193,13 +193,13 @@ def test_classes_follow_the_rows_of_the_product(rows: tuple[int | str, ...], mos
 def test_a_list_of_ranges_is_taken_as_it_is(opencl_device: tvm.runtime.Device) -> None:
     """So one range in a list is one class. Classes that are given may have one size."""
     whole = romou.compile(product(), dims={"rows": [range(1, 17)]}, target=HOST, verify=False)
-    assert isinstance(whole, romou.RunTimeRowsModel)
+    assert isinstance(whole, romou.RunTimeSizesModel)
     given = romou.compile(product(), dims={"rows": [range(1, 2), range(2, 3), range(3, 17)]}, target=HOST, verify=False)
     assert [shape["x"][0] for shape in given.shapes] == [1, 2, 16]  # type: ignore[attr-defined]
     assert wrong_sizes(given, "product", range(1, 17)) == []
     one = romou.compile(product(), dims={"rows": range(4, 5)}, target=HOST, verify=False)
     assert one.inputs["x"][0] == (4, 176)
-    assert not isinstance(one, romou.RunTimeRowsModel)
+    assert not isinstance(one, romou.RunTimeSizesModel)
 
 
 def test_a_range_starts_above_one(opencl_device: tvm.runtime.Device) -> None:
@@ -234,7 +234,7 @@ def test_other_dimensions_have_classes_of_their_own(
 @exhaustive
 def test_several_dimensions_with_ranges_are_one_class(opencl_device: tvm.runtime.Device) -> None:
     free = romou.compile(dense(), dims={"batch": range(1, 3), "tokens": range(1, 21)}, target=HOST, verify=False)
-    assert isinstance(free, romou.RunTimeRowsModel)
+    assert isinstance(free, romou.RunTimeSizesModel)
 
 
 def test_records_have_the_rows_of_the_class(

@@ -60,7 +60,7 @@ def fifty(most: int) -> list[int]:
 def test_it_is_right_at_fifty_random_sizes(model: romou.TunedModel, tmp_path: Path) -> None:
     assert wrong_sizes(model, fifty(MOST)) == []
     loaded = romou.load(model.save(tmp_path / "m.romou"))
-    assert isinstance(loaded, romou.RunTimeRowsModel)
+    assert isinstance(loaded, romou.RunTimeSizesModel)
     assert wrong_sizes(loaded, [7, MOST, 33]) == []
     assert loaded.summary().run_time == f"rows is 1 to {MOST} at run time, in every kernel."
     assert loaded.time(repeat=1) > 0
@@ -143,7 +143,7 @@ def test_the_smallest_class_runs(classes: romou.MultiShapeModel) -> None:
     """A run of few rows leaves the last rows of a smaller buffer."""
     for rows, most in ((1, 16), (16, 16), (17, MOST), (MOST, MOST)):
         taken = classes.model_for({name: array.shape for name, array in inputs_of(rows).items()})
-        assert isinstance(taken, romou.RunTimeRowsModel)
+        assert isinstance(taken, romou.RunTimeSizesModel)
         assert taken.sizes.dims["rows"][1] == most
         called = {call.function for call in classes.profile(inputs_of(rows), repeat=1).calls}
         assert called <= {call.function for call in taken.summary().calls}

@@ -147,7 +147,7 @@ def test_it_is_right_at_all_combinations(net: str, tmp_path: Path, opencl_device
     assert len(points) >= 32
     assert wrong_sizes(model, net, points) == []
     loaded = romou.load(model.save(tmp_path / "m.romou"))
-    assert isinstance(loaded, romou.RunTimeRowsModel)
+    assert isinstance(loaded, romou.RunTimeSizesModel)
     assert wrong_sizes(loaded, net, points[:3]) == []
     assert loaded.time(repeat=1) > 0
     small, large = (

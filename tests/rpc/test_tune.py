@@ -24,7 +24,7 @@ from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.targets import Target
 from romou.driver.site import for_server
-from romou.runtime.module import RunTimeRowsModel, remote
+from romou.runtime.module import RunTimeSizesModel, remote
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
@@ -127,12 +127,12 @@ def test_sizes_at_run_time_are_checked_and_run_there(server: Server, tmp_path: P
 
 def test_a_wrong_kernel_for_a_size_is_found_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second size has the outputs of another input."""
-    run = RunTimeRowsModel.run
+    run = RunTimeSizesModel.run
 
-    def wrong(model: RunTimeRowsModel, inputs: Mapping[str, np.ndarray]) -> Any:
+    def wrong(model: RunTimeSizesModel, inputs: Mapping[str, np.ndarray]) -> Any:
         return run(model, {"x": inputs["x"] + (inputs["x"].shape[0] == 6)})
 
-    monkeypatch.setattr(RunTimeRowsModel, "run", wrong)
+    monkeypatch.setattr(RunTimeSizesModel, "run", wrong)
     options: dict[str, Any] = {"target": "opencl -device=host", "trials": 0, "work_dir": False, "rpc": server.address}
     with pytest.raises(NumericError, match="with steps=6 the outputs differ from onnxruntime's"):
         romou.tune(recurrent(), dims={"steps": range(1, 9)}, **options)

@@ -60,7 +60,7 @@ def wrong_at(case: SizeModel, target: str, *, verify: bool, seed: int) -> list[s
 
     with reversed_for(target):
         model = romou.compile(case.model, target=target, dims={**case.fixed, **case.dims}, verify=verify)
-    assert isinstance(model, romou.RunTimeRowsModel)
+    assert isinstance(model, romou.RunTimeSizesModel)
     session = cpu_session(case.model)
     poison = {name: np.full(shape, np.nan, dtype) for name, (shape, dtype) in model.inputs.items()}
     faults = []

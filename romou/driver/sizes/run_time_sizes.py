@@ -39,7 +39,7 @@ from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.tir.slices import slices_of, with_slices
 from romou.driver.check.verify import check_outputs
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
-from romou.runtime.module import RunTimeRowsModel, RunTimeSizes, TunedModel
+from romou.runtime.module import RunTimeSizes, RunTimeSizesModel, TunedModel
 
 logger = logging.getLogger("romou")
 
@@ -56,7 +56,7 @@ def with_run_time_sizes(
     *,
     suffix: str = "",
     largest: ImportedModel | None = None,
-) -> RunTimeRowsModel:
+) -> RunTimeSizesModel:
     """Return a model for any sizes of dimensions up to the last of their ranges, made like a model of these.
 
     suffix: of the kernels' names.
@@ -91,7 +91,7 @@ def with_run_time_sizes(
         outputs={each: axes for each in first.outputs if (axes := plain.axes(each))},
     )
     built = replace(made.built, executable=program.executable, host_code=program.host, program=program)
-    free = RunTimeRowsModel(sizes=sizes, **{**made.arguments(), "built": built, "summary": summary})
+    free = RunTimeSizesModel(sizes=sizes, **{**made.arguments(), "built": built, "summary": summary})
     if summary.checked_on:
         try:
             lacking = _unchecked(free, states, _checked_points(dims, plain.points))
@@ -117,7 +117,7 @@ def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[
     return list(dict.fromkeys(inside))
 
 
-def _unchecked(model: RunTimeRowsModel, states: _States, points: Sequence[Point]) -> dict[Point, str]:
+def _unchecked(model: RunTimeSizesModel, states: _States, points: Sequence[Point]) -> dict[Point, str]:
     """Compare outputs at sizes with onnxruntime's. Return why they could not be compared, or "", for each.
 
     Raises
@@ -138,7 +138,7 @@ def _unchecked(model: RunTimeRowsModel, states: _States, points: Sequence[Point]
     return found
 
 
-def _unchecked_at(model: RunTimeRowsModel, states: _States, point: Point) -> str:
+def _unchecked_at(model: RunTimeSizesModel, states: _States, point: Point) -> str:
     try:
         # Outputs of few elements may be rounding errors of one another, but not for all inputs.
         checks = (check_outputs(model, states.imported(point), model.target, seed) for seed in range(_SEEDS))

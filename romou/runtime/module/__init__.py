@@ -6,7 +6,7 @@ from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
-from romou.runtime.module.run_time_rows import FreeAxis, RunTimeRowsModel, RunTimeSizes
+from romou.runtime.module.run_time_sizes import FreeAxis, RunTimeSizes, RunTimeSizesModel
 from romou.runtime.module.saved import load
 from romou.runtime.module.summary import CallRow, HostRow, LayerRow, MovedRow, ShapeRow, Summary
 from romou.runtime.module.timed import Timed
@@ -26,8 +26,8 @@ __all__ = [
     "MultiShapeModel",
     "Outputs",
     "Profile",
-    "RunTimeRowsModel",
     "RunTimeSizes",
+    "RunTimeSizesModel",
     "ShapeRow",
     "Summary",
     "Timed",

@@ -19,7 +19,7 @@ from romou.runtime.module.machine import Machine
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
 from romou.runtime.module.remote import RemoteDevice
-from romou.runtime.module.run_time_rows import RunTimeRowsModel
+from romou.runtime.module.run_time_sizes import RunTimeSizesModel
 from romou.runtime.module.summary import ShapeRow, shapes_text
 from romou.runtime.module.timed import Timed
 from romou.runtime.module.tuned_model import TunedModel
@@ -294,7 +294,7 @@ def _row_of(model: TunedModel) -> ShapeRow:
         **times,
         relative_l2_error=summary.relative_l2_error,
         memory=summary.memory,
-        sizes=model.sizes.text if isinstance(model, RunTimeRowsModel) else "",
+        sizes=model.sizes.text if isinstance(model, RunTimeSizesModel) else "",
     )
 
 

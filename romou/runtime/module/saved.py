@@ -21,7 +21,7 @@ from romou.runtime.module.decoder_model import ENTRY, TOKENIZER, DecoderForm, De
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice
-from romou.runtime.module.run_time_rows import RunTimeRowsModel, RunTimeSizes
+from romou.runtime.module.run_time_sizes import RunTimeSizes, RunTimeSizesModel
 from romou.runtime.module.summary import Summary
 from romou.runtime.module.tuned_model import TunedModel
 from romou.runtime.rpc import Address
@@ -136,7 +136,7 @@ def _models_of(about: Mapping[str, Any], library: Path, *, capture: bool | None)
     models: list[TunedModel] = []
     several = "shapes" in about
     for each in about["shapes"] if several else [about]:
-        kind = partial(RunTimeRowsModel, sizes=made_of(RunTimeSizes, each["sizes"])) if "sizes" in each else TunedModel
+        kind = partial(RunTimeSizesModel, sizes=made_of(RunTimeSizes, each["sizes"])) if "sizes" in each else TunedModel
         model = kind(
             BuiltModel.from_dict(each, library),
             Summary.from_dict(each["summary"]),

@@ -50,7 +50,7 @@ class RunTimeSizes:
         return tuple(extents)
 
 
-class RunTimeRowsModel(TunedModel):
+class RunTimeSizesModel(TunedModel):
     """A model with dimensions of any size up to a bound. Memory is planned for the bounds, `inputs` has their shapes.
 
     `romou.tune` and `romou.compile` create it if `dims` has a range: {"tokens": range(1, 513)}. Runs are launched
@@ -76,7 +76,7 @@ class RunTimeRowsModel(TunedModel):
         changes
             The arguments that change, by name.
         """
-        return RunTimeRowsModel(sizes=self.sizes, **{**self.arguments(), **changes})
+        return RunTimeSizesModel(sizes=self.sizes, **{**self.arguments(), **changes})
 
     def bind(self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> BoundModel:
         """Raise UsageError: arrays of any size cannot be bound once.
@@ -196,6 +196,10 @@ class RunTimeRowsModel(TunedModel):
 
     def _meta(self) -> dict[str, Any]:
         return {**super()._meta(), "sizes": dataclasses.asdict(self.sizes)}
+
+
+# Its name before 0.3.0
+RunTimeRowsModel = RunTimeSizesModel
 
 
 def _resized(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
