@@ -103,6 +103,23 @@ def test_fp16_takes_a_size(target: str, opencl_device: tvm.runtime.Device) -> No
     assert row.shape == (1, 8)
 
 
+def test_fp16_attention_of_any_size_is_one_kernel(
+    monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
+    """The last block converts the outputs, which have the size, of tensors that have the bound."""
+    monkeypatch.setattr(AttentionTemplate, "is_faster", lambda *_: True)
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+        one (float[1, 2, n, 8] q, float[1, 2, 8, n] k, float[1, 2, n, 8] v) => (float[1, 2, n, 8] y) {
+            scores = MatMul(q, k)
+            weights = Softmax(scores)
+            y = MatMul(weights, v)
+        }"""
+    network = onnx.parser.parse_model(text)
+    model = romou.compile(network, dims={"n": range(3, 48)}, target=HOST, precision="float16")
+    assert model.summary().checked_on
+    assert model.summary().run_time == "n is 3 to 47 at run time, in every kernel."
+
+
 @pytest.mark.parametrize(
     ("net", "precision"),
     [

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import tvm
 from tvm import relax, s_tir, tirx
@@ -19,7 +20,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.compiler.tir.calls import is_conditional, op_name, takes_vectors
-from romou.compiler.tir.expressions import extents_of, is_equal, is_one
+from romou.compiler.tir.expressions import extents_of, is_equal, is_one, largest
 from romou.compiler.tir.traversal import nodes_in, statements_of
 
 _REDUCTION = 2
@@ -173,15 +174,21 @@ def operations_of(func: tirx.PrimFunc) -> int:
     return total
 
 
-def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:
-    """Return whether each stored element reads `tensor` only at its own index."""
+def is_elementwise_of(
+    block: s_tir.SBlock, tensor: tirx.Buffer, bounds: Mapping[tirx.Var, int] = MappingProxyType({})
+) -> bool:
+    """Return whether each stored element reads `tensor` only at its own index.
+
+    bounds: of sizes at run time. Tensors between blocks have these sizes.
+    """
     axes = [axis.var for axis in block.iter_vars]
     loads = [load for load in loads_of(block.body.value) if load.source.same_as(tensor)]
     is_in_place = all(
         len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True))
         for load in loads
     )
-    has_same_shape = all(map(is_equal, block.body.buffer.shape, tensor.shape))
+    shapes = ([largest(e, bounds) if bounds else e for e in shape] for shape in (block.body.buffer.shape, tensor.shape))
+    has_same_shape = all(map(is_equal, *shapes))
     return bool(loads) and has_same_shape and is_in_place and not reduced_axes(block)
 
 

@@ -30,7 +30,7 @@ from romou.compiler.scheduling.blocks import (
 )
 from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
-from romou.compiler.tir.expressions import is_one, largest
+from romou.compiler.tir.expressions import is_equal, is_one, largest
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in, substitute
 
@@ -85,8 +85,10 @@ def attention_of(blocks: Sequence[s_tir.SBlock], bounds: Mapping[tirx.Var, int])
     epilogue = blocks[4] if len(blocks) == 5 else None
     if reduction_of(blocks[3]) is None or any(len(r.reduced) != 1 for r in reductions):
         return None
-    if epilogue is not None and not is_elementwise_of(epilogue, result.buffer):
-        return None
+    if epilogue is not None:
+        extents = (axes_of(block).values() for block in (epilogue, result.block))
+        if not is_elementwise_of(epilogue, result.buffer, bounds) or not all(map(is_equal, *extents)):
+            return None
     return _matched(product, peak, total, result, epilogue, bounds)
 
 
