@@ -22,6 +22,7 @@ from romou.compiler.passes.fp16_storage import compute_in_single
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.task import TunableTask, structure_of
 from romou.compiler.tir.slices import slices_of, with_slices
+from romou.compiler.tir.traversal import copy_of
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -54,7 +55,7 @@ class ModelKernels:
         BrokenFunctionsError
             Some functions cannot be scheduled.
         """
-        scheduled = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+        scheduled = copy_of(mod)
         failures = Failures()
         for var, func in mod.functions_items():
             name = str(var.name_hint)

@@ -15,7 +15,7 @@ from romou.base.errors import as_build_error
 from romou.compiler.assembly.assemble import CompiledModel
 from romou.compiler.assembly.build import build_executable
 from romou.compiler.tir.primitives import CHECKS_ARGUMENTS, SIZES
-from romou.compiler.tir.traversal import with_fields
+from romou.compiler.tir.traversal import copy_of, with_fields
 
 
 def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFunc], count: int) -> CompiledModel:
@@ -23,7 +23,7 @@ def with_size_arguments(model: CompiledModel, kernels: Mapping[str, tirx.PrimFun
 
     kernels: function name -> scheduled kernel of any size.
     """
-    scheduled = tvm.IRModule(dict(model.scheduled.functions_items()), global_infos=dict(model.scheduled.global_infos))
+    scheduled = copy_of(model.scheduled)
     main = model.scheduled["main"]
     sizes = [relax.Var(f"size{place or ''}", tvm.ir.PrimType("int64")) for place in range(count)]
 

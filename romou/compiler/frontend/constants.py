@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, shape_of
 from romou.compiler.tir.origin import bindings_of
-from romou.compiler.tir.traversal import with_fields
+from romou.compiler.tir.traversal import copy_of, with_fields
 
 # Type -> types that have all its numbers.
 _WIDENED = {
@@ -30,7 +30,7 @@ def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
     add(x, reshape(const, shape))      ->      add(x, const of that shape)
     """
-    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=dict(mod.global_infos))
+    changed = copy_of(mod)
     changed["main"] = _Reshaper(changed).visit_expr(mod["main"])
     return changed
 

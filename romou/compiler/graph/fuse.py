@@ -16,7 +16,7 @@ from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
 from romou.compiler.tir.primitives import with_own_names
-from romou.compiler.tir.traversal import function_pass, with_fields
+from romou.compiler.tir.traversal import copy_of, function_pass, with_fields
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -116,7 +116,7 @@ def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
 
     reshape(reshape(x))      ->      reshape(x)
     """
-    merged = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    merged = copy_of(mod)
     for var, func in mod.functions_items():
         # Inlining copies a function, so it is done only for functions that may be views.
         if isinstance(func, tirx.PrimFunc) and len(func.params) == 2 and is_regular(func) and not reductions_of(func):

@@ -17,6 +17,7 @@ from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main, with
 from romou.compiler.operators.families import RUNG
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import NOWHERE, Origin, bindings_of, origins_of, with_origins
+from romou.compiler.tir.traversal import copy_of
 
 # First output of a node -> how the node is lowered. Nodes without an entry are on the first rung.
 Rungs: TypeAlias = "Mapping[str, Rung]"
@@ -136,7 +137,7 @@ def mark_rungs(mod: tvm.IRModule, rungs: Rungs) -> tvm.IRModule:
     nodes = {name: rung for name, rung in rungs.items() if rung >= Rung.RULES}
     if not nodes:
         return mod
-    marked = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    marked = copy_of(mod)
     for name, origin in function_origins(mod).items():
         rung = max((nodes[node] for node in origin & nodes.keys()), default=Rung.FUSED)
         if rung:

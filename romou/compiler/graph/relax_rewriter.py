@@ -15,7 +15,7 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BrokenNodesError, RomouError
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import NOWHERE, Origin, bindings_of, origins_of, span_of, with_heirs
-from romou.compiler.tir.traversal import with_fields
+from romou.compiler.tir.traversal import copy_of, with_fields
 
 
 class _Builder(relax.BlockBuilder):
@@ -120,7 +120,7 @@ def rebuild_main(mod: tvm.IRModule, rewriter: MainRewriter) -> tvm.IRModule:
 
 def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
     """Return `mod` with another `main`."""
-    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    rewritten = copy_of(mod)
     rewritten["main"] = main
     return rewritten
 

@@ -64,6 +64,11 @@ def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
     return structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
 
 
+def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module with the same functions, of which some may then be replaced."""
+    return tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=dict(mod.global_infos))
+
+
 def with_fields(node: Any, **fields: Any) -> Any:
     """Return a node of TVM's IR with other values of some fields, by the names of its constructor's parameters."""
     kind: Any = type(node)

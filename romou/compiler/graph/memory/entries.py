@@ -8,6 +8,7 @@ from tvm import relax
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
+from romou.compiler.tir.traversal import copy_of
 
 
 def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
@@ -15,7 +16,7 @@ def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
 
     The other kernels trust the memory plan.
     """
-    marked = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    marked = copy_of(mod)
     main = mod["main"]
     foreign = set(main.params)
     for binding in bindings_of(main):

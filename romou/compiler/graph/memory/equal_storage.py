@@ -15,6 +15,7 @@ from itertools import zip_longest
 import tvm
 from tvm import relax
 
+from romou.compiler.graph.relax_rewriter import with_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.traversal import with_fields
@@ -33,10 +34,8 @@ def equalize_storages(mods: Sequence[tvm.IRModule]) -> list[tvm.IRModule]:
     largest = [max(row) for row in rows]
     equal = []
     for mod, buffers in zip(mods, ranked, strict=True):
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=dict(mod.global_infos))
         sizes = {var: size for (var, _), size in zip(buffers, largest, strict=False)}
-        changed["main"] = _resized(mod["main"], sizes)
-        equal.append(changed)
+        equal.append(with_main(mod, _resized(mod["main"], sizes)))
     return equal
 
 

@@ -15,7 +15,7 @@ from tvm import relax, s_tir, te, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
-from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main, with_main
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES, set_image
@@ -215,6 +215,4 @@ def _with_constants(
 
     main = mod["main"]
     body = structural_map(main.body, (relax.Call, changed))
-    changed_module = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
-    changed_module["main"] = with_fields(main, body=body)
-    return changed_module
+    return with_main(mod, with_fields(main, body=body))

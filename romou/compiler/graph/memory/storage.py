@@ -33,6 +33,7 @@ from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import LANES, image_extents, texel_shape
+from romou.compiler.tir.traversal import copy_of
 from romou.devices.backends.launch import SEPARATORS
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def plan_storage(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     bindings = bindings_of(main)
     if any(isinstance(binding.value, relax.If | relax.Function) for binding in bindings):
         return mod
-    planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    planned = copy_of(mod)
     tensors = _tensors(main, target)
     planned["main"] = _Allocator(planned, tensors, _storages(tensors, target)).visit_expr(main)
     return planned

@@ -14,7 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from romou.compiler.graph.memory.images import with_types_of_functions
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.tir.calls import called_function, op_name
-from romou.compiler.tir.traversal import with_fields
+from romou.compiler.tir.traversal import copy_of, with_fields
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
@@ -22,7 +22,7 @@ def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
 
     call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
     """
-    planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    planned = copy_of(mod)
     workspaces: dict[str, list[tirx.Buffer]] = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and is_scheduled(func):
