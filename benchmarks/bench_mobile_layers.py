@@ -98,6 +98,15 @@ class Count:
         )
 
 
+def _bifrost_cycles(executed: Executed) -> float:
+    """Return the cycles that the slowest unit of a Bifrost core takes.
+
+    A core has 24 lanes of arithmetic. An image access takes half a cycle, a memory access one cycle (Mesa).
+    """
+    arithmetic, images, accesses = executed.units
+    return max(arithmetic / 24, images / 2, float(accesses))
+
+
 def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Count:
     """Add up the kernels of one config."""
     pairs = list(zip(kernels, made, strict=True))
@@ -106,7 +115,7 @@ def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], neede
     return Count(
         config=dict(kernels[0].config),
         instructions=total.instructions / needed,
-        cycles=24 * total.bifrost_cycles / needed,
+        cycles=24 * _bifrost_cycles(total) / needed,
         is_exact=all(is_exact for _, is_exact in counted),
         by_trips=sum(static.by_trips(kernel, stats)[0].instructions for kernel, stats in pairs) / needed,
         spills=sum(stats.spills or bool(stats.private_memory_bytes) for stats in made),

@@ -28,12 +28,13 @@ from phone_launches import launched, on_the_floor
 from phone_sizes import sized
 from phone_tasks import load_tasks, recorded_tasks, target_of
 from romou.base.errors import UsageError
+from romou.base.files import read_file
 from romou.base.outcome import Outcome
 from romou.compiler.operators.algorithms.algorithm import DIRECT
 from romou.compiler.operators.costs.estimate import can_estimate
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.records.autotvm import AutotvmTask, read_autotvm
-from romou.tuner.records.recording import is_recording
+from romou.tuner.records.recording import START
 
 # Fewest timed configs of a task, so that ranks mean something.
 _LEAST_TIMED = 10
@@ -298,7 +299,7 @@ def main(
 ) -> None:
     """Print the tables."""
     out = Console(width=180)
-    is_romou = is_recording(file)
+    is_romou = read_file(file).startswith(START)
     least = least or (_LEAST_TIMED if is_romou else _LEAST)
     loaded = (
         recorded_tasks(file, template, least=least)

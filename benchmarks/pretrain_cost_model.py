@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from pretrained_file import save, with_winners
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.operators.costs.features import TaskFeatures
@@ -66,7 +67,7 @@ def train(tasks: Sequence[SimulatedTask], target: Target, layers: Sequence[Searc
             f"{len(tasks)} recordings and {len(layers)} layers hold too few configs to train a cost model on",
             hint="benchmarks/record_spaces.py records spaces.",
         )
-    return PretrainedModel(trees.booster, trees.columns).with_winners(winners_of(layers))
+    return with_winners(trees, winners_of(layers))
 
 
 def winners_of(layers: Sequence[SearchedLayer]) -> Winners:
@@ -125,7 +126,7 @@ def main(spaces: tuple[Path, ...], layers: tuple[Path, ...], device: str, out: P
     out = out or model_path(target.kind, target.spec.name)
     out.parent.mkdir(exist_ok=True)
     searched = [layer for path in layers for layer in load_layers(path)]
-    train(tasks, target, searched).save(out)
+    save(train(tasks, target, searched), out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(tasks)} recordings and {len(searched)} layers")
 
 

@@ -25,6 +25,7 @@ from scipy import stats
 
 from phone_judged import Judgement
 from phone_tasks import PhoneTask, load_tasks
+from pretrained_file import of_types, save
 from romou.base.errors import RecordError
 from romou.compiler.operators.costs.features import TYPES, TaskFeatures, aligned, kernel_types
 from romou.compiler.operators.costs.pretrained import PretrainedModel, Trees, model_path
@@ -153,7 +154,7 @@ def train(layers: Sequence[Layer]) -> PretrainedModel:
     for layer in chosen:
         types[int(kernel_types(layer.rows, layer.columns)[0])].append(layer)
     own = {kind: _trees(same, columns, _OF_TYPE) for kind, same in types.items() if len(same) >= _LEAST_OF_TYPE}
-    return PretrainedModel.of_types(_trees(chosen, columns, _TREES), own)
+    return of_types(_trees(chosen, columns, _TREES), own)
 
 
 def _trees(layers: Sequence[Layer], columns: tuple[str, ...], how: tuple[Mapping[str, Any], int]) -> Trees:
@@ -283,7 +284,7 @@ def main(file: Path, gpu: str, least: int, folds: int, by: str | None, own: bool
             _print(judged_by_own(layers, folds) if own else judged(by_layer(layers, folds)))
         return
     out = out or model_path("opencl", "adreno660")
-    train(layers).save(out)
+    save(train(layers), out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(layers)} layers")
 
 

@@ -12,6 +12,7 @@ docs/evidence/benchmarks.md describes the method and the output.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import signal
@@ -84,6 +85,15 @@ FLUSH_S, TELL_S = 2.0, 10.0
 ERROR_CHARS = 160
 
 
+def is_same_space(one: RecordedSpace, other: RecordedSpace) -> bool:
+    """Return whether one file may hold the configs of both: the task, knobs and device are equal."""
+    first, second = (
+        json.dumps([getattr(s, n) for n in ("name", "task", "knobs", "device")], sort_keys=True) for s in (one, other)
+    )
+    # The order of knobs determines the numbers of the configs.
+    return first == second and list(one.knobs) == list(other.knobs)
+
+
 class Recorder:
     """Measures the configs of one operator into its file."""
 
@@ -130,7 +140,7 @@ class Recorder:
         )
         if self.path.exists():
             before = RecordedSpace.load(self.path)
-            if not before.is_same_space(self.recorded):
+            if not is_same_space(before, self.recorded):
                 raise UsageError(f"{self.path} holds another task, space or device", hint="Give another folder.")
             self.recorded.configs = before.configs
         # Also removes an incomplete end that a killed writer left.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from record_spaces import is_same_space
 from romou.base.errors import RecordError
 from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 
@@ -75,6 +76,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_may_share_a_file() -> None:
-    assert recorded().is_same_space(dataclasses.replace(recorded(), context={}))
-    assert not recorded().is_same_space(dataclasses.replace(recorded(), device={"name": "another"}))
-    assert not recorded().is_same_space(dataclasses.replace(recorded(), knobs=dict(reversed(recorded().knobs.items()))))
+    assert is_same_space(recorded(), dataclasses.replace(recorded(), context={}))
+    assert not is_same_space(recorded(), dataclasses.replace(recorded(), device={"name": "another"}))
+    assert not is_same_space(
+        recorded(), dataclasses.replace(recorded(), knobs=dict(reversed(recorded().knobs.items())))
+    )

@@ -16,6 +16,7 @@ from tvm.relax import op
 
 import pretrain_cost_model
 from pretrain_cost_model import train
+from pretrained_file import of_types, save, with_winners
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.operators.analysis.form import columns_of
@@ -50,7 +51,7 @@ def pretrained_on(slow: int) -> PretrainedModel:
 
 def test_winners_are_saved_with_the_model(tmp_path: Path) -> None:
     winners = Winners(({"tile_o": 1, "split_k": 8}, {"tile_o": 2, "unroll": "lanes"}), frozenset({"cuda"}), frozenset())
-    pretrained_on(1).with_winners(winners).save(tmp_path / "a.ubj.gz")
+    save(with_winners(pretrained_on(1), winners), tmp_path / "a.ubj.gz")
     assert PretrainedModel.load(tmp_path / "a.ubj.gz").winners == winners
     assert pretrained_on(1).winners.configs == ()
 
@@ -76,7 +77,7 @@ def test_few_winners_serve_most_layers() -> None:
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     model, path = pretrained_on(1), tmp_path / "a.ubj.gz"
-    model.save(path)
+    save(model, path)
     # The statistics of the training are left out.
     assert path.stat().st_size < 0.9 * len(gzip.compress(bytes(model.booster.save_raw("ubj"))))
     task = SimulatedTask.of_recording(recorded())
@@ -89,13 +90,13 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     # The opposite of the estimate.
     assert (corrected - expected)[~is_slow].mean() - (corrected - expected)[is_slow].mean() > 1
     again = tmp_path / "b.ubj.gz"
-    pretrained_on(1).save(again)
+    save(pretrained_on(1), again)
     assert path.read_bytes() == again.read_bytes()
 
 
 def test_a_file_for_other_features_is_refused(tmp_path: Path) -> None:
     path, model = tmp_path / "a.ubj.gz", pretrained_on(1)
-    PretrainedModel(model.booster, (*model.columns[:-1], "another")).save(path)
+    save(PretrainedModel(model.booster, (*model.columns[:-1], "another")), path)
     with pytest.raises(RecordError, match=r"features that this version does not have: another\n.*pretrain_cost_model"):
         PretrainedModel.load(path)
 
@@ -103,7 +104,7 @@ def test_a_file_for_other_features_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_model_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """XGBoost would abort the process on some of them, or raise an error of its own."""
     path = tmp_path / "a.ubj.gz"
-    pretrained_on(1).save(path)
+    save(pretrained_on(1), path)
     data = path.read_bytes()
     content = gzip.decompress(data)
     for damaged in (
@@ -122,7 +123,7 @@ def test_a_search_goes_on_without_a_model_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = pretrained_on(1)
-    PretrainedModel(model.booster, ("another", *model.columns[1:])).save(tmp_path / "opencl_nvidia_h200.ubj.gz")
+    save(PretrainedModel(model.booster, ("another", *model.columns[1:])), tmp_path / "opencl_nvidia_h200.ubj.gz")
     monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
     known, expected = pretrained_for(H200), np.zeros(2)
     assert known is not None
@@ -195,7 +196,7 @@ def test_a_type_of_kernels_has_trees_of_its_own(tmp_path: Path) -> None:
         for sign, count in ((1, how[1]), (-3, 7))
     )
     fp16, depthwise = 1, 4
-    PretrainedModel.of_types(shared, {depthwise: shared, fp16: own}).save(tmp_path / "a.ubj.gz")
+    save(of_types(shared, {depthwise: shared, fp16: own}), tmp_path / "a.ubj.gz")
     model = PretrainedModel.load(tmp_path / "a.ubj.gz")
     columns = ("registers", *TYPES)
     types = np.repeat(np.eye(4, 3, k=0, dtype=np.float32)[[0, 1, 2, 3]], 100, axis=0)

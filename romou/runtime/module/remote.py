@@ -27,6 +27,8 @@ _PATIENCE_S = 12.0
 # Time limit for the child process of a session to load TVM, in seconds.
 _START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
+# Time that one call may take, besides its upload.
+_CALL_S = 300.0
 _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
 
 
@@ -39,7 +41,6 @@ class RemoteDevice:
     device_name: name in the target. "host" is the server's CPU, any other name its first device.
     kind: device kind of the target.
     wanted: the device's name in its driver, or None for any. A tracker's device with another name is not used.
-    limit_s: seconds that one call may take, besides its upload.
     """
 
     def __init__(
@@ -49,13 +50,11 @@ class RemoteDevice:
         *,
         kind: str = DEFAULT_KIND,
         wanted: str | None = None,
-        limit_s: float = 300.0,
     ) -> None:
         self.address = address
         self._kind = kind
         self._device_name = device_name
         self._wanted = wanted
-        self._limit_s = limit_s
         self._child = ChildProcess("connection")
         self._is_open = False
         self._loaded: set[str] = set()
@@ -159,7 +158,7 @@ class RemoteDevice:
         raise AssertionError("unreachable")
 
     def _limit_for(self, upload_bytes: int) -> float:
-        return self._limit_s + upload_bytes / _SLOWEST_UPLOAD_BYTES_PER_S
+        return _CALL_S + upload_bytes / _SLOWEST_UPLOAD_BYTES_PER_S
 
     def _connect(self, patience_s: float) -> None:
         waiting = (

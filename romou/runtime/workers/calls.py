@@ -21,10 +21,10 @@ def resolve(name: str) -> Any:
     return obj
 
 
-def shorten(text: str, limit: int = _ERROR_CHARS) -> str:
-    """Cut the middle of `text` beyond `limit` characters. Its first lines name the error, the last the location."""
+def shorten(text: str) -> str:
+    """Cut the middle of a long text. Its first lines name the error, the last the location."""
     text = text.strip()
-    if len(text) <= limit:
+    if len(text) <= _ERROR_CHARS:
         return text
-    half = limit // 2
+    half = _ERROR_CHARS // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

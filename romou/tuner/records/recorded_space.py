@@ -92,15 +92,6 @@ class RecordedSpace:
             space.define_knob(name, choices)
         return space
 
-    def is_same_space(self, other: RecordedSpace) -> bool:
-        """Return whether one file may hold the configs of both: the task, knobs and device are equal."""
-        ours, theirs = (
-            json.dumps([getattr(s, n) for n in ("name", "task", "knobs", "device")], sort_keys=True)
-            for s in (self, other)
-        )
-        # The order of knobs determines the numbers of the configs.
-        return ours == theirs and list(self.knobs) == list(other.knobs)
-
     def start(self, path: Path) -> None:
         """Write the file anew, in one piece: the previous content is replaced as a whole or not at all."""
         with replacing(path) as partial:

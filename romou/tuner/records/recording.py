@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 RECORDING_SCHEMA = 1
-_START = b'{"recording": '
+START = b'{"recording": '
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,14 +206,6 @@ class Recording:
             else:
                 logger.warning("%s: operator %s is not in this version", self.path, key)
         return tasks
-
-
-def is_recording(path: Path) -> bool:
-    """Return whether a file begins as a recording does. RecordError if it cannot be read."""
-    try:
-        return read_file(path).startswith(_START)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot read it: {error}") from error
 
 
 def recordable_task(workload: dict[str, Any]) -> TunableTask:

@@ -84,15 +84,6 @@ class Executed:
         )
         return Executed(self.instructions + trips * iteration.instructions, (first, second, third))
 
-    @property
-    def bifrost_cycles(self) -> float:
-        """Cycles that the slowest unit of a Bifrost core takes.
-
-        A core has 24 lanes of arithmetic. An image access takes half a cycle, a memory access one cycle (Mesa).
-        """
-        arithmetic, images, accesses = self.units
-        return max(arithmetic / 24, images / 2, float(accesses))
-
 
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
     """Return the instructions that one work-item executes, conditional code included.

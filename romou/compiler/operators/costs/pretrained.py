@@ -7,7 +7,6 @@ split for them. Backends with OpenCL in `learns_from` use them too.
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import json
 import logging
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from romou.base.errors import RecordError
-from romou.base.files import read_file, replacing
+from romou.base.files import read_file
 from romou.base.foreign import refused, unzipped
 from romou.compiler.operators.costs.features import aligned, kernel_types, known_columns
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
@@ -34,14 +33,10 @@ _DIGEST_BYTES = 64
 _ANEW = "benchmarks/pretrain_cost_model.py and benchmarks/pretrain_on_phones.py make such models anew."
 
 
-# XGBoost's statistics of a tree's nodes, which no prediction reads.
-_STATISTICS = ("base_weights", "loss_changes", "sum_hessian")
-
-
 # Attribute of a booster: type of kernels -> first iteration of its trees and the one after its last, as JSON.
-_TYPES = "types"
+TYPES = "types"
 # Attribute of a booster: the `Winners` that it was trained on, as JSON.
-_WINNERS = "winners"
+WINNERS = "winners"
 
 
 @dataclass(frozen=True)
@@ -107,44 +102,15 @@ class PretrainedModel(Trees):
     a type without its own trees have the correction of all types.
     """
 
-    @classmethod
-    def of_types(cls, shared: Trees, own: Mapping[int, Trees]) -> PretrainedModel:
-        """Return a model of trees for all types, and of trees for some types.
-
-        own: type of kernels, see `kernel_types` -> trees with the columns of `shared`
-        """
-        import xgboost
-
-        model = json.loads(bytes(shared.booster.save_raw("json")))
-        whole = model["learner"]["gradient_booster"]["model"]
-        types = {}
-        for kind, trees in own.items():
-            added = json.loads(bytes(trees.booster.save_raw("json")))["learner"]["gradient_booster"]["model"]
-            first, count = len(whole["iteration_indptr"]) - 1, len(whole["trees"])
-            whole["trees"] += [{**tree, "id": count + number} for number, tree in enumerate(added["trees"])]
-            whole["tree_info"] += added["tree_info"]
-            whole["iteration_indptr"] += [count + end for end in added["iteration_indptr"][1:]]
-            types[str(kind)] = first, len(whole["iteration_indptr"]) - 1
-        whole["gbtree_model_param"]["num_trees"] = str(len(whole["trees"]))
-        joined = xgboost.Booster({"nthread": 1})
-        joined.load_model(bytearray(json.dumps(model).encode()))
-        joined.set_attr(**{_TYPES: json.dumps(types)})
-        return cls(joined, shared.columns)
-
     @functools.cached_property
     def winners(self) -> Winners:
         """The fastest configs of its training. Empty if the model does not have them."""
-        text = self.booster.attr(_WINNERS)
+        text = self.booster.attr(WINNERS)
         return Winners() if text is None else Winners.from_json(text)
-
-    def with_winners(self, winners: Winners) -> PretrainedModel:
-        """Return the model with the fastest configs of its training."""
-        self.booster.set_attr(**{_WINNERS: winners.to_json()})
-        return PretrainedModel(self.booster, self.columns)
 
     def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
         """Return the corrected scores. See `Trees`."""
-        types = json.loads(self.booster.attr(_TYPES) or "{}")
+        types = json.loads(self.booster.attr(TYPES) or "{}")
         if not types:
             return super().__call__(rows, columns, expected)
         import xgboost
@@ -157,15 +123,6 @@ class PretrainedModel(Trees):
             scores = np.where(kinds == kind, (scores + own) / 2, scores)
         return scores
 
-    def save(self, path: Path) -> None:
-        """Write the model to a file, without the statistics of the training, which are half of its size."""
-        named = _without_statistics(self.booster)
-        named.feature_names = list(self.columns)
-        content = bytes(named.save_raw("ubj"))
-        # Without a time stamp, equal models give equal files.
-        with replacing(path) as partial:
-            partial.write_bytes(b"".join(gzip.compress(part, mtime=0) for part in (content, _digest(content))))
-
     @classmethod
     def load(cls, path: Path) -> PretrainedModel:
         """Return the model in a file.
@@ -176,7 +133,7 @@ class PretrainedModel(Trees):
             data = unzipped(read_file(path))
             content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
             # XGBoost aborts the process on some damaged files.
-            if digest != _digest(content):
+            if digest != digest_of(content):
                 raise ValueError("damaged: its SHA-256 is not that of what was saved")
         import xgboost
 
@@ -194,19 +151,9 @@ class PretrainedModel(Trees):
         return cls(booster, columns)
 
 
-def _digest(content: bytes) -> bytes:
+def digest_of(content: bytes) -> bytes:
+    """Return the SHA-256 of a file's content, which ends the file."""
     return hashlib.sha256(content).hexdigest().encode()
-
-
-def _without_statistics(booster: Any) -> Any:
-    import xgboost
-
-    model = json.loads(bytes(booster.save_raw("json")))
-    for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
-        tree.update((name, [0.0] * len(tree[name])) for name in _STATISTICS)
-    bare = xgboost.Booster({"nthread": 1})
-    bare.load_model(bytearray(json.dumps(model).encode()))
-    return bare
 
 
 class ShippedModel:
