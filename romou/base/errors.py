@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 _FAULT = (
@@ -207,3 +207,11 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
         known=entries,
         nearest=near,
     )
+
+
+def check_names(names: Iterable[str], known: Collection[str], what: str, origin: str) -> None:
+    """Raise UsageError for the first name that is not in a list: `unknown_name`, after where the name stands."""
+    for name in names:
+        if name not in known:
+            error = unknown_name(what, name, known)
+            raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=name)

@@ -106,11 +106,11 @@ def test_an_unknown_preset_fails_with_the_nearest_name() -> None:
     [
         ("registers", "max_unrolled_product", 1, "unknown number 'max_unrolled_product'; known: .*'max_unrolled_pro"),
         ("register", "addresses", 1, "unknown section 'register'; known: .*Did you mean 'registers'?"),
-        ("registers", "addresses", 1.5, "registers.addresses must be a whole number, got 1.5"),
-        ("registers", "addresses", True, "registers.addresses must be a whole number, got True"),
-        ("registers", "max_fill", -1, "registers.max_fill must be a number, zero or more, got -1"),
-        ("registers", "spilling_windows", "some", "must be 'none' or 'cut' or 'all', got 'some'"),
-        ("streaming", "row_vectors", "six", "must be a whole number or none, got 'six'"),
+        ("registers", "addresses", 1.5, "registers.addresses is 1.5; expected a whole number"),
+        ("registers", "addresses", True, "registers.addresses is True; expected a whole number"),
+        ("registers", "max_fill", -1, "registers.max_fill is -1; expected at least 0"),
+        ("registers", "spilling_windows", "some", "spilling_windows is 'some'; expected one of none, cut, all"),
+        ("streaming", "row_vectors", "six", "row_vectors is 'six'; expected a whole number or nothing"),
     ],
 )
 def test_a_wrong_number_fails_by_name(section: str, key: str, value: Any, message: str) -> None:
@@ -123,10 +123,10 @@ def test_a_wrong_number_fails_by_name(section: str, key: str, value: Any, messag
 def test_a_missing_number_fails_by_name() -> None:
     sections = copy.deepcopy(numbers_of("adreno"))
     del sections["registers"]["max_fill"]
-    with pytest.raises(UsageError, match="preset test: registers: missing max_fill"):
+    with pytest.raises(UsageError, match="preset test: registers.max_fill is missing"):
         preset_from_dict(sections, "test")
     del sections["streaming"], sections["registers"]
-    with pytest.raises(UsageError, match="preset test: missing section streaming"):
+    with pytest.raises(UsageError, match="preset test: streaming is missing"):
         preset_from_dict(sections, "test")
 
 

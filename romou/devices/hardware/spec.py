@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from romou.base.errors import UsageError, unknown_name
+from romou.base.errors import UsageError, check_names, unknown_name
 from romou.base.schema import shown
 
 _HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest", "family")
@@ -240,7 +240,7 @@ def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping
     """Return the facts of a device file's content, with only their names checked. UsageError if the form is wrong."""
     if not isinstance(data, dict):
         raise UsageError(f"{origin}: expected a JSON object, got {type(data).__name__}")
-    _check_keys(data, (*_HEADER, *optional), "key", origin)
+    check_names(data, (*_HEADER, *optional), "key", origin)
     missing = [key for key in _HEADER if key not in data]
     if missing:
         raise UsageError(f"{origin}: missing key {', '.join(map(repr, missing))}", missing=missing)
@@ -250,15 +250,8 @@ def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping
     facts = data["facts"]
     if not isinstance(facts, dict):
         raise UsageError(f"{origin}: 'facts' must be a JSON object, got {type(facts).__name__}")
-    _check_keys(facts, SCHEMA, "fact", origin)
+    check_names(facts, SCHEMA, "fact", origin)
     return facts
-
-
-def _check_keys(data: Mapping[str, Any], known: Any, what: str, origin: str) -> None:
-    for key in data:
-        if key not in known:
-            error = unknown_name(what, key, known)
-            raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=key)
 
 
 def _checked_value(key: str, fact: Any, origin: str) -> Any:

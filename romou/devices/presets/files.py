@@ -13,14 +13,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from romou.base.errors import UsageError, unknown_name
+from romou.base.errors import UsageError, check_names, unknown_name
 from romou.base.files import read_file
 from romou.base.preset import Preset
+from romou.base.schema import made_of
 from romou.devices.hardware import HardwareSpec, families_of
 
 _FOLDER = Path(__file__).parent
@@ -78,69 +78,25 @@ def own_numbers_of(name: str) -> Sections:
 def read_preset(name: str) -> dict[str, Any]:
     """Return the content of a preset's file."""
     data: dict[str, Any] = json.loads(read_file(_FOLDER / f"{name}.json"))
-    _check_keys(data, _HEADER, "key", name)
+    check_names(data, _HEADER, "key", f"preset {name}")
     return data
 
 
 def preset_from_dict(sections: Sections, name: str) -> Preset:
     """Check sections of numbers and return them as a preset. UsageError names the first thing that is wrong."""
-    kinds = dict(_section_types())
-    _check_keys(sections, kinds, "section", name)
-    made = {}
-    for section, kind in kinds.items():
-        if section in sections:
-            values = {key: number["value"] for key, number in sections[section].items()}
-            made[section] = _checked(kind, values, f"preset {name}: {section}")
-    missing = [field.name for field in dataclasses.fields(Preset) if _is_required(field, {"name", *made})]
-    if missing:
-        raise UsageError(f"preset {name}: missing section {', '.join(missing)}", missing=missing)
-    return Preset(name=name, **made)
-
-
-def _section_types() -> Iterator[tuple[str, Any]]:
-    """Yield each section of a preset with its dataclass."""
-    for key, hint in typing.get_type_hints(Preset).items():
-        if key != "name":
-            yield key, next((choice for choice in typing.get_args(hint) if choice is not type(None)), hint)
-
-
-def _checked(kind: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """Return a section as its dataclass. UsageError for a value of a wrong type. A whole number is a float, too."""
-    hints = typing.get_type_hints(kind)
-    _check_keys(values, hints, "number", origin)
-    missing = [field.name for field in dataclasses.fields(kind) if _is_required(field, values)]
-    if missing:
-        raise UsageError(f"{origin}: missing {', '.join(missing)}", missing=missing)
-    for key, value in values.items():
-        if not _is_of(value, hints[key]):
-            raise UsageError(f"{origin}.{key} must be {_spelled(hints[key])}, got {value!r}", key=key)
-    return kind(**values)
-
-
-def _is_required(field: dataclasses.Field[Any], keys: Collection[str]) -> bool:
-    return field.default is dataclasses.MISSING and field.name not in keys
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is typing.Literal:
-        return value in typing.get_args(hint)
-    kinds = typing.get_args(hint) or (hint,)
-    if isinstance(value, bool):
-        return bool in kinds
-    if value is None:
-        return type(None) in kinds
-    return isinstance(value, int if float not in kinds else (int, float)) and value >= 0
-
-
-def _spelled(hint: Any) -> str:
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(map(repr, typing.get_args(hint)))
-    words = {int: "a whole number", float: "a number, zero or more", bool: "true or false", type(None): "none"}
-    return " or ".join(words[kind] for kind in typing.get_args(hint) or (hint,))
-
-
-def _check_keys(keys: Collection[str], known: Collection[str], what: str, origin: str) -> None:
-    for key in keys:
-        if key not in known:
-            error = unknown_name(what, key, known)
-            raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=key)
+    origin = f"preset {name}"
+    values = {
+        section: {key: number["value"] for key, number in numbers.items()} for section, numbers in sections.items()
+    }
+    try:
+        preset = made_of(Preset, {"name": name, **values})
+    except ValueError as error:
+        raise UsageError(f"{origin}: {error}") from None
+    known = dataclasses.asdict(preset)
+    check_names(values, known, "section", origin)
+    for section, numbers in values.items():
+        check_names(numbers, known[section], "number", f"{origin}: {section}")
+        for key, value in numbers.items():
+            if not isinstance(value, str | None) and value < 0:
+                raise UsageError(f"{origin}: {section}.{key} is {value}; expected at least 0", key=key)
+    return preset
