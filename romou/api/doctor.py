@@ -13,8 +13,7 @@ from romou.base.errors import RomouError
 from romou.base.finding import Finding
 from romou.base.headline import Headline
 from romou.base.linking import linker
-from romou.devices.hardware.quirks import quirks_of
-from romou.driver.check.server import check_server, has_usable_device
+from romou.driver.check.server import avoided_faults, check_server, has_usable_device
 from romou.runtime.rpc import Address
 
 
@@ -66,35 +65,35 @@ def doctor(rpc: str | None = None) -> Diagnosis:
         findings = list(check_server(Address.parse(rpc)))
         return Diagnosis(findings=tuple(findings), devices=(), has_usable_device=has_usable_device(findings))
     devices, reports = _devices()
-    findings = [_python(), _packages(), _linker(), *_environment(), _vendors(), *_driver_of_pypi(), *devices]
+    findings = [
+        Finding(name="python", is_ok=True, detail=f"{sys.version.split()[0]} at {sys.executable}"),
+        _found("packages", _packages),
+        _found("linker", lambda: " ".join(linker())),
+        *_environment(),
+        _vendors(),
+        *_driver_of_pypi(),
+        *devices,
+    ]
     has_device = any(report["is_usable"] for report in reports)
     return Diagnosis(findings=tuple(findings), devices=tuple(reports), has_usable_device=has_device)
 
 
-def _python() -> Finding:
-    return Finding(name="python", is_ok=True, detail=f"{sys.version.split()[0]} at {sys.executable}")
-
-
-def _packages() -> Finding:
+def _packages() -> str:
     from romou.base.compat import check_versions
 
-    try:
-        check_versions()
-    except RomouError as error:
-        return Finding(name="packages", is_ok=False, detail=error.message, hint=error.hint)
+    check_versions()
     import tvm
     import tvm_ffi
 
-    return Finding(
-        name="packages", is_ok=True, detail=f"apache-tvm {tvm.__version__}, apache-tvm-ffi {tvm_ffi.__version__}"
-    )
+    return f"apache-tvm {tvm.__version__}, apache-tvm-ffi {tvm_ffi.__version__}"
 
 
-def _linker() -> Finding:
+def _found(name: str, describe: Callable[[], str]) -> Finding:
+    """Return what a check says: the text that it returns, or its error."""
     try:
-        return Finding(name="linker", is_ok=True, detail=" ".join(linker()))
+        return Finding(name=name, is_ok=True, detail=describe())
     except RomouError as error:
-        return Finding(name="linker", is_ok=False, detail=error.message, hint=error.hint)
+        return Finding(name=name, is_ok=False, detail=error.message, hint=error.hint)
 
 
 def _vendors() -> Finding:
@@ -164,24 +163,13 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
                 )
             )
         elif (toolchain := backend.toolchain()) is not None:
-            findings.append(_toolchain(*toolchain))
+            findings.append(_found(*toolchain))
         for index in range(count):
             report = backend.check_device(index)
             reports.append({"backend": backend.name, **report.to_dict()})
             findings.append(_device_finding(backend.name, report))
-            name = f"{backend.name}:{index}"
-            findings += [
-                Finding(name=f"{name} {quirk.name}", is_ok=None, detail=quirk.describe(), is_avoided_fault=True)
-                for quirk in quirks_of(backend.facts(index))
-            ]
+            findings += avoided_faults(f"{backend.name}:{index}", backend.facts(index))
     return findings, reports
-
-
-def _toolchain(name: str, describe: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name=name, is_ok=True, detail=describe())
-    except RomouError as error:
-        return Finding(name=name, is_ok=False, detail=error.message, hint=error.hint)
 
 
 def _device_finding(kind: str, report: Any) -> Finding:

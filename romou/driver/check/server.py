@@ -99,6 +99,11 @@ def _told(device: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
         name=device, is_ok=True, detail=f"{facts['name']} ({facts['platform']}, {facts.get('version', '')}, {driver})"
     )
     yield Finding(name=f"{device} extensions", is_ok=None, detail=" ".join(str(facts["extensions"]).split()) or "none")
+    yield from avoided_faults(device, facts)
+
+
+def avoided_faults(device: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each known fault of a device's driver."""
     for quirk in quirks_of(facts):
         yield Finding(name=f"{device} {quirk.name}", is_ok=None, detail=quirk.describe(), is_avoided_fault=True)
 
