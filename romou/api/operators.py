@@ -28,7 +28,7 @@ from romou.compiler.operators.families.bases.contraction import OPAQUE
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.kernels.user_schedule import KernelConfig, with_schedule
 from romou.compiler.operators.workload import Conv2d
-from romou.compiler.tir.expressions import FLOATS
+from romou.compiler.tir.expressions import FLOATS, module_of
 from romou.compiler.tir.primitives import FREE_IMAGES
 from romou.driver.options import TuneOptions
 from romou.runtime.module import TunedModel
@@ -191,18 +191,20 @@ def from_te(
     if schedule is not None:
         func = with_schedule(func, name, schedule)
     attributes = {FREE_IMAGES: True, "op_pattern": OPAQUE}
-    variables = [relax.Var(str(p.name), relax.TensorType([int(d) for d in p.shape], str(p.dtype))) for p in read]
-    builder = relax.BlockBuilder()
-    with builder.function("main", variables):
-        kernel = builder.add_func(func.with_attrs(attributes).without_attr("global_symbol"), name)
-        out = relax.TensorType([int(d) for d in written.shape], str(written.dtype))
-        with builder.dataflow():
-            output = builder.emit_output(relax.call_tir(kernel, variables, out_ty=out))
-        builder.emit_func_output(output)
-    shapes = {str(p.name): (tuple(int(d) for d in p.shape), str(p.dtype)) for p in read}
-    return OperatorModel(
-        mod=builder.finalize(), onnx_model=None, inputs=shapes, outputs=("output",), folded=onnx.ModelProto()
-    )
+    out = relax.TensorType([int(d) for d in written.shape], str(written.dtype))
+
+    def call(*variables: relax.Expr) -> relax.Expr:
+        kernel = func.with_attrs(attributes).without_attr("global_symbol")
+        return relax.call_tir(relax.BlockBuilder.current().add_func(kernel, name), variables, out_ty=out)
+
+    return _model({str(p.name): (tuple(int(d) for d in p.shape), str(p.dtype)) for p in read}, call)
+
+
+def _model(
+    inputs: dict[str, tuple[tuple[int, ...], str]], build: Callable[..., relax.Expr], work: Conv2d | None = None
+) -> OperatorModel:
+    mod, folded = module_of(inputs, build), onnx.ModelProto()
+    return OperatorModel(mod=mod, onnx_model=None, inputs=inputs, outputs=("output",), folded=folded, work=work)
 
 
 @takes_options(TuneOptions)
@@ -323,19 +325,8 @@ def _check_output(name: str, shape: Sequence[int], names: Sequence[str], extents
 
 def _operator(work: Conv2d, *names: str) -> OperatorModel:
     case = family_of(work).case(work)
-    shapes = [tuple(shape) for shape in (*case.inputs, *case.weights)]
-    variables = [
-        relax.Var(name, relax.TensorType(list(shape), work.dtype)) for name, shape in zip(names, shapes, strict=True)
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", variables):
-        with builder.dataflow():
-            output = builder.emit_output(builder.emit(case.build(*variables)))
-        builder.emit_func_output(output)
-    inputs = {name: (shape, work.dtype) for name, shape in zip(names, shapes, strict=True)}
-    return OperatorModel(
-        mod=builder.finalize(), onnx_model=None, inputs=inputs, outputs=("output",), folded=onnx.ModelProto(), work=work
-    )
+    shapes = (*case.inputs, *case.weights)
+    return _model({name: (shape, work.dtype) for name, shape in zip(names, shapes, strict=True)}, case.build, work)
 
 
 def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import tvm
 from tvm import relax, tirx
 
 from romou.compiler.operators.schedule_template import Template
-from romou.compiler.tir.expressions import Shape
+from romou.compiler.tir.expressions import Shape, module_of
 
 
 class Graph(Protocol):
@@ -65,13 +65,8 @@ class Case:
 
     def module(self, weights: Sequence[np.ndarray] = (), dtype: str = "float32") -> tvm.IRModule:
         """Return a Relax module with a `main` from inputs of `dtype`, the weights' type, to the result."""
-        inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(self.inputs)]
-        builder = relax.BlockBuilder()
-        with builder.function("main", inputs):
-            with builder.dataflow():
-                output = builder.emit_output(builder.emit(self.build(*inputs, *map(relax.const, weights))))
-            builder.emit_func_output(output)
-        return builder.finalize()
+        inputs = {f"x{i}": (shape, dtype) for i, shape in enumerate(self.inputs)}
+        return module_of(inputs, lambda *variables: self.build(*variables, *map(relax.const, weights)))
 
 
 class Family(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tvm
@@ -34,6 +34,17 @@ def static_shape(expr: relax.Expr) -> Shape:
 def dtype_of(expr: relax.Expr) -> str:
     """Return the type of a tensor expression's elements."""
     return str(expr.ty.dtype)
+
+
+def module_of(inputs: Mapping[str, tuple[Shape, str]], build: Callable[..., relax.Expr]) -> tvm.IRModule:
+    """Return a Relax module whose `main` computes one expression of its inputs: name -> (shape, type)."""
+    variables = [relax.Var(name, relax.TensorType(list(shape), dtype)) for name, (shape, dtype) in inputs.items()]
+    builder = relax.BlockBuilder()
+    with builder.function("main", variables):
+        with builder.dataflow():
+            output = builder.emit_output(builder.emit(build(*variables)))
+        builder.emit_func_output(output)
+    return builder.finalize()
 
 
 def is_free(extent: Any) -> bool:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from romou.base.inputs import random_inputs
+from romou.compiler.tir.expressions import module_of
 from romou.runtime.module import Argument, BuiltModel, Summary, TunedModel
 from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds
-
-if TYPE_CHECKING:
-    from romou.devices.targets import Target
 
 # (launches of one repeat, repeats) -> milliseconds of a launch, for each repeat.
 Timer = Callable[[int, int], list[float]]
@@ -131,13 +128,6 @@ def reference_model(beside: TunedModel) -> TunedModel:
     """Return a model for the device of another model: an fp32 matrix product by TVM's own schedule."""
     summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
     target, inputs = beside.target, dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
-    built = BuiltModel(executable=_executable(target), target=target, inputs=inputs, outputs=("c",))
+    executable = tvm.compile(module_of(inputs, relax.op.matmul), target=target.tvm_target)
+    built = BuiltModel(executable=executable, target=target, inputs=inputs, outputs=("c",))
     return TunedModel(built, summary, device_index=beside.device_index, remote=beside.remote)
-
-
-def _executable(target: Target) -> relax.VMExecutable:
-    builder = relax.BlockBuilder()
-    a, b = (relax.Var(name, relax.TensorType((_SIDE, _SIDE), "float32")) for name in ("a", "b"))
-    with builder.function("main", [a, b]):
-        builder.emit_func_output(builder.emit(relax.op.matmul(a, b)))
-    return tvm.compile(builder.finalize(), target=target.tvm_target)

@@ -28,6 +28,7 @@ from romou.compiler.scheduling.rewrites import join
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.stages import Context, part
 from romou.compiler.task import TunableTask
+from romou.compiler.tir.expressions import module_of
 from romou.devices.backends import backend
 from romou.devices.backends.cuda import nvrtc
 from romou.devices.backends.cuda.nvrtc import compile_cuda
@@ -344,13 +345,5 @@ def _module_of(
     build: Callable[..., relax.Expr], shapes: Sequence[Sequence[int]], dtype: str | Sequence[str]
 ) -> tvm.IRModule:
     kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
-    inputs = [
-        relax.Var(f"x{i}", relax.TensorType(list(shape), kind))
-        for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            output = builder.emit_output(builder.emit(build(*inputs)))
-        builder.emit_func_output(output)
-    return builder.finalize()
+    inputs = {f"x{i}": (tuple(shape), kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))}
+    return module_of(inputs, build)
