@@ -245,7 +245,8 @@ class Compilation:
     def _lower(self) -> Compilation:
         if self._lowered is not None:
             return self
-        lowered = lower(self.imported.mod, self.target, self.fallbacks.rungs, self.imported.suffix)
+        mod, suffix, has_sizes = self.imported.mod, self.imported.suffix, self.imported.has_sizes
+        lowered = lower(mod, self.target, self.fallbacks.rungs, suffix, has_sizes=has_sizes)
         return replace(self, _lowered=lowered)
 
     def _with_functions(self, functions: LoweredModel) -> Compilation:

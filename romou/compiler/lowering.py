@@ -122,10 +122,18 @@ class LoweredModel:
         return self.joined_where(lambda key: key not in slower)
 
 
-def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS, suffix: str = "") -> LoweredModel:
+def lower(
+    relax_module: tvm.IRModule,
+    target: Target,
+    rungs: Rungs = NO_RUNGS,
+    suffix: str = "",
+    *,
+    has_sizes: bool = False,
+) -> LoweredModel:
     """Run the graph passes on an imported model. Nodes in `rungs` are computed in a simpler way.
 
     suffix: end of the functions' names.
+    has_sizes: whether extents are sizes at run time.
 
     Raises
     ------
@@ -135,7 +143,7 @@ def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS, s
         A pass failed for no node in particular.
     """
     with as_build_error("the model's graph"):
-        context = Context(target=target, rungs=rungs)
+        context = Context(target=target, has_sizes=has_sizes, rungs=rungs)
         unshared = run(part(GRAPH, last="place_images"), relax_module, context)
         names = [var.name_hint for var, func in unshared.functions_items() if isinstance(func, tirx.PrimFunc)]
         unshared = with_names(unshared, {name: f"{name}{suffix}" for name in names})

@@ -157,7 +157,7 @@ GRAPH = listed(
     ),
     stage(flatten_patches, "a picture's patches that do not overlap are rows of a product"),
     stage(split_weights, "a buffer of the device has a largest size", "target"),
-    stage(pad_rows, "phones read and write whole vectors of scores", "target"),
+    stage(pad_rows, "phones read and write whole vectors of scores", "target", "has_sizes"),
     stage(pack_channels, "four channels are one texel and one vector", "rungs"),
     # Fusion: Relax operators -> TIR functions of a contraction and its epilogue
     stage(split_concats, "a kernel binds a limited number of buffers", "max_buffers"),

@@ -42,6 +42,7 @@ class Kernels(Protocol):
 class Context:
     """Inputs of stages besides the module.
 
+    has_sizes: whether extents are sizes at run time, so that no kernel may depend on a remainder of them.
     rungs: nodes computed in a simpler way, see `romou.compiler.fallback`.
     chains: functions that share a kernel.
     operators: the graph before operators were grouped. `run` fills it in.
@@ -49,6 +50,7 @@ class Context:
     """
 
     target: Target
+    has_sizes: bool = False
     rungs: Rungs = field(default_factory=dict)
     chains: Sequence[Chain] = ()
     operators: tvm.IRModule | None = None

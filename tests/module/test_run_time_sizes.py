@@ -21,7 +21,7 @@ from romou.driver.options import PrecisionName
 from romou.driver.sizes import run_time_sizes
 from support.models.open_networks import encoder, recogniser, recurrent, rolled, wrong_points
 from support.models.small_networks import NetworkBuilder
-from support.suite.exhaustive import exhaustive
+from support.suite.exhaustive import exhaustive, few
 
 HOST = "opencl -device=host"
 
@@ -138,6 +138,20 @@ def test_cuda_has_kernels_for_a_size(net: str, precision: PrecisionName) -> None
     )
     assert "in every kernel." in model.summary().run_time
     assert any("  tensor_core_fma" in source for source in model.sources().values())
+
+
+@pytest.mark.parametrize(
+    ("net", "target"),
+    few(
+        itertools.product(NETS, ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno740"]),
+        0,
+    ),
+)
+def test_phones_have_kernels_for_a_size(net: str, target: str) -> None:
+    """Scores of 40 tokens are whole vectors, those of 39 are not. The programs are not run."""
+    network, fixed, free, _ = NETS[net]
+    model = romou.compile(network(), dims={**fixed, free: range(1, 41)}, target=target, verify=False)
+    assert model.summary().run_time.endswith(" to 40 at run time, in every kernel.")
 
 
 @exhaustive

@@ -37,6 +37,7 @@ class ImportedModel(Headline):
     unconverted: `folded` before its conversion to fp16, or None if it was not converted.
     settled: inputs that declared shapes determine.
     float_weights: quantized weights that became floats.
+    has_sizes: whether it stands for a model with sizes at run time.
     suffix: end of the names of its kernels, which differ from those of another shape's.
     """
 
@@ -52,6 +53,7 @@ class ImportedModel(Headline):
     settled: tuple[Settled, ...] = ()
     short_outputs: Mapping[str, str] = field(default_factory=dict)
     float_weights: tuple[FloatWeight, ...] = ()
+    has_sizes: bool = False
     suffix: str = ""
 
     @property

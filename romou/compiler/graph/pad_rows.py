@@ -42,9 +42,12 @@ _CASTS = frozenset({"relax.astype"})
 _ELEMENTWISE = _CASTS | {f"relax.{name}" for name in ("add", "divide", "multiply", "subtract")}
 
 
-def pad_rows(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """Return `mod` with padded rows of scores between two products. It is `mod` itself on GPUs other than phones'."""
-    if not target.limits.is_mobile:
+def pad_rows(mod: tvm.IRModule, target: Target, has_sizes: bool = False) -> tvm.IRModule:
+    """Return `mod` with padded rows of scores between two products.
+
+    It is `mod` itself on GPUs other than phones', and if rows have a size at run time.
+    """
+    if has_sizes or not target.limits.is_mobile:
         return mod
     wide, products = _scores_of(mod["main"])
     return rebuild_main(mod, _Padder(wide, products)) if products else mod

@@ -69,9 +69,9 @@ def with_run_time_sizes(
         return replace(options, **fixed)
 
     def imported_at(sizes: Point) -> ImportedModel:
-        return replace(at(sizes).imported(model), suffix=suffix)
+        return replace(at(sizes).imported(model), suffix=suffix, has_sizes=True)
 
-    first = imported_at(most) if largest is None else replace(largest, suffix=suffix)
+    first = imported_at(most) if largest is None else replace(largest, suffix=suffix, has_sizes=True)
     made = make(lambda: first, at(most))
     program = made.built.program
     assert program is not None
