@@ -48,6 +48,11 @@ def top(g: NetworkBuilder) -> str:
     return values
 
 
+def scatter(g: NetworkBuilder) -> str:
+    indices, updates = np.tile([[[0], [-1], [0]]], (2, 1, 9)), np.ones((2, 3, 9), "float32")
+    return g.add("ScatterElements", "x", g.constant(indices), g.constant(updates), axis=1, reduction="add")
+
+
 # Family -> shape of the input, and the operator
 FAMILIES: dict[str, list[tuple[Shape, Callable[[NetworkBuilder], str]]]] = {
     "conv2d": [(("b", 8, "n", 9), lambda g: conv(g, strides=[2, 2])), ((1, 8, "n", 9), conv)],
@@ -77,6 +82,7 @@ FAMILIES: dict[str, list[tuple[Shape, Callable[[NetworkBuilder], str]]]] = {
         ((1, 4, "n", 9), lambda g: g.add("Resize", "x", "", g.constant(np.float32([1, 1, 2, 2])), mode="linear")),
     ],
     "cumulated_rows": [((2, "n", 9), lambda g: g.add("CumSum", "x", g.constant(np.array(1))))],
+    "scattered_rows": [((2, "n", 9), scatter)],
     "sorted_rows": [(("b", "n", 3), top)],
 }
 

@@ -51,4 +51,15 @@ def test_slices_are_scattered(reduction: str) -> None:
     places = np.array([[0, 3], [-1, 0], [2, -2]]) if reduction == "none" else np.array([[0, 3], [-3, 3], [2, -2]])
     constants = {"i": places, "u": rng.standard_normal((3, *SHAPE[2:]), np.float32)}
     inputs = {"x": rng.standard_normal(SHAPE, np.float32)}
-    assert_as_onnxruntime(model_of({"y": ("ScatterND", "x i u", {"reduction": reduction})}, inputs, constants), inputs)
+    model = model_of({"y": ("ScatterND", "x i u", {"reduction": reduction})}, inputs, constants)
+    assert romou.compile(model, target="opencl", verify=False).summary().by_tvm == ()
+    assert_as_onnxruntime(model, inputs)
+
+
+@pytest.mark.parametrize("updates", [(2, 3, 4, 5, 2), (7, 5, 2), (2, 2)])
+def test_an_index_has_coordinates_of_one_axis_to_all(updates: tuple[int, ...]) -> None:
+    """Several updates of an element are added, whether the index is of one axis, of two, or of all four."""
+    rng, depth = np.random.default_rng(2), {5: 1, 3: 2, 2: 4}[len(updates)]
+    places = rng.integers([-e for e in SHAPE[:depth]], SHAPE[:depth], (*updates[: len(updates) - 4 + depth], depth))
+    inputs = {"x": rng.standard_normal(SHAPE, np.float32), "i": places, "u": rng.standard_normal(updates, np.float32)}
+    assert_as_onnxruntime(model_of({"y": ("ScatterND", "x i u", {"reduction": "add"})}, inputs), inputs)

@@ -1,7 +1,8 @@
-"""TopK and running sums, by functions of the rows along an axis.
+"""TopK, running sums and scattered updates, by functions of the rows along an axis.
 
-The wheel's operators sort by a barrier for each element, and sum up a row for each of its elements. These functions are
-plain definitions, serial in a row. A mark says what a row's function is, so that a compiler can write kernels for it.
+The wheel's operators sort by a barrier for each element, sum up a row for each of its elements, and scatter the updates
+of a row by one work-item. These functions are plain definitions, serial in a row. A mark says what a row's function is,
+so that a compiler can write kernels for it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ op = relax.op
 SORTED = "romou.sorted_rows"
 # Mark of a function (x, y): "sum" or "product", then perhaps "exclusive" and "reverse".
 CUMULATED = "romou.cumulated_rows"
+# Mark of a function (x, indices, updates, y): a key of `_UPDATED`.
+SCATTERED = "romou.scattered_rows"
 # Attribute of a marked function: the axis of its rows.
 AXIS = "romou.row_axis"
 # Fused with no other operator.
@@ -62,29 +65,44 @@ def sorted_positions(builder: relax.BlockBuilder, x: relax.Expr, axis: int, k: i
     """Bind the int64 positions of the first `k` elements along an axis in order."""
     shape, marks = shape_of(x), {SORTED: "largest" if is_largest else "smallest", AXIS: axis}
     define = partial(_sort_serially, axis=axis, is_largest=is_largest)
-    return _emit(builder, x, (*shape[:axis], k, *shape[axis + 1 :]), "int64", marks, define)
+    return _emit(builder, [x], (*shape[:axis], k, *shape[axis + 1 :]), "int64", marks, define)
 
 
 def cumulated(builder: relax.BlockBuilder, x: relax.Expr, axis: int, words: Sequence[str]) -> relax.Expr:
     """Bind running sums or products along an axis. words: see `CUMULATED`."""
     marks, define = {CUMULATED: " ".join(words), AXIS: axis}, partial(_cumulate_serially, axis=axis, words=words)
-    return _emit(builder, x, shape_of(x), str(x.ty.dtype), marks, define)
+    return _emit(builder, [x], shape_of(x), str(x.ty.dtype), marks, define)
+
+
+def scattered(
+    builder: relax.BlockBuilder, x: relax.Expr, indices: relax.Expr, updates: relax.Expr, axis: int, reduction: str
+) -> relax.Expr:
+    """Bind `x` after updates along an axis, each at its index in a row and in order. An index beyond an end is the end.
+
+    indices: of the shape of the updates. Those of a matrix may be one column for all rows.
+    reduction: "none", "update" (as TVM calls it), "add", "mul", "min" or "max".
+    """
+    reduction = "none" if reduction == "update" else reduction
+    marks, define = {SCATTERED: reduction, AXIS: axis}, partial(_scatter_serially, axis=axis, reduction=reduction)
+    return _emit(builder, [x, indices, updates], shape_of(x), str(x.ty.dtype), marks, define)
 
 
 def _emit(
     builder: relax.BlockBuilder,
-    x: relax.Expr,
+    inputs: Sequence[relax.Expr],
     shape: tuple[int, ...],
     dtype: str,
     marks: Mapping[str, object],
     define: Callable[..., None],
 ) -> relax.Expr:
-    """Bind a call of the function that `define` writes, from buffers of `x` and of the result."""
+    """Bind a call of the function that `define` writes, from buffers of the inputs and of the result."""
     with IRBuilder() as statements, T.prim_func(s_tir=True):
         T.func_attr({**marks, "op_pattern": _OPAQUE, "tirx.noalias": True})
-        define(T.arg("x", T.buffer(shape_of(x), str(x.ty.dtype))), T.arg("y", T.buffer(shape, dtype)))
+        named = zip(("x", "indices", "updates"), inputs, strict=False)
+        buffers = [T.arg(name, T.buffer(shape_of(x), str(x.ty.dtype))) for name, x in named]
+        define(*buffers, T.arg("y", T.buffer(shape, dtype)))
     function = builder.add_func(statements.get(), next(iter(marks)).rpartition(".")[2])
-    return builder.emit(relax.call_tir(function, [x], out_ty=relax.TensorType(shape, dtype)))
+    return builder.emit(relax.call_tir(function, list(inputs), out_ty=relax.TensorType(shape, dtype)))
 
 
 class Rows:
@@ -113,12 +131,14 @@ class Rows:
 
 
 @contextmanager
-def _each_row(name: str, x: tirx.Buffer, y: tirx.Buffer, axis: int) -> Iterator[tuple[Rows, tirx.Var, Any]]:
-    """Open a block for each row of `x`, which reads that row and writes the same row of `y`, like an array."""
+def _each_row(
+    name: str, x: tirx.Buffer, y: tirx.Buffer, axis: int, *others: tirx.Buffer
+) -> Iterator[tuple[Rows, tirx.Var, Any]]:
+    """Open a block for each row of `x`, which reads it, and of others, and writes that row of `y`, like an array."""
     rows = Rows(x.shape, axis)
     with T.serial(0, rows.count) as each, T.sblock(name):
         row = T.axis.spatial(rows.count, each)
-        T.reads(x[rows.index(row, slice(0, rows.n))])
+        T.reads(*(b[r.index(row, slice(0, r.n))] for b in (x, *others) for r in [Rows(b.shape, axis)]))
         T.writes(y[rows.index(row, slice(0, int(y.shape[axis])))])
         yield rows, row, T.buffer_proxy(y)
 
@@ -161,6 +181,43 @@ def _cumulate_serially(x: tirx.Buffer, y: tirx.Buffer, *, axis: int, words: Coll
             so_far[0] = combined(words, so_far[0], x[at].astype(kind))
             if "exclusive" not in words:
                 result[at] = so_far[0].astype(str(y.dtype))
+
+
+def _scatter_serially(
+    x: tirx.Buffer, indices: tirx.Buffer, updates: tirx.Buffer, y: tirx.Buffer, *, axis: int, reduction: str
+) -> None:
+    """Copy each row, then pass over its updates once."""
+    with _each_row("scattered", x, y, axis, indices, updates) as (rows, row, result):
+        with T.serial(0, rows.n) as i:
+            result[rows.index(row, i)] = x[rows.index(row, i)]
+        of_indices, of_updates = (Rows(buffer.shape, axis) for buffer in (indices, updates))
+        place = _array((1,), "int32")
+        with T.serial(0, of_updates.n) as i:
+            put_place(place, indices[of_indices.index(row, i)], rows.n)
+            at = rows.index(row, place[0])
+            result[at] = updated(reduction, result[at], updates[of_updates.index(row, i)])
+
+
+def put_place(place: Any, index: tirx.Expr, n: Any) -> None:
+    """Store the place in a row of `n` elements in place[0], for an index from -n to n - 1 or beyond it."""
+    kind = str(index.ty)
+    most = n.astype(kind) if isinstance(n, tirx.Expr) else tirx.const(n, kind)
+    place[0] = tirx.max(tirx.min(index, most - 1), 0 - most).astype("int32")
+    place[0] = place[0] + tirx.Select(place[0] < 0, most.astype("int32"), tirx.const(0, "int32"))
+
+
+_UPDATED: dict[str, Callable[[tirx.Expr, tirx.Expr], tirx.Expr]] = {
+    "none": lambda _, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": tirx.min,
+    "max": tirx.max,
+}
+
+
+def updated(reduction: str, old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
+    """Return an element after an update."""
+    return _UPDATED[reduction](old, new)
 
 
 def _array(shape: tuple[int, ...], dtype: str, scope: str = "local") -> Any:

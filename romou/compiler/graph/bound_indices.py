@@ -57,11 +57,11 @@ class _Bounder(MainRewriter):
                     " the model"
                 )
             return indices
+        if name == "scatter_elements":
+            return indices  # its kernel bounds them, and counts negative ones from the end
         dtype = dtype_of(indices)
-        # TVM's kernel for scatter_elements counts negative indices from the end.
-        least = -extents if name == "scatter_elements" else 0 * extents
         below = self.bb.emit(relax.op.minimum(indices, relax.const((extents - 1).astype(dtype), dtype)))
-        return self.bb.emit(relax.op.maximum(below, relax.const(least.astype(dtype), dtype)))
+        return self.bb.emit(relax.op.maximum(below, relax.const(np.zeros_like(extents, dtype), dtype)))
 
 
 def _along_axis(call: relax.Call) -> np.ndarray:

@@ -7,6 +7,8 @@
 TVM computes positions in fp32. 34.5 * (1 / 3) - 0.5 is then below 11, so element 34 is not the input's element 11 but
 takes 1e-6 of element 10.
 
+A scatter is a function of rows, for which a family has kernels. TVM's own is a single work-item for each row.
+
 TVM warns on stderr of each gather that does not check its indices. `bound_indices` has put them in range.
 """
 
@@ -17,7 +19,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
+
+from romou.compiler.tir.expressions import digits_of, number_of, static_shape
+from tvm_patches.onnx_converters.sorted_rows import scattered
 
 # Roundings of a / b, a >= 0. The simplifier splits floordiv, so that rows are computed twice, but keeps truncdiv.
 _ROUNDED: dict[str, Callable[[tirx.Expr, int], tirx.Expr]] = {
@@ -112,8 +117,36 @@ def _take(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(take, *call.args)
 
 
+def _scatter_elements(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    data, indices, updates = call.args
+    axis = int(call.attrs.axis) % len(static_shape(data))
+    return scattered(bb, data, indices, updates, axis, str(call.attrs.reduction))
+
+
+def _scatter_nd(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Scatter the rows of a matrix: the axes that an index has a coordinate of are one axis, and the others are one."""
+    data, indices, updates = call.args
+    shape, (*several, depth) = static_shape(data), static_shape(indices)
+    count, (n, width) = math.prod(several), (math.prod(shape[:depth]), math.prod(shape[depth:]))
+
+    def places(x: te.Tensor) -> te.Tensor:
+        def place(number: tirx.Var, _: tirx.Var) -> tirx.Expr:
+            at = digits_of(number, several)
+            return number_of([x[(*at, tirx.const(axis, "int32"))] for axis in range(depth)], shape[:depth])
+
+        return te.compute((count, 1), place, name="places", tag="injective")
+
+    def reshaped(x: relax.Expr, *extents: int) -> relax.Expr:
+        return bb.emit(bb.call_te(topi.reshape, x, extents))
+
+    rows, at, new = reshaped(data, n, width), bb.emit(bb.call_te(places, indices)), reshaped(updates, count, width)
+    return bb.call_te(topi.reshape, scattered(bb, rows, at, new, 0, str(call.attrs.reduction)), shape)
+
+
 # The table of overrides for `relax.transform.LegalizeOps`.
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.image.resize2d": _resize2d,
     "relax.take": _take,
+    "relax.scatter_elements": _scatter_elements,
+    "relax.scatter_nd": _scatter_nd,
 }

@@ -70,7 +70,8 @@ def tasks() -> Sequence[TunableTask]:
     contractions.append(quantized_task(QuantizedCase(m=8, k=1024, n=128)))
     contractions.append(quantized_task(QuantizedCase(m=128, k=1024, n=128, dtype="float16")))
     contractions.append(IntegerCase(m=8, k=1024, n=1024).task())
-    return [*contractions, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
+    scatters = relax_tasks(op.scatter_elements, (3, 40), (3, 9), (3, 9), dtype=("float32", "int64", "float32"))
+    return [*contractions, *scatters, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
 
 
 def configs_apart(space: Space, name: str) -> tuple[Config, Config] | None:

@@ -108,6 +108,8 @@ typedef short shorts_of_8 __attribute__((vector_size(16)));
 static inline float _cvtsh_ss(ushort bits) { shorts_of_8 all = {(short)bits}; return __builtin_ia32_vcvtph2ps(all)[0]; }
 static inline ushort _cvtss_sh(float value, int) { floats_of_4 all = {value}; return (ushort)((shorts_of_8)__builtin_ia32_vcvtps2ph(all, 0))[0]; }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }

@@ -22,13 +22,12 @@ from romou.compiler.tir.traversal import sequence_of
 from tvm_patches.onnx_converters.sorted_rows import AXIS, Rows
 
 
-class RowFunctionTemplate(Template):
-    """The template of a function that its mark describes, from one tensor to one tensor.
+class MarkedTemplate(Template):
+    """The template of a function that its mark describes, from tensors to one tensor.
 
     mark: the attribute whose text says what a row's function is.
     """
 
-    knobs = (THREADS, GROUP_ROWS)
     sums_products = False
     mark: ClassVar[str]
 
@@ -51,6 +50,20 @@ class RowFunctionTemplate(Template):
     def dtype(self) -> str:
         """Type of the elements."""
         return str(self.func.params[0].dtype)
+
+    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
+        marked = func.with_attr(AXIS, self.axis).with_attr(self.mark, self.text)
+        return type(self)(marked).schedule(config, limits)["main"]
+
+    def launched(self, kernels: Sequence[tirx.Stmt], workspaces: Sequence[tirx.Buffer] = ()) -> tvm.IRModule:
+        """Return the module whose `main` is the function as kernels, one after the other."""
+        return as_module(with_root(self.func, sequence_of(kernels), workspaces))
+
+
+class RowFunctionTemplate(MarkedTemplate):
+    """The template of a function of rows that the work-items of a group share, from one tensor to one tensor."""
+
+    knobs = (THREADS, GROUP_ROWS)
 
     @abstractmethod
     def most_work_items(self, limits: Limits) -> tuple[int, int]:
@@ -79,11 +92,3 @@ class RowFunctionTemplate(Template):
         most = group if limits.warp_size == 1 else limits.max_work_group_size
         threads = space.default(threads=min(most, self.default_threads(limits)))["threads"]
         return space.default(threads=threads, rows=max(1, group // threads))
-
-    def for_any_size(self, func: tirx.PrimFunc, work: Workload | None, config: Config, limits: Limits) -> tirx.PrimFunc:
-        marked = func.with_attr(AXIS, self.axis).with_attr(self.mark, self.text)
-        return type(self)(marked).schedule(config, limits)["main"]
-
-    def launched(self, kernels: Sequence[tirx.Stmt], workspaces: Sequence[tirx.Buffer] = ()) -> tvm.IRModule:
-        """Return the module whose `main` is the function as kernels, one after the other."""
-        return as_module(with_root(self.func, sequence_of(kernels), workspaces))
