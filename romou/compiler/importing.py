@@ -76,6 +76,7 @@ def import_onnx(
         precision=asked,
         unconverted=unconverted,
         settled=tuple(context.settled),
+        narrowed=tuple(context.narrowed),
         short_outputs=_short_outputs(given),
         float_weights=float_weights(products, folded, asked),
     )

@@ -31,6 +31,7 @@ from romou.compiler.frontend.axes import with_vectors_of_axes
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.declared import settle_declared
 from romou.compiler.frontend.dequantized import with_integer_products, with_quantized_constants
+from romou.compiler.frontend.doubles import without_doubles
 from romou.compiler.frontend.expand import expand_functions, inline_functions
 from romou.compiler.frontend.fold import by_depth, fold, with_own_outputs, without_constants
 from romou.compiler.frontend.fp16 import with_fp16, with_fp16_borders, without_batch_norms
@@ -139,6 +140,7 @@ ONNX = listed(
     stage(without_constants, "the next rules look for weights only"),
     stage(without_batch_norms, "fp16 loses a small variance, and Relax folds each constant by a kernel"),
     # Precision
+    stage(without_doubles, "phones have no float64, which exporters make of Python's numbers", "narrowed"),
     stage(widened, "statistics, angles and masks overflow or lose all digits in fp16"),
     stage(scale_factors, "an fp16 sum overflows before it is scaled", "sum_type"),
     stage(sum_products, "a column of ones is a copy, and keeps products from whole texels"),

@@ -81,11 +81,13 @@ class OnnxContext:
     shapes: shape by input name.
     precision: precision to compute with. `kept` is known before the last stage.
     settled: inputs that declared shapes determine. `settle_declared` fills it in.
+    narrowed: names of float64 nodes that became fp32. `without_doubles` fills it in.
     """
 
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     precision: Precision = field(default_factory=Precision)
     settled: list[Settled] = field(default_factory=list)
+    narrowed: list[str] = field(default_factory=list)
 
     @property
     def is_as_given(self) -> bool:

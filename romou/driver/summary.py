@@ -72,6 +72,7 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
             for move in compilation.fallbacks.current_moves
         ),
         "floats": compilation.imported.float_weights,
+        "narrowed": compilation.imported.narrowed,
         "nodes": len(folded.graph.node),
         "flops": sum(flops.values()),
         "by_tvm": names(by_tvm),

@@ -38,6 +38,7 @@ class ImportedModel(Headline):
     settled: inputs that declared shapes determine.
     float_weights: quantized weights that became floats.
     has_sizes: whether it stands for a model with sizes at run time.
+    narrowed: names of float64 nodes that became fp32.
     suffix: end of the names of its kernels, which differ from those of another shape's.
     """
 
@@ -54,6 +55,7 @@ class ImportedModel(Headline):
     short_outputs: Mapping[str, str] = field(default_factory=dict)
     float_weights: tuple[FloatWeight, ...] = ()
     has_sizes: bool = False
+    narrowed: tuple[str, ...] = ()
     suffix: str = ""
 
     @property

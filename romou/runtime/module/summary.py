@@ -178,6 +178,7 @@ class Summary(Timed):
     padding: how inputs of other shapes are run, or "" if they are refused.
     run_time: the dimensions with a size at run time, in a sentence, or "".
     floats: quantized weights that became floats at compile time.
+    narrowed: float64 nodes that are computed in fp32.
     """
 
     target: str
@@ -206,6 +207,7 @@ class Summary(Timed):
     padding: str = ""
     run_time: str = ""
     floats: tuple[FloatWeight, ...] = ()
+    narrowed: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:

@@ -276,6 +276,8 @@ def device_lines(summary: Summary) -> list[str]:
     ]
     if summary.by_tvm:
         lines.append(f"By a schedule of TVM's: {', '.join(summary.by_tvm)}.")
+    if summary.narrowed:
+        lines.append(f"In fp32 in place of float64: {', '.join(summary.narrowed)}.")
     return [*lines, *float_lines(summary.floats)]
 
 
