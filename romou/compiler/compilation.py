@@ -33,7 +33,6 @@ from romou.compiler.assembly.assemble import (
 from romou.compiler.assembly.build import Kept
 from romou.compiler.budget import leaner_config
 from romou.compiler.fallback import FINAL_ERRORS, Fallbacks
-from romou.compiler.frontend.constants_given import with_constants
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.precision import Precision
 from romou.compiler.graph.memory.memory import MemoryPlan, plan_memory
@@ -54,20 +53,17 @@ def import_model(
     model: onnx.ModelProto | str | Path | ImportedModel,
     shapes: Mapping[str, Sequence[int]] | None,
     precision: Precision | None = None,
-    constants: Mapping[str, object] | None = None,
 ) -> ImportedModel:
     """Import an ONNX model.
 
     A model of `romou.training.gradients` or `romou.operators` is imported already and is returned as it is.
     """
     if isinstance(model, ImportedModel):
-        if shapes or constants or (precision is not None and precision != Precision()):
-            raise UsageError(
-                "shapes, constants and precision of an imported model are fixed", hint="Give them where it is made."
-            )
+        if shapes or (precision is not None and precision != Precision()):
+            raise UsageError("shapes and precision of an imported model are fixed", hint="Give them where it is made.")
         return model
     with quiet_stderr():
-        return import_onnx(with_constants(model, constants), shapes, precision)
+        return import_onnx(model, shapes, precision)
 
 
 @dataclass(frozen=True, kw_only=True)
