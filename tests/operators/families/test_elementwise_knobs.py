@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from tvm import relax, te
@@ -197,3 +198,16 @@ def test_listing_4_in_a_model_is_in_images_where_its_neighbours_are_and_copies_n
 def test_integers_keep_their_copies() -> None:
     (task,) = relax_tasks(lambda a, b: op.multiply(a, b), (5, 24), (5, 1), dtype="int8")
     assert "autobroadcast" not in task.space(PHONE).knobs
+
+
+def test_positions_that_are_read_are_known_at_run_time_only(opencl_device: tvm.runtime.Device) -> None:
+    """A resize by scales of the caller reads at positions that no formula knows. They are clamped."""
+    text = """<ir_version: 10, opset_import: ["" : 19]>
+        one (float[1, 1, 2, 2] x, float[4] scales) => (float[1, 1, 4, 6] y) {
+            y = Resize<mode = "nearest">(x, , scales)
+        }"""
+    model = romou.compile(onnx.parser.parse_model(text), target="opencl -device=host")
+    assert {row.name.split("_")[0] for row in model.summary().rows} == {"elementwise"}
+    x = np.arange(4, dtype="float32").reshape(1, 1, 2, 2)
+    (y,) = model.run({"x": x, "scales": np.array([1, 1, 2, 3], "float32")})
+    np.testing.assert_array_equal(y, x.repeat(2, 2).repeat(3, 3))

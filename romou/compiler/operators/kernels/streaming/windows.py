@@ -73,13 +73,13 @@ def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
 
 def _below(index: tirx.Expr, extent: Any, axes: Mapping[tirx.Var, Any]) -> tirx.Expr:
     variables = _axes_in(index, axes)
-    if variables and not all(isinstance(each, int) for each in (extent, *(axes[var] for var in variables))):
-        return tirx.min(index, extent - 1)
-    return (
-        tirx.min(index, tirx.const(extent - 1, index.ty))
-        if variables and np.max(evaluate(index, _grid_of(variables, axes))) >= extent
-        else index
-    )
+    if not variables:
+        return index
+    is_known = all(isinstance(each, int) for each in (extent, *(axes[var] for var in variables)))
+    # An index that is read, as a resize's by scales of the caller, is known at run time only.
+    if is_known and not nodes_in(index, TensorLoad) and np.max(evaluate(index, _grid_of(variables, axes))) < extent:
+        return index
+    return tirx.min(index, tirx.const(extent - 1, index.ty) if isinstance(extent, int) else extent - 1)
 
 
 def _is_image_side(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int]) -> bool:
