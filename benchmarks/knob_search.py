@@ -78,7 +78,7 @@ class KnobCostModel(CostModel):
 
 
 class KnobExplorer(Explorer):
-    """Proposes configs that were fast on other devices, then distant ones, then those that the model ranks first.
+    """An explorer of configs that were fast on other devices, then distant ones, then those that the model ranks first.
 
     The model cannot rank regions without measurements. Distant configs train it better than random ones.
     """
