@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import romou
 from romou.base.errors import ModelError
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.reference import run_onnxruntime
 from support.suite.exhaustive import in_turn
 
@@ -126,3 +127,21 @@ def test_group_normalization_of_opset_21() -> None:
     compiled = romou.compile(onnx.parser.parse_model(text), target="opencl")
     assert not compiled.host_nodes
     assert compiled.summary().is_right
+
+
+def test_a_folded_tensor_has_the_shape_of_its_constant() -> None:
+    """Inference leaves a Range open until it is folded, and with it what is added to one element of another tensor."""
+    names = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("r", ["n"]), ("y", None))
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "r"], ["y"])],
+        "g",
+        [given],
+        names[1:],
+        [numpy_helper.from_array(np.ones(3, "float32"), "r")],
+        value_info=names[:1],
+    )
+    inferred = infer(helper.make_model(graph, opset_imports=OPSETS, ir_version=8))
+    assert shapes_of(inferred.graph)["y"] == (3,)

@@ -240,6 +240,16 @@ def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tv
         model.run({"x": images_of(2, 3, window - 1)})
 
 
+def test_positions_of_an_open_number_do_not_raise_the_least_size(opencl_device: tvm.runtime.Device) -> None:
+    """Inference leaves the length of a Range open, which is no tensor without elements."""
+    g = NetworkBuilder({"x": (1, "tokens")})
+    zero, one = (g.constant(np.array(each)) for each in (0, 1))
+    positions = g.add("Range", zero, g.add("Gather", g.add("Shape", "x"), one), one)
+    network = g.model(g.add("Exp", g.add("Sub", "x", g.add("Cast", positions, to=onnx.TensorProto.FLOAT))))
+    model = romou.compile(network, dims={"tokens": range(1, 17)}, target=HOST, verify=False)
+    assert wrong_points(model, network, [(1,), (5,), (16,)], lambda n: {"x": images_of(1, n)}) == []
+
+
 def test_the_host_takes_any_size() -> None:
     """The null backend runs unscheduled functions: a product of rows, and a sum over the size."""
     g = NetworkBuilder({"x": ("rows", 8)})

@@ -23,6 +23,7 @@ from romou.base.errors import ModelError
 from romou.base.pages import page_of
 from romou.compiler.assembly.symbolic import one_kernel
 from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.onnx_graph import shapes_of
 from romou.compiler.frontend.size_rules import NeedsPointError, NotOneKernelError, Point, Rule, SizeRules, Values
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_view
@@ -346,8 +347,7 @@ def _taken(name: str, dims: Mapping[str, range], imported_at: Callable[[Point], 
 
 def _unusual(imported: ImportedModel) -> set[str]:
     """Return the nodes that run on the host, and the tensors without elements."""
-    values = imported.folded.graph.value_info
-    empty = {each.name for each in values if any(not axis.dim_value for axis in each.type.tensor_type.shape.dim)}
+    empty = {name for name, shape in shapes_of(imported.folded.graph).items() if 0 in shape}
     return empty.union(*imported.host_groups)
 
 

@@ -70,8 +70,10 @@ def _name_sides(graph: onnx.GraphProto) -> None:
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy with inputs in place of weights, because inference copies a model several times."""
-    light, graph = shallow(model, "initializer"), model.graph
-    given = {value.name for value in graph.input}
+    light, graph = shallow(model, "initializer", "value_info"), model.graph
+    given, weights = {value.name for value in graph.input}, {tensor.name for tensor in graph.initializer}
+    # Inference would keep the open shape that a folded tensor had.
+    light.graph.value_info.extend(value for value in graph.value_info if value.name not in weights)
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
             light.graph.initializer.append(tensor)
