@@ -54,8 +54,9 @@ def test_a_phones_report_leads_to_texture_kernels(reports: None, name: str) -> N
         configs = [dict(task.default_config(target)) for target in (measured, by_hand)]
         # 183 registers instead of 181 have room for a column more.
         assert abs(int(configs[0].pop("tile_w")) - int(configs[1].pop("tile_w"))) <= 1
-        # So its group may have other sides.
-        assert len({config.pop("wg_w") * config.pop("wg_h", 1) for config in configs}) == 1
+        # So its group may have other sides, and twice the work-items.
+        small, large = sorted(int(config.pop("wg_w")) * int(config.pop("wg_h", 1)) for config in configs)
+        assert large <= 2 * small
         assert configs[0] == configs[1]
         spaces = [pruned_space(task, target) for target in (by_hand, measured)]
         judged = [{count.criterion for count in space.report.criteria} for space in spaces]
@@ -64,7 +65,7 @@ def test_a_phones_report_leads_to_texture_kernels(reports: None, name: str) -> N
             drawn = one.sample(np.random.default_rng(7), 300)
             kept = sum(other.knows(config) and bool(other.is_valid(config)) for config in drawn)
             # The criterion "estimate" cuts at twice the default config's time, where many configs lie.
-            assert kept >= 0.75 * len(drawn), (task.name, kept, len(drawn))
+            assert kept >= 0.7 * len(drawn), (task.name, kept, len(drawn))
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -120,8 +120,8 @@ def test_criteria_give_way_one_by_one_and_say_so() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1), groups=64)).with_free_images()
     space, limits = task.space(ADRENO), ADRENO.limits
     tight = prune(task.template, space, ADRENO.spec, limits, least_kept=1)
-    loose = prune(task.template, space, ADRENO.spec, limits, least_kept=3000)
-    assert loose.kept >= 3000 > tight.kept >= 1
+    loose = prune(task.template, space, ADRENO.spec, limits, least_kept=4000)
+    assert loose.kept >= 4000 > tight.kept >= 1
     assert loose.report.relaxed
     assert any(c.slack != 1 for c in loose.report.criteria)
     everything = prune(task.template, space, ADRENO.spec, limits, least_kept=10**9)

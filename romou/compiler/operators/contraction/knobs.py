@@ -70,7 +70,7 @@ _WIDE_WARP = 32
 KNOBS = (
     Knob(
         name="wg_h",
-        choices=(1, 4),
+        choices=(1, 2, 4),
         default=1,
         help="work-items of a group along the rows of pixels",
         devices="mobile GPUs with warps of at least 32",
