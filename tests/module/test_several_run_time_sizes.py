@@ -68,6 +68,26 @@ def enlarged(*sides: str | int) -> onnx.ModelProto:
     return g.model(g.add("Resize", bordered, "", g.constant(np.float32([1, 1, 2, 2])), mode="nearest"))
 
 
+def masked(width: int = 8) -> onnx.ModelProto:
+    """Return causal attention. The mask is made from the number of tokens, and the lower triangle of the scores is
+    kept.
+    """
+    g = NetworkBuilder({"x": ("batch", "tokens", width)})
+    one = g.constant(np.array([1]))
+    tokens = g.add("Slice", g.add("Shape", "x"), one, g.constant(np.array([2])))
+    full = onnx.numpy_helper.from_array(np.float32([-1e9]))
+    whole = g.add("ConstantOfShape", g.add("Concat", tokens, tokens, axis=0), value=full)
+    mask = g.add("Trilu", whole, g.add("Reshape", one, g.constant(np.array([], "int64"))), upper=1)
+    queries, keys, values = (g.add("MatMul", "x", g.weight(width, width)) for _ in range(3))
+    scores = g.add("MatMul", queries, g.add("Transpose", keys, perm=[0, 2, 1]))
+    mixed = g.add("MatMul", g.add("Softmax", g.add("Add", scores, mask), axis=-1), values)
+    return g.model(
+        mixed,
+        g.add("MatMul", g.add("Tanh", g.add("Trilu", scores, upper=0)), values),
+        g.add("MatMul", g.add("Exp", mask), "x"),
+    )
+
+
 def texts_of(batch: int, tokens: int) -> Inputs:
     mask = np.ones((batch, tokens), "int64")
     mask[-1, tokens // 2 + 1 :] = 0
@@ -83,6 +103,7 @@ NETS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, int]],
     "rows": (rows, {"batch": (1, 4), "tokens": (1, 128)}, lambda b, t: numbers_of(b, t, 12)),
     "encoder": (encoder, {"batch": (1, 4), "tokens": (1, 128)}, texts_of),
     "lines": (recogniser, {"batch": (1, 2), "width": (32, 320)}, lambda b, w: numbers_of(b, 1, 8, w, name="image")),
+    "masked": (masked, {"batch": (1, 2), "tokens": (1, 39)}, lambda b, t: numbers_of(b, t, 8)),
     "pooled": (pooled, {"batch": (1, 4), "width": (1, 100)}, lambda b, w: numbers_of(b, 4, 6, w)),
     "deep": (
         lambda: deep("batch", 4, 32, "width"),
@@ -167,6 +188,13 @@ def test_it_is_right_at_all_combinations(net: str, tmp_path: Path, opencl_device
             loaded.times(sizes=wrong)
 
 
+@pytest.mark.parametrize("device", [HOST, "opencl -device=adreno640", "vulkan -device=mali_g715"])
+def test_constants_of_smaller_sizes_are_corners_of_the_largest(
+    device: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
+    assert wrong_sizes(made("masked", device=device), "masked", combinations("masked", most=6)) == []
+
+
 @pytest.mark.parametrize("device", [HOST, "vulkan -device=host"])
 def test_whole_texels_are_divided_by_a_size(
     device: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
@@ -230,3 +258,13 @@ def test_what_takes_no_sizes_is_named() -> None:
     dims = {"batch": range(1, 9), "tokens": range(1, 9)}
     with pytest.raises(ModelError, match="the shape of 't1' takes no size at run time: axis 0 is no product"):
         romou.compile(g.model(joined), dims=dims, target=HOST, verify=False)
+
+
+def test_a_constant_that_is_no_corner_is_refused() -> None:
+    """A token is told how many follow."""
+    g = NetworkBuilder({"x": ("tokens",)})
+    zero = g.constant(np.array(0))
+    tokens = g.add("Gather", g.add("Shape", "x"), zero)
+    left = g.add("Cast", g.add("Range", tokens, zero, g.constant(np.array(-1))), to=onnx.TensorProto.FLOAT)
+    with pytest.raises(ModelError, match="a constant of the model depends on the size: it is another one with tokens="):
+        romou.compile(g.model(g.add("Add", "x", left)), dims={"tokens": range(1, 9)}, target=HOST, verify=False)

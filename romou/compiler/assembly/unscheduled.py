@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.base.errors import ModelError
 from romou.base.pages import page_of
+from romou.compiler.assembly.size_constants import ConstantShapes, constant_shapes, has_corners, with_constant_shapes
 from romou.compiler.assembly.symbolic import one_kernel
 from romou.compiler.frontend.imported import ImportedModel
 from romou.compiler.frontend.onnx_graph import shapes_of
@@ -57,6 +58,7 @@ class Unscheduled:
     points: list[Point] = field(default_factory=list)
     _lacking: set[Point] = field(default_factory=set)
     _rules: dict[tuple[Point, ...], SizeRules] = field(default_factory=dict)
+    _modules: dict[Point, tvm.IRModule] = field(default_factory=dict)
     _functions: dict[str, tirx.PrimFunc | NotOneKernelError | None] = field(default_factory=dict)
     _points_of: dict[str, tuple[Point, ...]] = field(default_factory=dict)
 
@@ -91,7 +93,17 @@ class Unscheduled:
     @property
     def most(self) -> Point:
         """The largest sizes."""
-        return self.points[0]
+        return tuple(sizes[-1] for sizes in self.dims.values())
+
+    def _fused(self, point: Point) -> tvm.IRModule:
+        """Return the functions at sizes. They read constants of the largest sizes."""
+        if point not in self._modules:
+            self._modules[point] = with_constant_shapes(self.fused_at(point), self._constant_shapes)
+        return self._modules[point]
+
+    @cached_property
+    def _constant_shapes(self) -> ConstantShapes:
+        return constant_shapes(self.fused_at(self.most))
 
     def functions(self) -> dict[str, tirx.PrimFunc]:
         """Return the functions for any sizes that depend on sizes, in the order of their calls.
@@ -101,7 +113,7 @@ class Unscheduled:
         ModelError
             As in `function`, or a tensor is larger at other sizes than the largest ones.
         """
-        whole, found = self.fused_at(self.most), {}
+        whole, found = self._fused(self.most), {}
         for name in dict.fromkeys(_calls(whole)):
             func = None if is_view(whole[name]) else self.function(name)
             if func is not None:
@@ -114,22 +126,24 @@ class Unscheduled:
         if point in self.points:
             return True
         try:
-            module = self.fused_at(point)
+            module = self._fused(point)
         except ModelError:
             if not self.points or self._is_large(point):
                 raise
             self._lacking.add(point)
             return False
         if self.points:
-            whole = self.fused_at(self.most)
+            whole = self._fused(self.most)
             if _calls(module) != _calls(whole):
                 if self._is_large(point) or (_unit_extents(module) == _unit_extents(whole) and 1 not in point):
                     raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
                 # Axes of one element are left out, so kernels are fused otherwise. This says nothing of other sizes.
                 self._lacking.add(point)
                 return False
-            if all(a <= b for a, b in zip(point, self.most, strict=True)):
-                _check_constants(whole["main"], module["main"], self._text(point))
+            is_inside = all(a <= b for a, b in zip(point, self.most, strict=True))
+            if is_inside and not has_corners(whole, module, self._constant_shapes):
+                text = f"a constant of the model depends on the size: it is another one with {self._text(point)}"
+                raise ModelError(text, hint=HINT)
         self.points.append(point)
         return True
 
@@ -180,7 +194,7 @@ class Unscheduled:
                 points = self.points if is_at_all else self._known_points(name)
                 if not is_at_all and len(points) < len(self.points):
                     self._check_varying(name, points)
-                functions = [_without_attributes(plain_form(self.fused_at(point)[name])) for point in points]
+                functions = [_without_attributes(plain_form(self._fused(point)[name])) for point in points]
                 self._functions[name] = one_kernel(functions, self._rules_at(points))
                 self._points_of[name] = tuple(points)
 
@@ -196,7 +210,7 @@ class Unscheduled:
 
     def _check_varying(self, name: str, points: Sequence[Point]) -> None:
         """Raise NotOneKernelError if an extent is the same at points, and another one at others."""
-        shapes_at = {point: shapes_in(self.fused_at(point)[name]) for point in self.points}
+        shapes_at = {point: shapes_in(self._fused(point)[name]) for point in self.points}
         for shapes in zip(*shapes_at.values(), strict=False):
             for values in zip(*shapes, strict=False):
                 at = dict(zip(shapes_at, values, strict=True))
@@ -207,7 +221,7 @@ class Unscheduled:
         """Raise ModelError unless a function's tensors are largest at the largest sizes."""
         points = self._points_of[name]
         rules = self._rules_at(points)
-        for shapes in zip(*(shapes_in(self.fused_at(point)[name]) for point in points), strict=True):
+        for shapes in zip(*(shapes_in(self._fused(point)[name]) for point in points), strict=True):
             self._check_largest(f"a tensor of the kernel {name}", list(zip(*shapes, strict=True)), rules)
 
     def _check_largest(self, what: str, extents: Sequence[Values], rules: SizeRules) -> None:
@@ -221,7 +235,7 @@ class Unscheduled:
 
     def _known_points(self, name: str) -> list[Point]:
         """Return the large points, and those at which no axis of a function has one element without need."""
-        whole = shapes_in(self.fused_at(self.most)[name])
+        whole = shapes_in(self._fused(self.most)[name])
 
         def is_whole(shapes: list[list[int]]) -> bool:
             return [list(map(len, shapes))] == [list(map(len, whole))] and all(
@@ -230,7 +244,7 @@ class Unscheduled:
                 for extent, most in zip(shape, largest, strict=True)
             )
 
-        return [p for p in self.points if self._is_large(p) or is_whole(shapes_in(self.fused_at(p)[name]))]
+        return [p for p in self.points if self._is_large(p) or is_whole(shapes_in(self._fused(p)[name]))]
 
     def workload(self, name: str, largest: Workload) -> Workload:
         """Return a function's operator, whose numbers that follow from sizes are expressions of its parameters.
@@ -255,7 +269,7 @@ class Unscheduled:
                 raise NotOneKernelError(f"the operator is {values} at the sizes {[*points]}")
             return rules.of(tuple(values))(sizes)
 
-        works = [_workload(self.fused_at(point)[name]) for point in points]
+        works = [_workload(self._fused(point)[name]) for point in points]
         if any(work.keys() != works[0].keys() for work in works):
             raise NotOneKernelError("it is another operator at some sizes")
         numbers = {field: number([work[field] for work in works]) for field in works[0]}
@@ -367,32 +381,6 @@ def _first_points(dims: Mapping[str, range]) -> list[Point]:
     for pair in itertools.combinations(range(len(lines)), 2) if len(lines) > 2 else ():
         points.append(tuple(line[1] if place in pair else most[place] for place, line in enumerate(lines)))
     return points
-
-
-def _check_constants(main: relax.Function, smaller: relax.Function, sizes: str) -> None:
-    """Raise ModelError unless the constants for smaller sizes are the first elements of those for larger ones."""
-    mine, theirs = (
-        [const.value.numpy() for binding in bindings_of(each) for const in _constants(binding.value)]
-        for each in (main, smaller)
-    )
-    is_prefix = len(mine) == len(theirs) and all(
-        one.ndim == two.ndim and np.array_equal(one.reshape(-1)[: two.size], two.reshape(-1))
-        for one, two in zip(mine, theirs, strict=True)
-    )
-    if not is_prefix:
-        raise ModelError(f"a constant of the model depends on the size: it is another one with {sizes}", hint=HINT)
-
-
-def _constants(value: relax.Expr) -> list[Any]:
-    """Return the tensors in an expression. A tensor of no elements has a constant dtype, too."""
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tvm.ir.GenericConst) and isinstance(node.value, tvm.runtime.Tensor):
-            found.append(node)
-
-    relax.analysis.post_order_visit(value, visit)
-    return found
 
 
 def shapes_in(func: tirx.PrimFunc) -> list[list[int]]:
