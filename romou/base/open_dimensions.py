@@ -42,6 +42,14 @@ def check_closed(model: onnx.ModelProto, given: Collection[str], dims: Collectio
         raise UsageError(f"input {name!r} has {shape}; fix it", hint=_hint(model, is_open, dims), name=name)
 
 
+def terms_of(name: str, dims: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the terms of the sum that exporters name a dimension by, as `past + seq` and `past + 1`.
+
+    dims: names with sizes of their own. A name among them is no sum.
+    """
+    return (name,) if name in dims else tuple(term.strip() for term in name.split("+"))
+
+
 def contradiction(model: onnx.ModelProto, sizes: Mapping[str, int]) -> UsageError | None:
     """Return the error for sizes of named dimensions that contradict one another. None if none is seen.
 
@@ -133,7 +141,8 @@ def _open_axes(value: onnx.ValueInfoProto, dims: Collection[str]) -> list[int]:
     return [
         axis
         for axis, d in enumerate(extents)
-        if (not d.HasField("dim_value") or d.dim_value < 0) and d.dim_param not in dims
+        if (not d.HasField("dim_value") or d.dim_value < 0)
+        and not all(term in dims or term.isdecimal() for term in terms_of(d.dim_param, dims))
     ]
 
 
@@ -152,7 +161,9 @@ def _hint(model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], dims: C
         extents = value.type.tensor_type.shape.dim
         open_axes = _open_axes(value, dims)
         if all(axis >= 0 and extents[axis].dim_param for axis in open_axes):
-            sizes |= {extents[axis].dim_param: _size(axis, len(extents)) for axis in open_axes}
+            terms = {term: axis for axis in open_axes for term in terms_of(extents[axis].dim_param)}
+            wanted = {term: axis for term, axis in terms.items() if term not in dims and not term.isdecimal()}
+            sizes |= {term: _size(axis, len(extents)) for term, axis in wanted.items()}
         elif open_axes == [-1]:
             shapes[value.name] = (_FIRST, 3, _SIDE, _SIDE)
         else:

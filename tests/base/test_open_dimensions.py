@@ -87,6 +87,25 @@ def test_the_line_to_paste_does_not_contradict_itself() -> None:
     assert import_onnx(model, shapes).inputs["mask"][0] == (1, 256)
 
 
+@pytest.mark.parametrize("total", ["past + seq", "past+1"])
+def test_a_name_may_be_a_sum(total: str, opencl_device: object) -> None:
+    """Exporters name the length of a mask so."""
+    model = growing()
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = total
+    with pytest.raises(
+        UsageError, match=re.escape(f"input 'mask' has the dynamic shape (1, {total}); fix it")
+    ) as raised:
+        import_onnx(model, {"k": (1, 1, 8), "past": (1, 5, 8)})
+    names = "--dim past=128 --dim seq=128 " if "seq" in total else "--dim past=128 "
+    assert f"Add {names}" in str(raised.value.hint)
+    (shapes,) = shape_sets(model, None, {"seq": 1, "past": 5})
+    assert shapes == {"k": (1, 1, 8), "mask": (1, 6), "past": (1, 5, 8)}
+    dims = {"seq": 1, "past": range(1, 9)}
+    compiled = romou.compile(model, dims=dims, target="opencl -device=host", verify=False)
+    given = {name: np.ones((1, *shape), "float32") for name, shape in (("k", (1, 8)), ("mask", (4,)), ("past", (3, 8)))}
+    np.testing.assert_array_equal(compiled.run(given)[0], np.full((1, 4), 8))
+
+
 @pytest.mark.parametrize(
     ("dims", "message"),
     [

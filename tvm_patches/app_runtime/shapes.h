@@ -69,7 +69,7 @@ struct Shape {
     std::vector<int64_t> sizes(bounds.size(), 0);
     for (const FreeAxis& each : free_inputs) {
       const std::vector<int64_t>& sides = given[each.tensor].shape;
-      if (each.axis < sides.size()) sizes[each.place] = sides[each.axis];
+      if (each.axis < sides.size()) sizes[each.place] = sides[each.axis] - each.extent.offset;
     }
     for (size_t place = 0; place < bounds.size(); ++place) {
       if (sizes[place] < bounds[place].first || sizes[place] > bounds[place].second) return {};

@@ -14,6 +14,7 @@ import onnx
 
 from romou.base.arguments import whole_of
 from romou.base.errors import UsageError, unknown_name
+from romou.base.open_dimensions import terms_of
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 # Ranges are sizes at run time, which no shape has.
@@ -24,7 +25,8 @@ def shape_sets(proto: onnx.ModelProto, shapes: Shapes | Sequence[Shapes] | None,
     """Return the shapes of inputs by name, for each shape that a model is compiled for.
 
     shapes: shapes of inputs, or several of them.
-    dims: named dimension -> its size, or several. Several dimensions give all combinations. `shapes` precedes.
+    dims: named dimension -> its size, or several. Several dimensions give all combinations. `shapes` precedes. A name
+        may be a sum, as `past + seq`, of names that have sizes.
 
     Raises
     ------
@@ -58,9 +60,10 @@ def _by_dims(proto: onnx.ModelProto, dims: Dims) -> Iterator[Shapes]:
         raise UsageError(f"dims={dims!r}: expected {{name: size}}, for example {{'batch': 1, 'tokens': (32, 128)}}")
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in weights]
-    named = {d.dim_param: None for value in inputs for d in value.type.tensor_type.shape.dim if d.dim_param}
+    whole = {d.dim_param: None for value in inputs for d in value.type.tensor_type.shape.dim if d.dim_param}
+    named = {term: None for name in whole for term in terms_of(name) if not term.isdecimal()}
     for name in dims:
-        if name not in named:
+        if name not in whole and name not in named:
             raise unknown_name("named dimension", str(name), list(named))
     sizes = [listed_sizes(name, given) for name, given in dims.items()]
     for combination in itertools.product(*sizes):
@@ -68,10 +71,17 @@ def _by_dims(proto: onnx.ModelProto, dims: Dims) -> Iterator[Shapes]:
         shapes = {}
         for value in inputs:
             extents = value.type.tensor_type.shape.dim
-            shape = [size_of.get(d.dim_param) if d.dim_param else d.dim_value for d in extents]
+            shape = [_size(d.dim_param, size_of) if d.dim_param else d.dim_value for d in extents]
             if any(d.dim_param for d in extents) and None not in shape:
                 shapes[value.name] = tuple(int(size) for size in shape if isinstance(size, int))
         yield shapes
+
+
+def _size(name: str, sizes: Mapping[str, object]) -> int | None:
+    """Return the size of a named dimension: its own, or the sum that the name is. None if it is not known."""
+    terms = [int(term) if term.isdecimal() else sizes.get(term) for term in terms_of(name, sizes)]
+    known = [term for term in terms if isinstance(term, int)]
+    return sum(known) if len(known) == len(terms) else None
 
 
 def listed_sizes(name: str, given: object) -> list[int] | list[range]:

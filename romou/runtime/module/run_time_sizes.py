@@ -108,8 +108,8 @@ class RunTimeSizesModel(TunedModel):
         found: dict[str, set[int]] = {name: set() for name in self.sizes.dims}
         names = list(self.sizes.dims)
         for name in self.inputs.keys() & shapes.keys():
-            for axis, place, *_ in self.sizes.inputs.get(name, ()):
-                found[names[place]].add((*shapes[name], *([0] * axis), 0)[axis])
+            for axis, place, _, offset, _ in self.sizes.inputs.get(name, ()):
+                found[names[place]].add((*shapes[name], *([0] * axis), 0)[axis] - offset)
         for name, (least, most) in self.sizes.dims.items():
             size, *others = sorted(found[name] or {most})
             if others or not least <= size <= most:
