@@ -226,6 +226,14 @@ def test_a_graph_that_depends_on_the_remainder_is_refused() -> None:
         romou.compile(network, dims={"rows": range(12, 25)}, target=HOST, verify=False)
 
 
+def test_kernels_that_are_one_at_a_size_are_named() -> None:
+    """Two kernels of eight rows are one kernel."""
+    g = NetworkBuilder({"x": ("rows", 6), "y": (8, 6)})
+    network = g.model(*(g.add("Mul", name, g.weight(6)) for name in "xy"))
+    with pytest.raises(ModelError, match="the graph has other kernels with rows=8"):
+        romou.compile(network, dims={"rows": range(1, 10)}, target=HOST, verify=False)
+
+
 @pytest.mark.parametrize("window", [2, 3])
 def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tvm.runtime.Device) -> None:
     """onnxruntime pads a smaller input up to one window, or takes the mean of nothing."""

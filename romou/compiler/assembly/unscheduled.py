@@ -96,7 +96,7 @@ class Unscheduled:
         return tuple(sizes[-1] for sizes in self.dims.values())
 
     def _fused(self, point: Point) -> tvm.IRModule:
-        """Return the functions at sizes. They read constants of the largest sizes."""
+        """Return the functions at sizes of `points`. They read constants of the largest sizes."""
         if point not in self._modules:
             self._modules[point] = with_constant_shapes(self.fused_at(point), self._constant_shapes)
         return self._modules[point]
@@ -126,14 +126,14 @@ class Unscheduled:
         if point in self.points:
             return True
         try:
-            module = self._fused(point)
+            module = self.fused_at(point)
         except ModelError:
             if not self.points or self._is_large(point):
                 raise
             self._lacking.add(point)
             return False
         if self.points:
-            whole = self._fused(self.most)
+            whole = self.fused_at(self.most)
             if _calls(module) != _calls(whole):
                 if self._is_large(point) or (_unit_extents(module) == _unit_extents(whole) and 1 not in point):
                     raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
