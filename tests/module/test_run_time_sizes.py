@@ -226,9 +226,18 @@ def test_a_graph_that_depends_on_the_remainder_is_refused() -> None:
         romou.compile(network, dims={"rows": range(12, 25)}, target=HOST, verify=False)
 
 
-def test_kernels_that_are_one_at_a_size_are_named() -> None:
-    """Two kernels of eight rows are one kernel."""
-    g = NetworkBuilder({"x": ("rows", 6), "y": (8, 6)})
+def test_kernels_may_be_one_at_a_size(opencl_device: tvm.runtime.Device) -> None:
+    """Two kernels of eight rows are one kernel, and the third one is the second then."""
+    g = NetworkBuilder({"x": ("rows", 6), "y": (8, 6), "z": (5, 6)})
+    network = g.model(*(g.add("Mul", name, g.weight(6)) for name in "xyz"))
+    model = romou.compile(network, dims={"rows": range(1, 10)}, target=HOST, verify=False)
+    points = [(size,) for size in range(1, 10)]
+    sides = {"y": images_of(8, 6), "z": images_of(5, 6)}
+    assert wrong_points(model, network, points, lambda n: {"x": images_of(n, 6), **sides}) == []
+
+
+def test_kernels_that_are_one_at_the_bound_only_are_named() -> None:
+    g = NetworkBuilder({"x": ("rows", 6), "y": (9, 6)})
     network = g.model(*(g.add("Mul", name, g.weight(6)) for name in "xy"))
     with pytest.raises(ModelError, match="the graph has other kernels with rows=8"):
         romou.compile(network, dims={"rows": range(1, 10)}, target=HOST, verify=False)

@@ -18,7 +18,7 @@ from tvm import relax, tirx
 
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.origin import bindings_of
-from romou.compiler.tir.traversal import copy_of, substitute, with_fields
+from romou.compiler.tir.traversal import substitute, with_fields
 
 # A function, and the position of its parameter
 Parameter: TypeAlias = tuple[str, int]
@@ -36,9 +36,9 @@ def constant_shapes(whole: tvm.IRModule) -> ConstantShapes:
     return {parameter: shape for parameter, shape in only.items() if shape is not None}
 
 
-def with_constant_shapes(fused: tvm.IRModule, shapes: ConstantShapes) -> tvm.IRModule:
+def with_constant_shapes(functions: Mapping[str, tirx.PrimFunc], shapes: ConstantShapes) -> Mapping[str, tirx.PrimFunc]:
     """Return the functions of a model at other sizes, which read corners of constants of these shapes."""
-    changed = copy_of(fused)
+    changed = dict(functions)
     for (name, place), shape in shapes.items():
         func = changed[name]
         old = func.params[place]

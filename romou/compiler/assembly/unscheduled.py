@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -58,7 +59,7 @@ class Unscheduled:
     points: list[Point] = field(default_factory=list)
     _lacking: set[Point] = field(default_factory=set)
     _rules: dict[tuple[Point, ...], SizeRules] = field(default_factory=dict)
-    _modules: dict[Point, tvm.IRModule] = field(default_factory=dict)
+    _modules: dict[Point, Mapping[str, tirx.PrimFunc]] = field(default_factory=dict)
     _functions: dict[str, tirx.PrimFunc | NotOneKernelError | None] = field(default_factory=dict)
     _points_of: dict[str, tuple[Point, ...]] = field(default_factory=dict)
 
@@ -95,10 +96,12 @@ class Unscheduled:
         """The largest sizes."""
         return tuple(sizes[-1] for sizes in self.dims.values())
 
-    def _fused(self, point: Point) -> tvm.IRModule:
-        """Return the functions at sizes of `points`. They read constants of the largest sizes."""
+    def _fused(self, point: Point) -> Mapping[str, tirx.PrimFunc]:
+        """Return the functions at sizes of `points`, as named at the largest sizes. They read constants of these."""
         if point not in self._modules:
-            self._modules[point] = with_constant_shapes(self.fused_at(point), self._constant_shapes)
+            module, names = self.fused_at(point), _names_at(self.fused_at(self.most), self.fused_at(point))
+            functions = {name: module[own] for name, own in (names or {}).items()}
+            self._modules[point] = with_constant_shapes(functions, self._constant_shapes)
         return self._modules[point]
 
     @cached_property
@@ -114,7 +117,7 @@ class Unscheduled:
             As in `function`, or a tensor is larger at other sizes than the largest ones.
         """
         whole, found = self._fused(self.most), {}
-        for name in dict.fromkeys(_calls(whole)):
+        for name in whole:
             func = None if is_view(whole[name]) else self.function(name)
             if func is not None:
                 self._check_tensors(name)
@@ -134,7 +137,7 @@ class Unscheduled:
             return False
         if self.points:
             whole = self.fused_at(self.most)
-            if _calls(module) != _calls(whole):
+            if _names_at(whole, module) is None:
                 if self._is_large(point) or (_unit_extents(module) == _unit_extents(whole) and 1 not in point):
                     raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
                 # Axes of one element are left out, so kernels are fused otherwise. This says nothing of other sizes.
@@ -395,6 +398,22 @@ def _calls(fused: tvm.IRModule) -> list[str]:
     return [
         str(each.name_hint) for call in calls for each in (call.op, *call.args) if isinstance(each, tvm.ir.GlobalVar)
     ]
+
+
+def _names_at(whole: tvm.IRModule, fused: tvm.IRModule) -> dict[str, str] | None:
+    """Return the function at other sizes for each function at the largest ones, in the order of calls.
+
+    Two functions may be one where their sizes are equal, so later ones have other numbers. None if they are others.
+    """
+    mine, others = _calls(whole), _calls(fused)
+    names = dict(zip(mine, others, strict=False))
+    is_merged = len(set(others)) < len(names) and [*map(_unnumbered, mine)] == [*map(_unnumbered, others)]
+    return names if mine == others or (is_merged and others == [names[name] for name in mine]) else None
+
+
+def _unnumbered(name: str) -> str:
+    """Return a function's name without its numbers, and without the digest of a long name."""
+    return re.sub(r"_[0-9a-f]{8}$|\d+", "", name)
 
 
 def _unit_extents(fused: tvm.IRModule) -> int:
