@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -136,6 +136,10 @@ class Template(ABC):
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         """Return the form of the weight that the kernel of `config` reads. None for the function's own form."""
         return None
+
+    def with_zeros(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return values of the first parameters with zeros where a packed weight holds none of the model's numbers."""
+        return list(arrays)
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
         """Return the precision that the kernel of `config` rounds factors or sums to. None if it is the output's."""

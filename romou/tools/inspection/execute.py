@@ -193,6 +193,7 @@ def _arrays(function: ScheduledFunction, seed: int) -> tuple[_Arrays, np.ndarray
     # A root or a logarithm of a negative number is NaN, which compares with nothing.
     for is_positive in (False, True):
         inputs = random_inputs(plain, flops, key, is_positive=is_positive)
+        inputs = inputs if task is None else task.template.with_zeros(inputs)
         expected = tvm.runtime.tensor(poison(shape_of(plain.params[-1]), str(plain.params[-1].dtype)))
         unscheduled(*map(tvm.runtime.tensor, inputs), expected)
         if expected.numpy().dtype.kind != "f" or np.isfinite(expected.numpy()).all():

@@ -47,7 +47,8 @@ def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> l
     identified. int32 and int64 may be indices and are 0 or 1. Narrower integers, and words of packed codes (uint32),
     have their whole range.
     """
-    return random_inputs(task.func, task.flops, [seed, int(task.key, 16) & 0xFFFFFFFF], is_positive=is_positive)
+    key = [seed, int(task.key, 16) & 0xFFFFFFFF]
+    return task.template.with_zeros(random_inputs(task.func, task.flops, key, is_positive=is_positive))
 
 
 def random_inputs(

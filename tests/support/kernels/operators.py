@@ -114,7 +114,7 @@ def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarra
         for shape, dtype in shapes
     ]
     arrays[-1] = poison(arrays[-1].shape, str(arrays[-1].dtype))
-    return arrays
+    return task.template.with_zeros(arrays)
 
 
 def reference(task: TunableTask, arrays: list[np.ndarray]) -> np.ndarray:

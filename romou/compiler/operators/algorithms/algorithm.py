@@ -41,6 +41,7 @@ from romou.compiler.operators.contraction.schedule import (
     schedule_group_store,
     schedule_packing,
     schedule_stages,
+    skip_taps,
 )
 from romou.compiler.operators.contraction.stages import BLOCKS, Stage, build_stages
 from romou.compiler.operators.contraction.tensor_core_defaults import PARTITIONS, other_start, split_cycles
@@ -328,7 +329,9 @@ class DirectAlgorithm(Algorithm):
             schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
             schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         schedule_packing(sch)
-        return sch
+        if contraction.has_tap is None or is_mma:
+            return sch
+        return s_tir.Schedule(as_module(skip_taps(sch.mod["main"], contraction, config)), enable_check=False)
 
     def dimensions(self, config: Config) -> str | None:
         contracted = self.contracted

@@ -214,7 +214,10 @@ class ClosedForm(Form):
         carried = is_prefetched * self._carried_bytes(columns, loads) // _REGISTER_BYTES
         work_groups = math.prod(-(-extent // tile) for extent, tile in zip(extents, group, strict=True))
         iterations = phases.first // (phases.pieces * phases.together) * np.where(phases.has_window, 1, window)
-        multiply_adds = get("tile_h") * get("tile_w") * get("tile_o") * LANES * taps * phases.together
+        of_own_taps = self._forms["flat"].of_own_taps
+        multiply_adds = (
+            get("tile_h") * get("tile_w") * LANES * phases.together * of_own_taps(columns, get("tile_o") * taps)
+        )
         # Texels of the weight and of the data.
         texels = (get("tile_o") + get("tile_h") * get("tile_w") / reads.last) * taps * phases.together
         accesses = np.where(phases.is_staged | np.asarray(self._varies == "by lane"), 0, texels)
@@ -297,6 +300,9 @@ class ClosedForm(Form):
         along, across = (reads.last, LANES) if is_reduction else (min(LANES, self._columns), reads.last)
         pair = tensor_core.pair_of_weights(columns, self._forms["flat"].extents[0])
         staged_weights = -(-(steps * across * group_o) // (size * pair)) * pair * along
+        weights, weights_of_one = (
+            self._forms["flat"].of_own_taps(columns, count) for count in (weights, weights_of_one)
+        )
         return _IterationLoads(
             data=counts["data"],
             weights=weights,
@@ -389,7 +395,8 @@ class ClosedForm(Form):
             return self._window_registers(columns, sums, phases, is_guarded, texels_of_one, written_sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Guarded reads separate the weights of the taps. Without guards, the weights of all taps are loaded ahead.
-        loads = np.where(phases.is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
+        of_all_taps = self._forms["flat"].of_own_taps(columns, columns["tile_o"] * taps)
+        loads = np.where(phases.is_staged, 0, np.where(is_guarded, columns["tile_o"] * reads.last, of_all_taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == MemoryKind.IMAGE)
         # A texel of weights takes two registers in fp16, four in fp32.
         weights = (

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from typing import Generic, TypeVar
 
+import numpy as np
 from tvm import s_tir, te
 
 from romou.base.space import Config
@@ -58,6 +59,13 @@ class Operator(ABC, Generic[W]):
     def matrices(self, w: W) -> Set[str]:
         """Return the matrices among "data" and "weight" with a last axis that is read in whole texels."""
         return frozenset()
+
+    def taken_weights(self, w: W) -> np.ndarray | None:
+        """Return ones where the packed weight has numbers of the model, zeros where it is zero in any model.
+
+        None if kernels read all of it.
+        """
+        return None
 
     def pixel_rows(self, w: W) -> int | None:
         """Return the rows of pixels that the knob `pixels` lays out. None without the knob."""

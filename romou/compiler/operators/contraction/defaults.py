@@ -57,7 +57,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     config = _shrink_until_valid(space, config)
     if limits.is_cpu and (tiles := limits.preset.vector_tiles) is not None:
         return vector_tile(space, contraction, fit_group(space, contraction, config, 1), limits, tiles)
-    config = fit_tile(space, contraction, config, limits)
+    config = tile_of_windows(space, contraction, config, limits) or fit_tile(space, contraction, config, limits)
     config = fit_group(space, contraction, config, warp_of(limits))
     config = split_sums(space, contraction, config, limits)
     config = fill_warps(space, contraction, config, limits)
@@ -79,6 +79,17 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         config = striped
     config = staged_products(space, contraction, config, limits)
     return tensor_core_config(space, contraction, config, limits)
+
+
+def tile_of_windows(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config | None:
+    """Return `config` of a phone with a tile of all windows that lack different taps. None if the tile is not valid.
+
+    Two pixels of four windows fit into the registers of each of Mesa's GPUs. More do not, nor do sums in mixed
+    precision.
+    """
+    tile = config.replace(tile_o=contraction.windows, tile_h=1, tile_w=2, unroll="window", accumulate=FP32)
+    has_model = contraction.has_tap is not None and limits.preset.registers is not None
+    return tile if has_model and space.knows(tile) and space.is_valid(tile) else None
 
 
 def memory_of_weight(flat: Contraction, limits: Limits) -> str:

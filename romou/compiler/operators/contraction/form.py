@@ -18,10 +18,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from tvm import te, tirx
 
 Expr: TypeAlias = "tirx.Expr | int"
@@ -56,6 +58,9 @@ class Contraction:
     stride: pixels of the data between the windows of neighbours in a row.
     axes: names of (o, h, w), which the kernel's text shows. An axis of one element may have none.
     layouts: names of the axes of each operand and of the output, outermost first: "n:oc:y:x:lane".
+    windows: windows of neighbouring texels of output channels, one after the other, which lack different taps.
+    has_tap: condition over (o, *r) that the weight is no zero in place of such a tap. None without such taps.
+    taps: taps of all `windows`, without those that they lack.
     """
 
     inputs: Sequence[te.Tensor]
@@ -79,6 +84,24 @@ class Contraction:
     stride: int = 1
     axes: tuple[str, str, str] = ("o", "h", "w")
     layouts: Sequence[str] = ()
+    has_tap: Callable[..., tirx.Expr] | None = None
+    windows: int = 1
+    taps: int = 0
+
+    def skips_taps(self, config: Any) -> Any:
+        """Return whether a work-item has all `windows` in its tile, whose missing taps are left out.
+
+        Also for columns of many configs.
+        """
+        if self.has_tap is None:
+            return False
+        is_whole = (config["tile_o"] % self.windows == 0) & (config["arrangement"] == "blocked")
+        return is_whole & (config["unroll"] == "window") & (config["local"] == 0)
+
+    def of_own_taps(self, config: Any, count: Any) -> Any:
+        """Return a count over the taps of all windows without those that a work-item leaves out."""
+        whole = self.windows * math.prod(list(self.reduce.values())[1:-1])
+        return np.where(self.skips_taps(config), count * self.taps // whole, count)
 
 
 def round_up(extent: int, tile: Any) -> Any:

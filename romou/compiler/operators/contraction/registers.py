@@ -119,7 +119,8 @@ class _Steps:
             inputs = tile_w
         # Rows of a tile share no data.
         inputs *= _rows(tile)
-        loads = (inputs if contraction.lhs_vector else lanes * inputs) + columns * weights
+        own_weights = int(contraction.of_own_taps(tile, columns * weights))
+        loads = (inputs if contraction.lhs_vector else lanes * inputs) + own_weights
         rows = taps // columns
         # Work-items that share a sum have a part of the loop each.
         return cls(
@@ -161,7 +162,8 @@ def _unrolls_windows(contraction: Contraction, tile: Config, model: Registers) -
 def _products(contraction: Contraction, tile: Config) -> int:
     """Return the products of a texel of a work-item's sum, or of a row of a depthwise window."""
     _, *window, lanes = contraction.reduce.values()
-    return int(LANES * tile["tile_o"] * _rows(tile) * tile["tile_w"] * math.prod(window) * lanes)
+    texels = contraction.of_own_taps(tile, tile["tile_o"] * math.prod(window))
+    return int(LANES * texels * _rows(tile) * tile["tile_w"] * lanes)
 
 
 def _rows(tile: Config) -> int:

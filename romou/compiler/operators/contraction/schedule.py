@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_map
 
 from romou.base.space import Config
+from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.knobs import FP32, ITERATION, MIXED, number_bytes, rows_of_items
-from romou.compiler.operators.contraction.stages import Stage
+from romou.compiler.operators.contraction.stages import Stage, texel_of
+from romou.compiler.scheduling.blocks import reduced_axes
 from romou.compiler.scheduling.loops import (
     Block,
     Loop,
@@ -27,6 +30,7 @@ from romou.compiler.tir.primitives import (
     multiply_add,
     unroll_by_compiler,
 )
+from romou.compiler.tir.traversal import with_fields
 
 # The stage that packs a weight which is computed at run time, as in training, and its buffer. It is a kernel before the
 # contraction's.
@@ -121,6 +125,27 @@ def schedule_group_store(
     own, y, x = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
     bind_threads(sch, y, x)
     unroll_tile(sch, [own, lane], config["vector_width"] if has_whole_texels else 1)
+
+
+def skip_taps(func: tirx.PrimFunc, c: Contraction, config: Config) -> tirx.PrimFunc:
+    """Return a scheduled function without products by taps that the windows of its output channels lack.
+
+    for kx: for own_o: acc += patch * weight      ->      for kx: for own_o: if has_tap: acc += patch * weight
+
+    The loops are unrolled, so no branch stays.
+    """
+    condition = c.has_tap
+    if condition is None or not c.skips_taps(config):
+        return func
+
+    def with_condition(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        if len(reduced_axes(realize.block)) < len(c.reduce) or realize.block.init is not None:
+            return realize
+        item_o, _item_w, own_o, *_ = realize.iter_values[-len(c.reduce) - 6 :]
+        has_tap = condition(texel_of(c, config, item_o, own_o), *realize.iter_values[-len(c.reduce) :])
+        return with_fields(realize, predicate=tirx.all(realize.predicate, has_tap))
+
+    return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, with_condition)))
 
 
 def _tile_output(sch: s_tir.Schedule, loops: Sequence[Loop], config: Config) -> tuple[Loop, list[Loop]]:

@@ -76,6 +76,11 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
     return te.compute(c.output_shape, lambda *i: total[c.output(*i)].astype(dtype), name=name)
 
 
+def texel_of(c: Contraction, config: Config, item_o: Expr, own_o: Expr) -> Expr:
+    """Return the texel of output channels that a work-item has at an index of its own."""
+    return _Domain.of(c, config).o.join(item_o, own_o)
+
+
 @dataclass(frozen=True)
 class _Axis:
     """An axis that is dealt out to the `items` work-items of each group, `tile` elements each.

@@ -88,8 +88,8 @@ def trained_pick(template: Template, target: Target, starts: Sequence[Config]) -
 def estimated_starts(template: Template, target: Target) -> list[Config]:
     """Return the fastest config of each algorithm by the estimate, the fastest of all first.
 
-    Empty if the device's preset leaves first configs to hand rules, if there is a single pixel, or if a sum in pieces
-    is a choice. Algorithms that lose many digits come last.
+    Empty if the device's preset leaves first configs to hand rules, if there is a single pixel, if windows lack
+    different taps, or if a sum in pieces is a choice. Algorithms that lose many digits come last.
     """
     limits = target.limits
     decides = limits.preset.estimate.most_first_sums > 0 and limits.variant is None
@@ -119,12 +119,15 @@ def _is_single(template: Template) -> TypeGuard[ContractionTemplate]:
 
 
 def _has_pixels(template: ContractionTemplate) -> bool:
-    """Return whether there are several pixels. A pixel's work-items come from splits, whose costs were not recorded.
+    """Return whether there are several pixels, all with one window.
+
+    A pixel's work-items come from splits, whose costs were not recorded.
 
     Recordings have no products of two tensors. Under Mesa's compilers the picks take fewer
     instructions than the configs of hand rules.
     """
-    return math.prod(template.contraction(flat=True).extents[1:]) > 1
+    contraction = template.contraction(flat=True)
+    return math.prod(contraction.extents[1:]) > 1 and contraction.has_tap is None
 
 
 def _in_buffers(template: Template, starts: Sequence[Config], limits: Limits) -> list[Config]:

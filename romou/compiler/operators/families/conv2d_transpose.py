@@ -6,7 +6,8 @@ output  (n, ceil(oc / 4), oh, ow, 4)
 
 Output pixel y uses the taps k with (y + top - k) % stride == 0. They depend only on the pixel's phase, (y + top) %
 stride. So the phases are output channels of one convolution over the same input, whose window has the taps of the
-fullest phase. No zeros are inserted, and no output is accumulated twice.
+fullest phase. No zeros are inserted, and no output is accumulated twice. If windows are short and some phases lack
+taps, phones compute all phases of a pixel in one work-item, which leaves these taps out.
 
 Source: Shi et al., Real-Time Single Image and Video Super-Resolution, CVPR 2016, section 3.2.
 """
@@ -47,6 +48,11 @@ from romou.compiler.tir.expressions import (
 )
 from romou.compiler.tir.primitives import LANES
 
+# Most taps of a window that a work-item unrolls for all phases: with 9, 95 registers spill on Adreno 660 under Mesa.
+_MOST_TAPS = 4
+# Phases that a tile may have: choices of the knob `tile_o`.
+_WINDOWS = (2, 4)
+
 
 @dataclass(frozen=True)
 class TransposedAxis(Axis):
@@ -67,26 +73,45 @@ class TransposedAxis(Axis):
         return self.dilation if self.stride > 1 else 1
 
     @property
+    def width(self) -> int:
+        """Return the extent of that window, from its first to its last tap."""
+        return (self.kernel - 1) * self.spacing + 1
+
+    @property
+    def shift(self) -> int:
+        """Return the zeros before its first tap.
+
+        With them, all phases of a pixel begin at the same place, which saves a row of places. They must not take a tap.
+        """
+        shift = -self.before % self.stride
+        return shift if (self.width - 1 + shift) // self.stride == (self.width - 1) // self.stride else 0
+
+    @property
+    def cut(self) -> int:
+        """Return the outputs that are cut off in front, those of the zeros included."""
+        return self.before + self.shift
+
+    @property
     def taps(self) -> slice:
-        """Return the places of taps in that window."""
-        return slice(0, self.kernel * self.spacing, self.spacing)
+        """Return the places of taps in that window, after its zeros."""
+        return slice(self.shift, self.shift + self.width, self.spacing)
 
     @property
     def phases(self) -> Axis:
         """Return the axis of the convolution of all phases, from the first to the last pixel that any phase needs."""
-        taps = -(-((self.kernel - 1) * self.spacing + 1) // self.stride)
-        first, last = self.before // self.stride, (self.before + self.out - 1) // self.stride
+        taps = -(-(self.shift + self.width) // self.stride)
+        first, last = self.cut // self.stride, (self.cut + self.out - 1) // self.stride
         axis = Axis(self.extent, taps, 1, 1 if self.stride > 1 else self.dilation, 0, last - (self.extent - 1))
         return replace(axis, before=axis.reach - first)
 
     def phase_of(self, at: Expr) -> tuple[Expr, Expr]:
         """Return the phase of an output element, and its place in `phases`."""
-        at = at + self.before
-        return at % self.stride, at // self.stride - self.before // self.stride
+        at = at + self.cut
+        return at % self.stride, at // self.stride - self.cut // self.stride
 
     def output_of(self, phase: Expr, at: Expr) -> Expr:
         """Invert `phase_of`. Elements of some phases are outside of the output."""
-        return (at + self.before // self.stride) * self.stride + phase - self.before
+        return (at + self.cut // self.stride) * self.stride + phase - self.cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,16 +146,56 @@ class Conv2dTranspose(Conv2d):
         }
         return Conv2d(**changed)
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Return whether phases of an output texel are neighbours, so that a work-item computes all of them.
+
+        Then it leaves out taps that a phase lacks. Phases that lack none are apart: whole work groups of a phase are
+        outside of the output.
+        """
+        taps = math.prod(axis.phases.kernel for axis in self.axes)
+        windows = math.prod(self.stride)
+        fits_tile = self.groups == 1 and 1 < taps <= _MOST_TAPS and windows in _WINDOWS
+        return fits_tile and math.prod(self.kernel) < taps * windows
+
+    def channel_of(self, o: Expr, phase: Expr) -> Expr:
+        """Return the channel texel of `phases` of an output texel and the number of a phase."""
+        return o * math.prod(self.stride) + phase if self.is_interleaved else phase * self.out_texels + o
+
+    def texel_of(self, channel: Expr) -> tuple[Expr, list[Expr]]:
+        """Invert `channel_of`: return the output texel, and its phase along each axis."""
+        count = math.prod(self.stride) if self.is_interleaved else self.out_texels
+        outer, inner = channel // count, channel % count
+        o, phase = (outer, inner) if self.is_interleaved else (inner, outer)
+        return o, digits_of(phase, self.stride)
+
     def phase_of(self, o: Expr, at: Sequence[Expr]) -> tuple[Expr, list[Expr]]:
         """Return the channel texel of `phases`, and the place there, that hold the output's texel `o` at a place."""
         pairs = [axis.phase_of(i) for axis, i in zip(self.axes, at, strict=True)]
-        return number_of([phase for phase, _ in pairs], self.stride) * self.out_texels + o, [i for _, i in pairs]
+        return self.channel_of(o, number_of([phase for phase, _ in pairs], self.stride)), [i for _, i in pairs]
 
     def output_of(self, channel: Expr, at: Sequence[Expr]) -> tuple[Expr, list[Expr]]:
         """Invert `phase_of`. Elements of some phases are outside of the output."""
-        phases = digits_of(channel // self.out_texels, self.stride)
-        place = [axis.output_of(phase, i) for axis, phase, i in zip(self.axes, phases, at, strict=True)]
-        return channel % self.out_texels, place
+        o, phases = self.texel_of(channel)
+        return o, [axis.output_of(phase, i) for axis, phase, i in zip(self.axes, phases, at, strict=True)]
+
+    def _places(self, channel: Expr, taps: Sequence[Expr]) -> list[Expr]:
+        """Return the places, after a window's zeros, of taps of `phases` of a texel of its channels."""
+        _, phases = self.texel_of(channel)
+        return [
+            (axis.phases.kernel - 1 - tap) * axis.stride + phase - axis.shift
+            for axis, phase, tap in zip(self.axes, phases, taps, strict=True)
+        ]
+
+    def tap_of(self, channel: Expr, *taps: Expr) -> list[Expr]:
+        """Return the taps of the kernel that taps of `phases` are, for a texel of its channels."""
+        return [place // axis.spacing for axis, place in zip(self.axes, self._places(channel, taps), strict=True)]
+
+    def has_tap(self, channel: Expr, *taps: Expr) -> list[tirx.Expr]:
+        """Return the conditions that the kernel has a tap of `phases`, which has those of the fullest phase."""
+        pairs = list(zip(self.axes, self._places(channel, taps), strict=True))
+        inside = [tirx.all(place >= 0, place < axis.width) for axis, place in pairs]
+        return inside + [place % axis.spacing == 0 for axis, place in pairs if axis.spacing > 1]
 
     def is_output(self, at: Sequence[Expr]) -> list[tirx.Expr]:
         """Return the conditions that the output has a place."""
@@ -201,6 +266,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
     reference = staticmethod(convolve_back)
     typical = (
         Conv2dTranspose.of(8, (5, 7), 12, (4, 4), stride=2, padding=1),
+        Conv2dTranspose.of(8, (5, 7), 12, (3, 3), stride=2, padding=1, output_padding=(1, 1)),
         Conv2dTranspose.of(3, (5, 4), 6, (4, 3), stride=(3, 2), padding=(1, 0, 2, 1), output_padding=(1, 0), batch=2),
         Conv2dTranspose.of(6, (5, 3), 6, (3, 3), stride=2, padding=2, groups=6),
         Conv2dTranspose.of(16, (5, 4), 8, (3, 2), padding=(2, 1, 1, 0), dilation=(2, 1), groups=2),
@@ -220,6 +286,9 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
     def plain(self, w: Conv2dTranspose) -> Conv2d:
         return w.phases
+
+    def output_texel(self, w: Conv2dTranspose, o: Expr) -> Expr:
+        return w.texel_of(o)[0]
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
         """Return the algorithms of the convolution of the phases.
@@ -241,21 +310,20 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         full = np.zeros((w.out_texels * LANES, inputs, taps[0] * down.stride, taps[1] * across.stride), weight.dtype)
         full[: w.out_channels, :, down.taps, across.taps] = by_output
         # Tap t of phase p is p + t * stride. The input runs the other way, so the last tap comes first.
-        cut = full.reshape(-1, inputs, taps[0], down.stride, taps[1], across.stride)[:, :, ::-1, :, ::-1]
-        return super().pack_weight(w, cut.transpose(3, 5, 0, 1, 2, 4).reshape(-1, inputs, *taps))
+        cut = full.reshape(w.out_texels, LANES, inputs, taps[0], down.stride, taps[1], across.stride)
+        phases = cut[:, :, :, ::-1, :, ::-1].transpose(*((0, 4, 6) if w.is_interleaved else (4, 6, 0)), 1, 2, 3, 5)
+        return super().pack_weight(w, phases.reshape(-1, inputs, *taps))
+
+    def taken_weights(self, w: Conv2dTranspose) -> np.ndarray | None:
+        shape = (w.in_channels, w.out_channels // w.groups, *w.kernel)
+        return self.pack_weight(w, np.ones(shape, np.int8)) if w.is_interleaved else None
 
     def weight_at(self, w: Conv2dTranspose, weight: te.Tensor, o: Expr, i: Expr, ky: Expr, kx: Expr) -> tirx.Expr:
         outputs, inputs = w.out_channels // w.groups, w.in_channels // w.groups
-        phases, o = digits_of(o // (w.out_texels * LANES), w.stride), o % (w.out_texels * LANES)
-        places = [
-            (axis.phases.kernel - 1 - tap) * axis.stride + phase
-            for axis, phase, tap in zip(w.axes, phases, (ky, kx), strict=True)
-        ]
-        y, x = (place // axis.spacing for axis, place in zip(w.axes, places, strict=True))
-        value = weight[o // outputs * inputs + i, o % outputs, y, x]
-        between = [place % a.spacing == 0 for a, place in zip(w.axes, places, strict=True) if a.spacing > 1]
-        is_weight = o < w.out_channels, i < inputs, y < w.kernel[0], x < w.kernel[1]
-        return zero_unless(w.dtype, value, *is_weight, *between)
+        texel = o // LANES
+        o = w.texel_of(texel)[0] * LANES + o % LANES
+        value = weight[(o // outputs * inputs + i, o % outputs, *w.tap_of(texel, ky, kx))]
+        return zero_unless(w.dtype, value, o < w.out_channels, i < inputs, *w.has_tap(texel, ky, kx))
 
     def contraction(
         self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
@@ -267,7 +335,13 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
             channel, place = w.phase_of(o, (y, x))
             return form.output(n, channel, *place, lane)
 
-        return replace(form, output=output)
+        def has_tap(o: Expr, _texel: Expr, ky: Expr, kx: Expr, _lane: Expr) -> tirx.Expr:
+            return tirx.all(*w.has_tap(o, ky, kx))
+
+        placed = replace(form, output=output)
+        if not w.is_interleaved:
+            return placed
+        return replace(placed, has_tap=has_tap, windows=math.prod(w.stride), taps=math.prod(w.kernel))
 
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
@@ -212,6 +213,13 @@ class ContractionTemplate(Template):
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         return self._algorithm(config).stored_weight()
+
+    def with_zeros(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        taken = self.contracted.operator.taken_weights(self.workload)
+        if taken is None or self.contracted.is_weight_computed:
+            return list(arrays)
+        pairs = zip(self.func.params, arrays, strict=False)
+        return [array * taken.astype(array.dtype) if p.same_as(self.contracted.weight) else array for p, array in pairs]
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
         """Return the precision that the kernel of `config` rounds to: TF32 of factors, fp16 of sums, or None.

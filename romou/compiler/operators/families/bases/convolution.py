@@ -122,6 +122,10 @@ class ConvolutionFamily(ContractionFamily[C]):
         """Return the convolution that a kernel computes, whose weight is packed."""
         return w
 
+    def output_texel(self, w: C, o: Expr) -> Expr:
+        """Return the texel of output channels of a texel of `plain`'s, which reads the same inputs."""
+        return o
+
     def weight_axes(self, w: C) -> dict[str, int]:
         """Return name -> extent of the packed weight's axes.
 
@@ -188,8 +192,7 @@ class ConvolutionFamily(ContractionFamily[C]):
         def lhs(is_image: bool, o: Expr, h: Expr, x: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
             at, (image, *pixels) = dict(zip(reduce, r, strict=True)), pixel(h, x)
             volume, frame = (image // frames, image % frames) if not is_one(plain.batch) else (0, image)
-            # Phases of a transposed convolution's channel read the same inputs.
-            texel, ilane = _input_of(w, o if plain is w else o % w.out_texels, lane, at)
+            texel, ilane = _input_of(w, self.output_texel(w, o), lane, at)
 
             def load(*place: Expr) -> tirx.Expr:
                 image_of_data = volume * depth[0] + place[0] if depth else image
