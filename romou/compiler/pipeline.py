@@ -156,6 +156,7 @@ GRAPH = listed(
         rewrite_integer_products,
         "weights of 8 bits stay packed; fp32 computes other sums of integers exactly",
         "target",
+        "has_sizes",
     ),
     stage(flatten_patches, "a picture's patches that do not overlap are rows of a product"),
     stage(split_weights, "a buffer of the device has a largest size", "target"),

@@ -243,6 +243,17 @@ def test_kernels_that_are_one_at_the_bound_only_are_named() -> None:
         romou.compile(network, dims={"rows": range(1, 10)}, target=HOST, verify=False)
 
 
+def test_few_and_many_rows_of_bytes_are_one_product(opencl_device: tvm.runtime.Device) -> None:
+    """Without dot products, a phone has packed bytes for few rows only, and floats for more."""
+    g = NetworkBuilder({"x": ("rows", 16)})
+    scale, zero = g.constant(np.float32(0.05)), g.constant(np.uint8(128))
+    weight = g.constant(g.rng.integers(-60, 60, (16, 12)).astype("int8"))
+    rows = g.add("DequantizeLinear", g.add("QuantizeLinear", "x", scale, zero), scale, zero)
+    network = g.model(g.add("MatMul", rows, g.add("DequantizeLinear", weight, scale, g.constant(np.int8(0)))))
+    model = romou.compile(network, dims={"rows": range(1, 25)}, target="opencl -device=adreno640", verify=False)
+    assert wrong_points(model, network, [(1,), (8,), (9,), (24,)], lambda n: {"x": images_of(n, 16)}) == []
+
+
 @pytest.mark.parametrize("window", [2, 3])
 def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tvm.runtime.Device) -> None:
     """onnxruntime pads a smaller input up to one window, or takes the mean of nothing."""

@@ -62,11 +62,14 @@ _OUT_ELEMWISE_FUSABLE = 4
 _BYTES = ("int8", "uint8")
 
 
-def rewrite_integer_products(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none."""
+def rewrite_integer_products(mod: tvm.IRModule, target: Target, has_sizes: bool = False) -> tvm.IRModule:
+    """Rewrite the integer products in `main` (static shapes). Return `mod` itself if it has none.
+
+    has_sizes: whether rows are sizes at run time, so that few and many of them have one kind of kernel.
+    """
     values = [binding.value for binding in bindings_of(mod["main"])]
     has_products = any(op_name(value) in _PRODUCTS and dtype_of(value) == "int32" for value in values)
-    return rebuild_main(mod, _IntegerProducts(target.limits)) if has_products else mod
+    return rebuild_main(mod, _IntegerProducts(target.limits, has_sizes=has_sizes)) if has_products else mod
 
 
 class _Bytes(NamedTuple):
@@ -89,10 +92,11 @@ class _IntegerProducts(MainRewriter):
     floats: variable of the old graph -> its numbers in fp32. A sum of several may be rounded more than once.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, has_sizes: bool) -> None:
         super().__init__()
         self._has_mixed_dots = limits.dot_products == "mixed"
-        self._most_rows = None if limits.is_cpu or limits.dot_products is not None else _MOST_FEW
+        has_limit = not (has_sizes or limits.is_cpu or limits.dot_products is not None)
+        self._most_rows = _MOST_FEW if has_limit else None
         self._words: dict[tuple[relax.Expr, int, int], relax.Var] = {}
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._floats: dict[relax.Var, relax.Expr] = {}
