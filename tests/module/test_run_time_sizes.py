@@ -236,6 +236,15 @@ def test_kernels_may_be_one_at_a_size(opencl_device: tvm.runtime.Device) -> None
     assert wrong_points(model, network, points, lambda n: {"x": images_of(n, 6), **sides}) == []
 
 
+def test_operators_may_be_one_at_a_size(opencl_device: tvm.runtime.Device) -> None:
+    """The second exponential has the number of the first one at eight rows."""
+    g = NetworkBuilder({"x": ("rows", 6), "y": (8, 6)})
+    network = g.model(g.add("Exp", "x"), g.add("Tanh", g.add("Exp", "y")))
+    model = romou.compile(network, dims={"rows": range(1, 10)}, target=HOST, verify=False)
+    y = images_of(8, 6)
+    assert wrong_points(model, network, [(1,), (8,), (9,)], lambda n: {"x": images_of(n, 6), "y": y}) == []
+
+
 def test_kernels_that_are_one_at_the_bound_only_are_named() -> None:
     g = NetworkBuilder({"x": ("rows", 6), "y": (9, 6)})
     network = g.model(*(g.add("Mul", name, g.weight(6)) for name in "xy"))

@@ -403,12 +403,12 @@ def _calls(fused: tvm.IRModule) -> list[str]:
 def _names_at(whole: tvm.IRModule, fused: tvm.IRModule) -> dict[str, str] | None:
     """Return the function at other sizes for each function at the largest ones, in the order of calls.
 
-    Two functions may be one where their sizes are equal, so later ones have other numbers. None if they are others.
+    Operators may be one where their sizes are equal, so later ones have other numbers. None if they are others.
     """
     mine, others = _calls(whole), _calls(fused)
     names = dict(zip(mine, others, strict=False))
-    is_merged = len(set(others)) < len(names) and [*map(_unnumbered, mine)] == [*map(_unnumbered, others)]
-    return names if mine == others or (is_merged and others == [names[name] for name in mine]) else None
+    is_same = [*map(_unnumbered, mine)] == [*map(_unnumbered, others)] and others == [names[name] for name in mine]
+    return names if is_same else None
 
 
 def _unnumbered(name: str) -> str:
