@@ -165,7 +165,7 @@ GRAPH = listed(
     # Fusion: Relax operators -> TIR functions of a contraction and its epilogue
     stage(split_concats, "a kernel binds a limited number of buffers", "max_buffers"),
     stage(sink_reshapes, "a reshape between a contraction and its epilogue keeps them apart"),
-    stage(legalize_operators, "kernels are TIR", "target"),
+    stage(legalize_operators, "kernels are TIR", "target", "has_sizes"),
     stage(relax.transform.FoldConstant(), "weights are packed and converted at compile time", keeps="operators"),
     stage(group_operators, "an epilogue in the same kernel saves a tensor in memory"),
     stage(part_groups, "a group without a working kernel is computed operator by operator", "operators", "rungs"),

@@ -277,6 +277,26 @@ def test_a_range_starts_at_the_first_whole_window(window: int, opencl_device: tv
         model.run({"x": images_of(2, 3, window - 1)})
 
 
+@pytest.mark.parametrize("pads", [(0, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("rounding", ["ceil", "floor"])
+@pytest.mark.parametrize("operator", ["AveragePool", "MaxPool"])
+def test_pools_take_odd_and_even_sizes(operator: str, rounding: str, pads: tuple[int, int], opencl_device: Any) -> None:
+    g = NetworkBuilder({"x": (1, 4, "height", 11)})
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [pads[0], 0, pads[1], 0]}
+    proto = g.model(g.add(operator, "x", **window, ceil_mode=int(rounding == "ceil")))
+    model = romou.compile(proto, dims={"height": range(4, 25)}, target=HOST, verify=False)
+    assert "without a schedule" not in model.summary().run_time
+    points = [(size,) for size in range(4, 25)]
+    assert wrong_points(model, proto, points, lambda n: {"x": images_of(1, 4, n, 11)}) == []
+
+
+def test_a_size_of_a_node_on_the_host_is_refused() -> None:
+    g = NetworkBuilder({"x": ("batch", 3, 3)})
+    proto = g.model(g.add("Relu", g.add("Det", "x")))
+    with pytest.raises(ModelError, match=r"would run on the host, where a size at run time is not known"):
+        romou.compile(proto, dims={"batch": range(1, 9)}, target=HOST)
+
+
 def test_positions_of_an_open_number_do_not_raise_the_least_size(opencl_device: tvm.runtime.Device) -> None:
     """Inference leaves the length of a Range open, which is no tensor without elements."""
     g = NetworkBuilder({"x": (1, "tokens")})

@@ -30,7 +30,8 @@ class Windows:
         self.spans = tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
         pads = tuple(node.attributes.get("pads", [0] * (2 * rank)))
         self.before, self.after = pads[:rank], pads[rank:]
-        auto_pad, has_ceil = node.attributes.get("auto_pad", "NOTSET"), bool(node.attributes.get("ceil_mode", 0))
+        auto_pad = node.attributes.get("auto_pad", "NOTSET")
+        self.has_ceil = has_ceil = bool(node.attributes.get("ceil_mode", 0))
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             self.counts = tuple(-(-e // s) for e, s in zip(self.extents, self.strides, strict=True))
             self.before, self.after = same_pads(auto_pad, self.extents, self.kernel, self.strides, self.dilations)
@@ -48,6 +49,14 @@ class Windows:
                 self.after, self.counts, self.strides, self.spans, self.extents, self.before, strict=True
             )
         )
+
+    @property
+    def pads(self) -> tuple[int, ...]:
+        """The padding for an operator that rounds down. Behind the input it is the same for all extents, if it can be."""
+        up = tuple(a + (s - 1) * self.has_ceil for a, s in zip(self.after, self.strides, strict=True))
+        rooms = zip(self.extents, self.before, up, self.spans, self.strides, strict=True)
+        is_alike = [(e + b + a - span) // s + 1 for e, b, a, span, s in rooms] == [*self.counts]
+        return (*self.before, *(up if is_alike else self.reach))
 
     def _count(self, axis: int, has_ceil: bool) -> int:
         room = self.extents[axis] + self.before[axis] + self.after[axis] - self.spans[axis]
@@ -106,12 +115,12 @@ def _is_plain(node: Node, windows: Windows) -> bool:
 def _wheel(node: Node, windows: Windows) -> relax.Expr:
     """Pool by the wheel's operator, which keeps channels packed.
 
-    Padding is extended to the end of the last window, so the operator does not have to round up.
+    Padding is extended, so the operator does not have to round up.
     """
     attributes = {
         name: value for name, value in node.attributes.items() if name not in ("auto_pad", "ceil_mode", "storage_order")
     }
-    return node.wheel(**{**attributes, "pads": [*windows.before, *windows.reach]})
+    return node.wheel(**{**attributes, "pads": [*windows.pads]})
 
 
 @converter("MaxPool")

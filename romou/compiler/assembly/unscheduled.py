@@ -30,9 +30,11 @@ from romou.compiler.frontend.size_rules import NeedsPointError, NotOneKernelErro
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.scheduling.blocks import find_blocks, is_view
 from romou.compiler.task import plain_form
+from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of
 from romou.compiler.tir.primitives import SIZES
 from romou.compiler.tir.traversal import nodes_in
+from tvm_patches.host_nodes import FUNCTION as HOST_NODES
 
 logger = logging.getLogger("romou")
 
@@ -143,6 +145,9 @@ class Unscheduled:
                 # Axes of one element are left out, so kernels are fused otherwise. This says nothing of other sizes.
                 self._lacking.add(point)
                 return False
+            if changed := _host_nodes(module) ^ _host_nodes(whole):
+                nodes = ", ".join(json.loads(min(changed))["nodes"])
+                raise ModelError(f"{nodes} would run on the host, where a size at run time is not known", hint=HINT)
             is_inside = all(a <= b for a, b in zip(point, self.most, strict=True))
             if is_inside and not has_corners(whole, module, self._constant_shapes):
                 text = f"a constant of the model depends on the size: it is another one with {self._text(point)}"
@@ -414,6 +419,13 @@ def _names_at(whole: tvm.IRModule, fused: tvm.IRModule) -> dict[str, str] | None
 def _unnumbered(name: str) -> str:
     """Return a function's name without its numbers, and without the digest of a long name."""
     return re.sub(r"_[0-9a-f]{8}$|\d+", "", name)
+
+
+def _host_nodes(fused: tvm.IRModule) -> set[str]:
+    """Return the texts of the sub-models that run on the host. They have shapes."""
+    values = [binding.value for binding in bindings_of(fused["main"])]
+    calls = [value for value in values if op_name(value) == "relax.call_pure_packed"]
+    return {str(call.args[1].value) for call in calls if call.args[0].global_symbol == HOST_NODES}
 
 
 def _unit_extents(fused: tvm.IRModule) -> int:

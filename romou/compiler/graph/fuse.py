@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from romou.base.errors import BrokenNodesError
-from romou.compiler.graph.legalize import LEGALIZED
+from romou.compiler.graph.legalize import LEGALIZED, OF_SIZES
 from romou.compiler.graph.relax_rewriter import with_names
 from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
@@ -27,7 +27,7 @@ _LONGEST_NAME = 110
 _MOST_FUSED = 32
 
 
-def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def legalize_operators(mod: tvm.IRModule, target: Target, has_sizes: bool = False) -> tvm.IRModule:
     """Lower operators to calls of TIR functions.
 
     relax.add(x, y)      ->      call_tir(add, (x, y))
@@ -39,7 +39,7 @@ def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """
     legalize = tvm.transform.Sequential(
         [
-            relax.transform.LegalizeOps(LEGALIZED),
+            relax.transform.LegalizeOps(LEGALIZED | OF_SIZES if has_sizes else LEGALIZED),
             relax.transform.AnnotateTIROpPattern(),
         ]
     )

@@ -7,6 +7,9 @@
 TVM computes positions in fp32. 34.5 * (1 / 3) - 0.5 is then below 11, so element 34 is not the input's element 11 but
 takes 1e-6 of element 10.
 
+TVM simplifies the bounds of a pool's windows by its extents, at even ones otherwise than at odd ones. If extents are
+sizes at run time, a pool is lowered for unknown extents.
+
 A scatter is a function of rows, for which a family has kernels. TVM's own is a single work-item for each row.
 
 TVM warns on stderr of each gather that does not check its indices. `bound_indices` has put them in range.
@@ -143,6 +146,22 @@ def _scatter_nd(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(topi.reshape, scattered(bb, rows, at, new, 0, str(call.attrs.reduction)), shape)
 
 
+def _pool_of_any_extents(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    (data,), shape, dtype = call.args, static_shape(call.args[0]), str(call.args[0].ty.dtype)
+    letters = filter(str.isalpha, str(call.attrs.layout))
+    free = [
+        tirx.Var(f"extent_{letter}", "int64") if letter in "DHW" and extent > 1 else extent
+        for letter, extent in zip(letters, shape, strict=True)
+    ]
+    builder, whole = relax.BlockBuilder(), relax.Var("data", relax.TensorType(free, dtype))
+    with builder.function("main", [whole]):
+        pooled = relax.Call(call.op, [whole], call.attrs)
+        builder.emit_func_output(builder.emit(call.op.get_attr("FLegalize")(builder, pooled)))
+    ((var, func),) = (each for each in builder.get().functions_items() if isinstance(each[1], tirx.PrimFunc))
+    func = func.specialize({func.params[0]: tirx.decl_buffer([tirx.const(extent, "int64") for extent in shape], dtype)})
+    return relax.call_tir(bb.add_func(func, var.name_hint), [data], out_ty=call.ty)
+
+
 # The table of overrides for `relax.transform.LegalizeOps`.
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.image.resize2d": _resize2d,
@@ -150,3 +169,5 @@ LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.scatter_elements": _scatter_elements,
     "relax.scatter_nd": _scatter_nd,
 }
+# And of more for a model with sizes at run time.
+OF_SIZES = {f"relax.nn.{kind}_pool{rank}d": _pool_of_any_extents for kind in ("avg", "max") for rank in (1, 2, 3)}
