@@ -52,7 +52,7 @@ class Windows:
 
     @property
     def pads(self) -> tuple[int, ...]:
-        """The padding for an operator that rounds down. Behind the input it is the same for all extents, if it can be."""
+        """The padding for an operator that rounds down. Behind the input it is the same for all extents if possible."""
         up = tuple(a + (s - 1) * self.has_ceil for a, s in zip(self.after, self.strides, strict=True))
         rooms = zip(self.extents, self.before, up, self.spans, self.strides, strict=True)
         is_alike = [(e + b + a - span) // s + 1 for e, b, a, span, s in rooms] == [*self.counts]
