@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Collection
 from types import SimpleNamespace
+from typing import Any
 
 import onnx
 import pytest
@@ -16,7 +18,11 @@ import clspv_kernels as clspv
 from graph_cases import reference
 from random_graphs import case
 from romou.base.errors import BrokenFunctionsError
+from romou.base.space import Config
 from romou.compiler.frontend.precision import TOLERANCE
+from romou.compiler.task import TunableTask
+from romou.compiler.typical import typical_tasks
+from romou.devices.targets import Target
 from romou.driver.options import PrecisionName
 from romou.tools.inspection.kernels import inspect_function
 from support.models.small_networks import attention_net, residual_net
@@ -55,8 +61,13 @@ DRAW = functools.cache(check_kernels.drawer)
 def faults_of(number: int) -> list[str | None]:
     """Return the fault of each kernel of a drawn config."""
     drawn = DRAW(0, "", None)(number)
-    scheduled = drawn.task.schedule(drawn.config, drawn.target)["main"]
-    kernels = inspect_function(scheduled, drawn.target, config=drawn.config, without=drawn.without)
+    return faults_of_config(drawn.task, drawn.config, drawn.target, drawn.without)
+
+
+def faults_of_config(
+    task: TunableTask, config: Config, target: Target, without: Collection[str] = ()
+) -> list[str | None]:
+    kernels = inspect_function(task.schedule(config, target)["main"], target, config=config, without=without)
     assert kernels
     return [clspv.fault_of(kernel.source) for kernel in kernels]
 
@@ -81,21 +92,44 @@ def test_vectors_at_a_pointer_that_a_loop_moves_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
+    ("name", "device", "knobs", "without", "fault"),
     [
         # LLVM joins two branches that load from one buffer, and one of them leaves the pointer undefined ("phi ptr
         # addrspace(1) [..., poison]"). clspv has no type for that.
-        ("group_conv2d_1x12x6x5_9_3x2_s1_g3", "clspv crashed"),
+        (
+            "group_conv2d_1x12x6x5_9_3x2_s1_g3",
+            "adreno640",
+            {"pixels": "flat", "tile_w": 1, "wg_o": 4, "wg_w": 16, "multiply_add": "mad"},
+            (),
+            "clspv crashed",
+        ),
         # clspv gives a loop inside a loop with barriers a merge block outside of it.
         (
             "conv3d_1x8x5x9x7_12_3x3x3_s1",
+            "host",
+            {
+                "tile_o": 2,
+                "tile_h": 2,
+                "tile_w": 2,
+                "wg_o": 1,
+                "wg_w": 4,
+                "pixels": "rows",
+                "arrangement": "striped",
+                "local": 2,
+                "multiply_add": "plain",
+            },
+            ("share_loads",),
             "Header block .* is contained in the loop construct .* but its merge block .* is not",
         ),
     ],
 )
-def test_clspvs_own_faults(name: str, fault: str) -> None:
+def test_clspvs_own_faults(name: str, device: str, knobs: dict[str, Any], without: tuple[str, ...], fault: str) -> None:
     """Valid OpenCL C that clspv crashes on or makes invalid SPIR-V of. A newer clspv may delete these."""
-    (said,) = faults_of(first_number(name))
+    target = Target(f"opencl -device={device}")
+    task = next(each for each in typical_tasks(target) if each.name == name)
+    first = {knob: choices[0] for knob, choices in task.space(target).knobs.items()}
+    config = Config({**first, "vector_width": task.space(target).knobs["vector_width"][-1], **knobs})
+    (said,) = faults_of_config(task, config, target, without)
     assert re.search(fault, str(said))
 
 

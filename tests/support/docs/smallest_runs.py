@@ -21,7 +21,7 @@ RUNS: dict[str, tuple[str, str]] = {
     ),
     "bench_beast": (
         "--layer 3 --batch 4 --target 'opencl -device=adreno640' --time opencl --shrink 8 --trials 1 --pairs 1",
-        r"(?s)all combinations +│ +658,409,472 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% .*CHWN takes \d+\.\d+ times .*e[-+]",
+        r"(?s)all combinations +│ +987,614,208 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% .*CHWN takes \d+\.\d+ times .*e[-+]",
     ),
     "bench_check": (
         "--device adreno660 --device malig76",

@@ -48,7 +48,7 @@ from romou.compiler.tir.expressions import (
 )
 from romou.compiler.tir.primitives import LANES
 
-# Most taps of a window that a work-item unrolls for all phases: with 9, 95 registers spill on Adreno 660 under Mesa.
+# Most taps of a window that a work-item unrolls for all phases: more keep too many registers alive.
 _MOST_TAPS = 4
 # Phases that a tile may have: choices of the knob `tile_o`.
 _WINDOWS = (2, 4)

@@ -155,6 +155,14 @@ class ConvolutionFamily(ContractionFamily[C]):
         packed = full.transpose(*map(names.index, axes), *unused).reshape([full.shape[names.index(a)] for a in axes])
         return np.ascontiguousarray(packed[tuple(map(slice, axes.values()))])
 
+    def taken_weights(self, w: C) -> np.ndarray | None:
+        """Return ones where the packed weight has numbers of the model. Winograd's phases read no other input lanes."""
+        axes, inputs = self.weight_axes(w), w.in_channels // w.groups
+        if w.weight_type or axes.get("ic", 1) * axes.get("ilane", 1) == inputs:
+            return None
+        ones = np.ones((w.out_channels, inputs, math.prod(w.kernel[:-1]), w.kernel[-1]), np.int8)
+        return self.pack_weight(w, ones)
+
     def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
         axes = self.weight_axes(w)
 
@@ -220,7 +228,8 @@ class ConvolutionFamily(ContractionFamily[C]):
             axes=plain.pixel_names(flat),
             layouts=() if depth else (f"n:{'ic' if 'ic' in axes else 'oc'}:y:x:lane", WEIGHTS[groups], "n:oc:y:x:lane"),
             is_image=is_zero_outside,
-            is_padded=any(axis.before or axis.after for axis in plain.axes[-2:]),
+            # An expression of sizes at run time may be any number.
+            is_padded=any(not isinstance(n, int) or n for axis in plain.axes[-2:] for n in (axis.before, axis.after)),
             stride=plain.stride[-1],
             texel=LANES if is_whole else None,
             vector=groups != "group_conv2d",
