@@ -74,6 +74,18 @@ def test_numbers_of_the_text(work: Conv2d | Dense | BatchMatmul, knobs: dict[str
     assert error_of_text(task, config_of(task, **knobs)) < (1e-5 if work.dtype == "float32" else 1e-3)
 
 
+@pytest.mark.parametrize("accumulate", ["float32", "float16"])
+@pytest.mark.parametrize("vector_width", [4, 2, 1])
+def test_vulkan_holds_fp16_as_numbers(accumulate: str, vector_width: int, vulkan_device: tvm.runtime.Device) -> None:
+    """GLSL has no bits of vectors of fp16."""
+    target, task = Target("vulkan -device=host"), task_of(Dense(m=21, k=48, n=37, dtype="float16"))
+    knobs = {"tile_o": 2, "tile_w": 4, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "local": 4, "split_k": 1}
+    config = direct_config(task, target).replace(**knobs, accumulate=accumulate, vector_width=vector_width)
+    assert task.space(target).is_valid(config), config
+    arrays = random_arrays(task, np.random.default_rng(5))
+    assert error_of(run(task, config, arrays, target, vulkan_device), reference(task, arrays)) < 5e-3
+
+
 def test_a_kernel_with_one_half_or_without_barriers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a barrier, the emulation would see a race."""
     task = task_of(DENSE)
