@@ -146,6 +146,22 @@ def test_a_node_on_the_host_beside_them(opencl_device: tvm.runtime.Device) -> No
         np.testing.assert_array_equal(output, right)
 
 
+def test_a_kernel_reads_a_short_type_of_the_host(opencl_device: tvm.runtime.Device) -> None:
+    """Nothing in the model says that the product, which the host computes, is a bfloat16."""
+    kind = TensorProto.BFLOAT16
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["product"]),
+        helper.make_node("Cast", ["product"], ["same"], to=kind),
+        helper.make_node("Transpose", ["same"], ["y"], perm=[1, 0]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, kind, shape) for name, shape in (("x", [3, 5]), ("y", [5, 3])))
+    graph = helper.make_graph(nodes, "host", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    given = np.random.default_rng(SEED).standard_normal((3, 5)).astype(ml_dtypes.bfloat16)
+    (found,) = romou.compile(model, target="opencl -device=host", verify=False).run({"x": given})
+    np.testing.assert_array_equal(found, (given * given).T)
+
+
 def test_a_saved_model_has_the_same_types(opencl_device: tvm.runtime.Device, tmp_path: Path) -> None:
     x = np.linspace(-500, 500, 41, dtype=np.float32)
     model = model_of({"y": ("Cast", "x", {"to": TensorProto.FLOAT8E4M3FN})}, {"x": x}, opset=25)

@@ -146,6 +146,10 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
     values.import_domain(DOMAIN)
     result = values.result()
     del result.graph.value_info[:]
+    # A kernel that reads a short type from the host would take its bits for numbers.
+    kinds = {name: values.elements.get(name, 0) for node in nodes for name in node.output}
+    short = {name: kind for name, kind in kinds.items() if kind in SHORT and name not in values.returned}
+    result.graph.value_info.extend(onnx.helper.make_tensor_value_info(*each, None) for each in short.items())
     return SplitModel(model=result, groups=tuple(groups))
 
 
