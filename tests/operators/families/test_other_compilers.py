@@ -36,7 +36,7 @@ PLANTED = {
     "out of bounds": (
         r"min\(\(int\)(\w+), \(int\)\d+\)",
         r"\1",
-        range(99, 101),
+        range(99, 139),
         r"Invalid read of size \d+ at global memory",
     ),
     "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(81, 97), "depends on uninitialized value"),
