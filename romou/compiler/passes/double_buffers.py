@@ -51,7 +51,8 @@ def double_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     doubled: dict[tirx.Var, tirx.Var] = {}
     dialect = dialect_of(func)
     is_fp16 = any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt))
-    bits = _Bits(dialect, is_fp16=is_fp16) if dialect.packs_fp16_as_bits else None
+    has_bits = dialect.packs_fp16_as_bits and dialect.moves_fp16_bits
+    bits = _Bits(dialect, is_fp16=is_fp16) if has_bits else None
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         if stmt.attr_key != DOUBLE_BUFFER:

@@ -46,8 +46,6 @@ class Glsl(OpenCLC):
     has_pointers = False
     # Buffers of 16-bit integers are an extension.
     moves_fp16_bits = False
-    # Vectors of fp16 cannot be read as integers.
-    packs_fp16_as_bits = False
     names_fp16_images = True
     # Only for kernels whose configs use them. Spaces of other devices have no such configs.
     has_cooperative_matrices = True
