@@ -38,7 +38,7 @@ class Windows:
         else:
             if auto_pad == "VALID":
                 self.before = self.after = (0,) * rank
-            self.counts = tuple(self._count(axis, has_ceil) for axis in range(rank))
+            self.counts = tuple(self._count(axis, self.after[axis], has_ceil) for axis in range(rank))
 
     @property
     def reach(self) -> tuple[int, ...]:
@@ -54,12 +54,11 @@ class Windows:
     def pads(self) -> tuple[int, ...]:
         """The padding for an operator that rounds down. Behind the input it is the same for all extents if possible."""
         up = tuple(a + (s - 1) * self.has_ceil for a, s in zip(self.after, self.strides, strict=True))
-        rooms = zip(self.extents, self.before, up, self.spans, self.strides, strict=True)
-        is_alike = [(e + b + a - span) // s + 1 for e, b, a, span, s in rooms] == [*self.counts]
+        is_alike = all(self._count(axis, up[axis], False) == count for axis, count in enumerate(self.counts))
         return (*self.before, *(up if is_alike else self.reach))
 
-    def _count(self, axis: int, has_ceil: bool) -> int:
-        room = self.extents[axis] + self.before[axis] + self.after[axis] - self.spans[axis]
+    def _count(self, axis: int, after: int, has_ceil: bool) -> int:
+        room = self.extents[axis] + self.before[axis] + after - self.spans[axis]
         count = (-(-room // self.strides[axis]) if has_ceil else room // self.strides[axis]) + 1
         # A window that starts in the padding behind the input is left out.
         return (

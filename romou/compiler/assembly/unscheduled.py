@@ -101,8 +101,9 @@ class Unscheduled:
     def _fused(self, point: Point) -> Mapping[str, tirx.PrimFunc]:
         """Return the functions at sizes of `points`, as named at the largest sizes. They read constants of these."""
         if point not in self._modules:
-            module, names = self.fused_at(point), _names_at(self.fused_at(self.most), self.fused_at(point))
-            functions = {name: module[own] for name, own in (names or {}).items()}
+            module = self.fused_at(point)
+            names = _names_at(self.fused_at(self.most), module) or {}
+            functions = {name: module[own] for name, own in names.items()}
             self._modules[point] = with_constant_shapes(functions, self._constant_shapes)
         return self._modules[point]
 

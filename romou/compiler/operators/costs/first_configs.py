@@ -93,7 +93,11 @@ def estimated_starts(template: Template, target: Target) -> list[Config]:
     """
     limits = target.limits
     decides = limits.preset.estimate.most_first_sums > 0 and limits.variant is None
-    if not decides or not _is_single(template) or not _has_pixels(template):
+    if not decides or not _is_single(template):
+        return []
+    contraction = template.contraction(flat=True)
+    # A single pixel's work-items come from splits, whose costs were not recorded.
+    if math.prod(contraction.extents[1:]) == 1 or contraction.has_tap is not None:
         return []
     is_in_buffers = target.backend.has_images and not limits.prefers_images
     if is_in_buffers and (with_images := target.with_options(images=None)) != target:
@@ -116,18 +120,6 @@ def estimated_starts(template: Template, target: Target) -> list[Config]:
 def _is_single(template: Template) -> TypeGuard[ContractionTemplate]:
     """Return whether a template is of one contraction. A pair of convolutions has a space of its own."""
     return type(template) is ContractionTemplate
-
-
-def _has_pixels(template: ContractionTemplate) -> bool:
-    """Return whether there are several pixels, all with one window.
-
-    A pixel's work-items come from splits, whose costs were not recorded.
-
-    Recordings have no products of two tensors. Under Mesa's compilers the picks take fewer
-    instructions than the configs of hand rules.
-    """
-    contraction = template.contraction(flat=True)
-    return math.prod(contraction.extents[1:]) > 1 and contraction.has_tap is None
 
 
 def _in_buffers(template: Template, starts: Sequence[Config], limits: Limits) -> list[Config]:
