@@ -197,7 +197,7 @@ def compare_foreign(
 ) -> None:
     """Print the scores of searches on spaces recorded by others.
 
-    Runs are kept and continued as for Romou's recordings.
+    Runs are kept and continued as for Romou's recordings. Nothing is scored if some runs were not begun.
     """
     chosen = (
         [m for m in methods.split(",") if m]
@@ -208,7 +208,7 @@ def compare_foreign(
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
     runs = [foreign_searches.ForeignRun(**json.loads(line)) for line in lines if line.endswith("}")]
     done = {(run.space, run.method, run.seed) for run in runs}
-    stop_at = time.monotonic() + seconds
+    stop_at, is_over = time.monotonic() + seconds, True
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {}
         # Seed by seed, so that at the time limit every finished seed has all methods on all spaces.
@@ -220,6 +220,7 @@ def compare_foreign(
             if time.monotonic() > stop_at:
                 left = sum(other.cancel() for other in waiting)
                 stop_at = math.inf
+                is_over = left == 0
                 out.print(f"out of time: {left} of {len(waiting)} runs were not begun", markup=False)
             if future.cancelled():
                 continue
@@ -232,15 +233,22 @@ def compare_foreign(
                 out.print(f"{waiting[future]}: {type(error).__name__}: {error}", markup=False)
                 continue
             if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("a", encoding="utf-8") as kept:
-                    kept.write(json.dumps(dataclasses.asdict(runs[-1])) + "\n")
-    shown = [run for run in runs if run.method in chosen and run.seed < seeds]
-    out.print(foreign_searches.table(shown))
-    out.print(foreign_searches.summary(shown, foreign_searches.hard_spaces(paths)), markup=False, highlight=False)
+                keep(file, runs[-1:])
+        if not is_over:
+            return
+        path_of = {foreign_searches.recording(path).name: path for path in paths}
+        shown: dict[tuple[str, str], list[foreign_searches.ForeignRun]] = {}
+        for run in sorted(runs, key=lambda run: (run.space, run.seed)):
+            if run.method in chosen and run.seed < seeds and run.space in path_of:
+                shown.setdefault((run.space, run.method), []).append(run)
+        found = pool.map(foreign_searches.curve, [path_of[space] for space, _ in shown], shown.values())
+        curves = dict(zip(shown, found, strict=True))
+    out.print(foreign_searches.table(curves, shown))
+    if folder is not None:
+        foreign_searches.draw(curves, folder / "score.png")
 
 
-def keep(file: Path, runs: Iterable[Run]) -> None:
+def keep(file: Path, runs: Iterable[Run | foreign_searches.ForeignRun]) -> None:
     """Append runs to the file from which a later call continues."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:

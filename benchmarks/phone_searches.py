@@ -34,7 +34,7 @@ from romou.tuner.records.autotvm_spaces import recorded_space
 from romou.tuner.records.recorded_space import RecordedSpace
 from romou.tuner.search import TuningOptions
 from romou.tuner.search.explorer import Explorer
-from simulated_searches import kernel_tuner_order
+from simulated_searches import kernel_tuner_trials
 from simulation import SimulatedSpace
 
 _WITHIN = (NEAR, 1.1)
@@ -101,15 +101,20 @@ class SearchedLayer:
         options = TuningOptions(explorer="ranking", batch_size=batch_size)
         features = KernelFeatures(self.layer, self.recorded, scores)
         explorer = Explorer(space, None, options, np.random.default_rng(0), features=features)
-        return self._kernels(explored(explorer, self.recorded, len(indices), self._goal_s, batch_size=batch_size))
+        order = []
+        for index in explored(explorer, self.recorded, batch_size=batch_size):
+            order.append(index)
+            if (self.recorded.configs[index].time_s or np.inf) <= self._goal_s:
+                break
+        return self._kernels(order)
 
     def by_kernel_tuner(self, strategy: str, seed: int) -> list[int]:
         """Return the kernels in the order of a strategy of Kernel Tuner."""
         most = len(self.recorded.configs)
-        order, _ = kernel_tuner_order(
+        trials = kernel_tuner_trials(
             self.recorded, strategy, seed, most, goal_s=self._goal_s, asked_at_most=_ASKED_AT_MOST
         )
-        return self._kernels(order)
+        return self._kernels([index for index, _ in trials])
 
     @property
     def _goal_s(self) -> float:

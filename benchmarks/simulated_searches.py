@@ -45,6 +45,7 @@ STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 
 # Kernel Tuner counts a config once. These strategies' populations converge and request the same configs endlessly, so a
 # search ends after this multiple of the configs that it may try.
 ASKED_AT_MOST = {"nsga2": 3, "nsga3": 3}
+_KERNEL_TUNER_TIMES = ("compile_time", "benchmark_time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,12 +246,12 @@ def kernel_tuner_cache(recorded: RecordedSpace) -> tuple[dict[str, dict[str, Any
 
 
 @contextlib.contextmanager
-def _ending(most_asked: float, goal_s: float) -> Iterator[None]:
-    """Let Kernel Tuner end after `most_asked` configs, or after one with at most `goal_s` seconds."""
+def _ending(most_asked: float, goal_s: float, seconds: float) -> Iterator[None]:
+    """Let Kernel Tuner end after `most_asked` configs, one with at most `goal_s` seconds, or `seconds` of trials."""
     from kernel_tuner.strategies.common import CostFunc
     from kernel_tuner.util import StopCriterionReached
 
-    asked, ask, measure = 0, CostFunc.__call__, CostFunc._run_configs
+    asked, spent_ms, ask, measure = 0, 0.0, CostFunc.__call__, CostFunc._run_configs
 
     def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal asked
@@ -260,34 +261,40 @@ def _ending(most_asked: float, goal_s: float) -> Iterator[None]:
         return ask(*arguments, **named)
 
     def measured(*arguments: Any, **named: Any) -> Any:
+        nonlocal spent_ms
         results = measure(*arguments, **named)
+        # A config that it has tried before costs nothing.
+        spent_ms += sum(result.get(name, 0.0) for result in results for name in _KERNEL_TUNER_TIMES)
         times = [result.get("time") for result in results]
         if any(isinstance(time_ms, float) and time_ms <= goal_s * 1e3 for time_ms in times):
             raise StopCriterionReached(f"a config took at most {goal_s} s")
+        if spent_ms > seconds * 1e3:
+            raise StopCriterionReached(f"trials took {seconds} s")
         return results
 
     with mock.patch.object(CostFunc, "__call__", counted), mock.patch.object(CostFunc, "_run_configs", measured):
         yield
 
 
-def kernel_tuner_order(
+def kernel_tuner_trials(
     recorded: RecordedSpace,
     strategy: str,
     seed: int,
     most: int,
     *,
     goal_s: float = 0.0,
+    seconds: float = math.inf,
     asked_at_most: float = math.inf,
-) -> tuple[list[int], float]:
+) -> list[tuple[int, float]]:
     """Run a strategy of Kernel Tuner on the recorded configs. Failed configs are runtime failures in its terms.
 
-    Return the distinct configs that it tried, in order, and its processor seconds.
+    Return the distinct configs that it tried, in order, each with the seconds that the strategy took before it.
 
     most: the limit of distinct configs
     goal_s: the strategy ends when the configs that it tries together include one with at most this time in seconds
+    seconds: the strategy ends when builds and runs of its trials have taken this long
     asked_at_most: the strategy ends when it has asked for this multiple of `most`, repeated configs included
     """
-    import kernel_tuner
     from kernel_tuner import interface
     from kernel_tuner.searchspace import Searchspace
 
@@ -304,19 +311,18 @@ def kernel_tuner_order(
             super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
 
     interface.Searchspace = Recorded
-    most_asked = ASKED_AT_MOST.get(strategy, asked_at_most) * most
+    most_asked = min(ASKED_AT_MOST.get(strategy, math.inf), asked_at_most) * most
     with (
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
-        _ending(most_asked, goal_s),
+        _ending(most_asked, goal_s, seconds),
     ):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
         head = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
         file.write_text(json.dumps({**head, "tune_params_keys": list(knobs), "tune_params": knobs, "cache": cache}))
-        started = time.process_time()
-        results, _ = kernel_tuner.tune_kernel(
+        results, _ = interface.tune_kernel(
             "k",
             "__kernel void k() {}",
             [1],
@@ -332,21 +338,25 @@ def kernel_tuner_order(
             seed=seed,
             quiet=True,
         )
-        own_s = time.process_time() - started
-    keys = [",".join(str(result[name]) for name in knobs) for result in results]
-    return list(dict.fromkeys(index_of[key] for key in keys if key in index_of)), own_s
+    own_s, trials = 0.0, {}
+    for result in results:
+        own_s += result["strategy_time"] * 1e-3
+        key = ",".join(str(result[name]) for name in knobs)
+        if key in index_of and index_of[key] not in trials:
+            trials[index_of[key]], own_s = own_s, 0.0
+    return list(trials.items())
 
 
 def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
     """Run a strategy of Kernel Tuner on the same configs, until it is within 2% of the best."""
     recorded = recording(path)
-    order, own_s = kernel_tuner_order(recorded, method.removeprefix("kt_"), seed, len(recorded.configs))
+    trials = kernel_tuner_trials(recorded, method.removeprefix("kt_"), seed, len(recorded.configs))
     best_s, least_s, seconds = best_of(recorded), math.inf, 0.0
+    seconds_of = {index: recorded.configs[index].build_s + recorded.configs[index].run_s for index, _ in trials}
     curve: list[float] = []
-    for index in order:
-        entry = recorded.configs[index]
-        seconds += entry.build_s + entry.run_s
-        least_s = min(least_s, entry.time_s or math.inf)
+    for index in seconds_of:
+        seconds += seconds_of[index]
+        least_s = min(least_s, recorded.configs[index].time_s or math.inf)
         curve.append(best_s / least_s)
         if curve[-1] * WITHIN >= 1:
             break
@@ -358,7 +368,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
         trials=len(curve) if is_near else None,
         seconds=seconds if is_near else None,
         curve=tuple(curve),
-        overhead=own_s / max(sum(recorded.configs[i].build_s + recorded.configs[i].run_s for i in order), 1e-9),
+        overhead=sum(own_s for _, own_s in trials) / max(sum(seconds_of.values()), 1e-9),
     )
 
 

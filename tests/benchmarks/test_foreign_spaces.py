@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import itertools
 import json
 from pathlib import Path
 
@@ -63,40 +65,44 @@ def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
         load_foreign(path)
 
 
-def test_the_explorer_is_ahead_of_random_search(tmp_path: Path) -> None:
-    data = json.loads(gzip.decompress(EXCERPT.read_bytes()))
-    for result in data["results"]:
-        # Each trial takes a second, so the mean of random orders is what random search is expected to be.
-        result["times"] = {"compilation": 1000.0}
-    path = tmp_path / "even-GPU_T4.json"
-    path.write_text(json.dumps(data), encoding="utf-8")
-    recorded = load_foreign(path)
-    orders = [foreign_searches.romou_order(recorded, seed, 60) for seed in range(3)]
+def test_the_explorer_is_ahead_of_random_search() -> None:
+    """Of 20 trials, the best one comes nearer to the best config than random ones do."""
+    recorded = load_foreign(EXCERPT)
+    orders = [list(itertools.islice(foreign_searches.romou_order(recorded, seed), 20)) for seed in range(3)]
     assert all(len(set(order)) == len(order) for order in orders)
-    assert orders[0] == foreign_searches.romou_order(recorded, 0, 60)
-    by_chance = [
-        [int(i) for i in np.random.default_rng(seed).permutation(sorted(recorded.configs))] for seed in range(100)
-    ]
-    # A bad start counts as the first random config, which lifts random orders above 0.
-    scores, random_scores = ([foreign_searches.score(path, order) for order in some] for some in (orders, by_chance))
-    assert 0 <= np.mean(random_scores) < 0.25
-    assert np.mean(scores) > np.mean(random_scores) + 0.2
+    assert orders[0] == list(itertools.islice(foreign_searches.romou_order(recorded, 0), 20))
+    by_chance = [np.random.default_rng(seed).permutation(sorted(recorded.configs))[:20] for seed in range(100)]
+    ours, theirs = (
+        np.mean([min(recorded.configs[int(index)].time_s or np.inf for index in order) for order in some])
+        for some in (orders, by_chance)
+    )
+    best_s = foreign_searches.best_of(recorded)
+    assert ours - best_s < (theirs - best_s) / 2
 
 
 def test_transfer_begins_with_what_was_fast_elsewhere() -> None:
     """The other GPU is the same one: the best config is among the first."""
     recorded = load_foreign(EXCERPT)
-    order = foreign_searches.romou_order(recorded, 0, 12, [recorded])
+    order = itertools.islice(foreign_searches.romou_order(recorded, 0, [recorded]), 12)
     best_s = foreign_searches.best_of(recorded)
     assert min(recorded.configs[index].time_s or np.inf for index in order) <= 1.02 * best_s
 
 
-def test_random_search_is_expected_as_it_is() -> None:
-    times = np.array([4.0, 1.0, 3.0, 2.0])
-    found = foreign_searches.random_search(times, 1.0)
-    drawn = [np.minimum.accumulate(np.random.default_rng(seed).permutation(times)) for seed in range(4000)]
-    assert found == pytest.approx(np.mean(drawn, axis=0), abs=0.05)
-    assert (found[0], found[-1]) == (2.5, 1.0)
+def test_the_score_is_1_with_the_best_and_near_0_by_chance() -> None:
+    pytest.importorskip("autotuning_methodology", reason="NOT TESTED, autotuning_methodology is not installed")
+    recorded = load_foreign(EXCERPT)
+    best = min(recorded.configs, key=lambda index: recorded.configs[index].time_s or np.inf)
+    runs = [
+        foreign_searches.ForeignRun(
+            space=recorded.name, method="any", seed=seed, order=[best], own_ms=[own_ms], cpu_s=0.0
+        )
+        for own_ms in (0, 10**6)
+        for seed in range(40)
+    ]
+    # A search whose own time is over its budget is not scored: nothing works in the compared seconds.
+    assert foreign_searches.curve(EXCERPT, runs) == pytest.approx(1.0)
+    by_chance = [dataclasses.replace(run, order=[], own_ms=[]) for run in runs[:40]]
+    assert abs(foreign_searches.curve(EXCERPT, by_chance).mean()) < 0.3
 
 
 def test_scales_tell_the_knob_that_matters() -> None:
