@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from romou.base.limits import Limits
 from romou.base.preset import Registers
@@ -148,7 +149,7 @@ class _TileRules:
         """Return whether there are work-items enough."""
         return work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
 
-    def sides_if_spilling(self, config: Config) -> dict[str, tuple[int, ...]]:
+    def sides_if_spilling(self, config: Config) -> dict[str, tuple[Any, ...]]:
         """Return other sides if the default tile spills. `Registers.spilling_windows` says on which devices it does.
 
         Windows at a stride have little input in common. If a row ends inside a tile, each pixel has an index: beside
@@ -157,7 +158,7 @@ class _TileRules:
         _, _, w = self.contraction.extents
         stride, spilling = self.contraction.stride, self.model.spilling_windows
         texels, *window, lanes = self.contraction.reduce.values()
-        square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
+        square: dict[str, tuple[Any, ...]] = {"tile_o": (2,), "tile_w": (2,)}
         if spilling == "none":
             return {}
         if self.contraction.is_batched and w % config["tile_w"] > 0:
@@ -175,9 +176,12 @@ class _TileRules:
             return {"tile_w": (2,)}
         if texels > 1:
             return square if spilling == "all" or is_cut else {}
-        if spilling == "all":
-            return square if stride > 2 or is_cut else {}
         products = LANES * config["tile_o"] * config["tile_w"] * lanes * math.prod(window)
+        if spilling == "all":
+            # A row at a time, a large window of `image2d_t` is read ahead of its products.
+            is_long = products > self.model.max_unrolled_constant_products
+            tile: dict[str, tuple[Any, ...]] = {"tile_w": (2,), "unroll": ("window",)} if is_long else {}
+            return square if stride > 2 or is_cut else tile
         return {"tile_w": (2,)} if stride == 2 and products <= self.model.max_unrolled_products else {}
 
     def _guards_channels(self, config: Config) -> bool:
