@@ -113,6 +113,8 @@ def test_classes_choose_their_memory(
     compiled = romou.compile(product(), dims=dims, target="opencl -device=adreno640", device=0, verify=False)
     sources = [source for source in compiled.sources().values() if "quantized_product" in source]
     assert sorted("read_imageui" in source for source in sources) == [memory_of_one_row == "image", True, True]
+    packed = compiled.models[0].built.executable.stats().count("[6, 43, 4]")
+    assert packed == (1 if memory_of_one_row == "image" else 2)
     assert wrong_sizes(compiled, "product") == []
     gc.collect()
     before = live_images()
