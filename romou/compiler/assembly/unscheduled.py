@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tvm
@@ -42,6 +42,7 @@ HINT = f"Give sizes instead of a range: each gets kernels of its own ({page_of('
 
 # Axis of a tensor, place of a dimension, factor, offset and divisor. See `RunTimeSizes`.
 Axis: TypeAlias = "tuple[int, int, int, int, int]"
+_Found = TypeVar("_Found")
 # Sizes of a dimension that are compared first, and more sizes that decide between rules.
 _LINE, _MORE_POINTS = 5, 16
 
@@ -60,10 +61,8 @@ class Unscheduled:
     dims: Mapping[str, range]
     points: list[Point] = field(default_factory=list)
     _lacking: set[Point] = field(default_factory=set)
-    _rules: dict[tuple[Point, ...], SizeRules] = field(default_factory=dict)
+    _rules: dict[tuple[tuple[Point, ...], frozenset[Point]], SizeRules] = field(default_factory=dict)
     _modules: dict[Point, Mapping[str, tirx.PrimFunc]] = field(default_factory=dict)
-    _functions: dict[str, tirx.PrimFunc | NotOneKernelError | None] = field(default_factory=dict)
-    _points_of: dict[str, tuple[Point, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -87,7 +86,7 @@ class Unscheduled:
             # What is one number at large sizes may be another one at small sizes.
             low, middle, most = max(sizes[0], 2), max(sizes[-1] // 2, sizes[0]), unscheduled.most
             while low < middle and not unscheduled._add((*most[:place], low, *most[place + 1 :])):
-                low += (middle - low + 1) // 2
+                low *= 2
             if all(point[place] == most[place] for point in unscheduled.points):
                 names = list(dims)
                 raise ModelError(f"the model takes {names[place]}={most[place]} only, of the sizes tried", hint=HINT)
@@ -111,21 +110,26 @@ class Unscheduled:
     def _constant_shapes(self) -> ConstantShapes:
         return constant_shapes(self.fused_at(self.most))
 
+    @cached_property
     def functions(self) -> dict[str, tirx.PrimFunc]:
-        """Return the functions for any sizes that depend on sizes, in the order of their calls.
+        """The functions for any sizes that depend on sizes, in the order of their calls.
 
         Raises
         ------
         ModelError
-            As in `function`, or a tensor is larger at other sizes than the largest ones.
+            A function is not one for all sizes, an integer follows no rule, or a tensor is larger at other sizes than
+            the largest ones.
         """
-        whole, found = self._fused(self.most), {}
-        for name in whole:
-            func = None if is_view(whole[name]) else self.function(name)
-            if func is not None:
-                self._check_tensors(name)
-                found[name] = func
-        return found
+        names = [name for name, func in self._fused(self.most).items() if not is_view(func)]
+        found = {name: self._decided(f"the kernel {name}", partial(self._function, name)) for name in names}
+        return {name: func for name, func in found.items() if func is not None}
+
+    def _function(self, name: str) -> tirx.PrimFunc | None:
+        functions, rules = [self._fused(point)[name] for point in self.points], self._rules_at(self.points)
+        func = one_kernel([_without_attributes(plain_form(each)) for each in functions], rules)
+        for shapes in zip(*map(shapes_in, functions), strict=True) if func is not None else ():
+            self._check_largest(f"a tensor of the kernel {name}", list(zip(*shapes, strict=True)), rules)
+        return func
 
     def _add(self, point: Point) -> bool:
         """Compare the model at further sizes, and return whether it takes them."""
@@ -140,12 +144,12 @@ class Unscheduled:
             return False
         if self.points:
             whole = self.fused_at(self.most)
-            if _names_at(whole, module) is None:
-                if self._is_large(point) or (_unit_extents(module) == _unit_extents(whole) and 1 not in point):
-                    raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
+            if not self._is_large(point) and _unit_extents(module) != _unit_extents(whole):
                 # Axes of one element are left out, so kernels are fused otherwise. This says nothing of other sizes.
                 self._lacking.add(point)
                 return False
+            if _names_at(whole, module) is None:
+                raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
             if changed := _host_nodes(module) ^ _host_nodes(whole):
                 nodes = ", ".join(json.loads(min(changed))["nodes"])
                 raise ModelError(f"{nodes} would run on the host, where a size at run time is not known", hint=HINT)
@@ -170,68 +174,23 @@ class Unscheduled:
         return ", ".join(f"{name}={size}" for name, size in zip(self.dims, point, strict=True))
 
     def _rules_at(self, points: Sequence[Point]) -> SizeRules:
-        key = tuple(points)
+        key = tuple(points), frozenset(self._lacking - {*points})
         if key not in self._rules:
-            ranges, lacking = list(self.dims.values()), frozenset({*self._lacking, *self.points} - {*points})
-            self._rules[key] = SizeRules(points=key, ranges=ranges, lacking=lacking)
+            self._rules[key] = SizeRules(points=key[0], ranges=list(self.dims.values()), lacking=key[1])
         return self._rules[key]
 
-    def _decided(self, what: str, found: Callable[[], object]) -> NotOneKernelError | None:
-        """Call `found` with more and more points, until rules are known. Return why they are not."""
+    def _decided(self, what: str, find: Callable[[], _Found]) -> _Found:
+        """Call `find` with more and more points, until rules are known. ModelError if they are not."""
+        reason: object = "it has several rules that differ at few sizes"
         for _ in range(_MORE_POINTS):
             try:
-                found()
-                return None
+                return find()
             except NeedsPointError as error:
                 self._add(error.point)
-                self._rules.clear()
             except NotOneKernelError as error:
-                return error
-        return NotOneKernelError(f"{what} has several rules that differ at few sizes")
-
-    def function(self, name: str) -> tirx.PrimFunc | None:
-        """Return a function for any sizes, as `one_kernel`.
-
-        Raises
-        ------
-        ModelError
-            It is not one function, or an integer follows no rule.
-        """
-        if name not in self._functions:
-
-            def find(*, is_at_all: bool) -> None:
-                points = self.points if is_at_all else self._known_points(name)
-                if not is_at_all and len(points) < len(self.points):
-                    self._check_varying(name, points)
-                functions = [_without_attributes(plain_form(self._fused(point)[name])) for point in points]
-                self._functions[name] = one_kernel(functions, self._rules_at(points))
-                self._points_of[name] = tuple(points)
-
-            failure = self._decided(f"the kernel {name}", partial(find, is_at_all=True))
-            if failure is not None:
-                failure = self._decided(f"the kernel {name}", partial(find, is_at_all=False))
-            if failure is not None:
-                self._functions[name] = failure
-        found = self._functions[name]
-        if isinstance(found, NotOneKernelError):
-            raise ModelError(f"the kernel {name} takes no size at run time: {found}", hint=HINT)
-        return found
-
-    def _check_varying(self, name: str, points: Sequence[Point]) -> None:
-        """Raise NotOneKernelError if an extent is the same at points, and another one at others."""
-        shapes_at = {point: shapes_in(self._fused(point)[name]) for point in self.points}
-        for shapes in zip(*shapes_at.values(), strict=False):
-            for values in zip(*shapes, strict=False):
-                at = dict(zip(shapes_at, values, strict=True))
-                if len(set(values)) > 1 and len({at[point] for point in points}) == 1:
-                    raise NotOneKernelError(f"an extent is {values} at the sizes {[*self.points]}")
-
-    def _check_tensors(self, name: str) -> None:
-        """Raise ModelError unless a function's tensors are largest at the largest sizes."""
-        points = self._points_of[name]
-        rules = self._rules_at(points)
-        for shapes in zip(*(shapes_in(self._fused(point)[name]) for point in points), strict=True):
-            self._check_largest(f"a tensor of the kernel {name}", list(zip(*shapes, strict=True)), rules)
+                reason = error
+                break
+        raise ModelError(f"{what} takes no size at run time: {reason}", hint=HINT)
 
     def _check_largest(self, what: str, extents: Sequence[Values], rules: SizeRules) -> None:
         counts = np.ones_like(rules.grid[0])
@@ -241,19 +200,6 @@ class Unscheduled:
         if counts.size and int(counts.max()) > most:
             point = tuple(int(column[int(counts.argmax())]) for column in rules.grid)
             raise ModelError(f"{what} has more elements with {self._text(point)} than at the bounds", hint=HINT)
-
-    def _known_points(self, name: str) -> list[Point]:
-        """Return the large points, and those at which no axis of a function has one element without need."""
-        whole = shapes_in(self._fused(self.most)[name])
-
-        def is_whole(shapes: list[list[int]]) -> bool:
-            return [list(map(len, shapes))] == [list(map(len, whole))] and all(
-                min(extent, 2) == min(most, 2) or most < 2 <= extent
-                for shape, largest in zip(shapes, whole, strict=True)
-                for extent, most in zip(shape, largest, strict=True)
-            )
-
-        return [p for p in self.points if self._is_large(p) or is_whole(shapes_in(self._fused(p)[name]))]
 
     def workload(self, name: str, largest: Workload) -> Workload:
         """Return a function's operator, whose numbers that follow from sizes are expressions of its parameters.
@@ -265,9 +211,7 @@ class Unscheduled:
         NotOneKernelError, NeedsPointError
             A number follows no rule, or several.
         """
-        func, points = self.function(name), self._points_of[name]
-        assert func is not None, "its tensors have sizes"
-        sizes, rules = list(func.attrs[SIZES]), self._rules_at(points)
+        sizes, rules = list(self.functions[name].attrs[SIZES]), self._rules_at(self.points)
 
         def number(values: Sequence[Any]) -> Any:
             if isinstance(values[0], list):
@@ -275,10 +219,10 @@ class Unscheduled:
             if all(value == values[0] for value in values):
                 return values[0]
             if not all(isinstance(value, int) for value in values):
-                raise NotOneKernelError(f"the operator is {values} at the sizes {[*points]}")
+                raise NotOneKernelError(f"the operator is {values} at the sizes {[*self.points]}")
             return rules.of(tuple(values))(sizes)
 
-        works = [_workload(self._fused(point)[name]) for point in points]
+        works = [_workload(self._fused(point)[name]) for point in self.points]
         if any(work.keys() != works[0].keys() for work in works):
             raise NotOneKernelError("it is another operator at some sizes")
         numbers = {field: number([work[field] for work in works]) for field in works[0]}
@@ -304,24 +248,18 @@ class Unscheduled:
         ModelError
             An axis is no product of shares of sizes, or its tensor is larger at other sizes than the largest ones.
         """
-        found: list[Axis] = []
 
-        def find() -> None:
-            points = [*self.points, *(point for point in self._edges() if point not in self.points)]
+        def find() -> tuple[Axis, ...]:
+            points = list(dict.fromkeys((*self.points, *self._edges())))
             shapes = [_shape(self.imported_at(point), name) for point in points]
             if len(set(map(len, shapes))) > 1:
                 raise NotOneKernelError("its number of axes depends on sizes")
             rules, extents = self._rules_at(points), list(zip(*shapes, strict=True))
-            found.clear()
-            for axis, values in enumerate(extents):
-                if len(set(values)) > 1:
-                    found.extend(_axes(axis, rules.of(values)))
             self._check_largest(f"{name!r}", extents, rules)
+            several = (_axes(axis, rules.of(each)) for axis, each in enumerate(extents) if len(set(each)) > 1)
+            return tuple(itertools.chain.from_iterable(several))
 
-        failure = self._decided(f"the shape of {name!r}", find)
-        if failure is not None:
-            raise ModelError(f"the shape of {name!r} takes no size at run time: {failure}", hint=HINT)
-        return tuple(found)
+        return self._decided(f"the shape of {name!r}", find)
 
 
 def _workload(func: tirx.PrimFunc) -> dict[str, Any]:
@@ -448,7 +386,7 @@ def _axes(axis: int, rule: Rule) -> Iterator[Axis]:
     """Yield the rules of an axis as `RunTimeSizes` has them. NotOneKernelError if it has no such rule."""
     (times, (first, *others)), *sums = rule.products
     is_line = not others and 1 in (times, first.divisor)
-    if sums or first.is_remainder or any(term.is_remainder for term in others) or (rule.more and not is_line):
+    if sums or (rule.more and not is_line):
         raise NotOneKernelError(f"axis {axis} is no product of shares of sizes")
     if rule.more:
         yield axis, first.place, first.factor * times, first.offset * times + rule.more * first.divisor, first.divisor

@@ -9,7 +9,6 @@ Two rules that fit all known sizes may differ at another one. Then that size is 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,18 +52,16 @@ class NeedsPointError(Exception):
 
 @dataclass(frozen=True)
 class Term:
-    """floor((factor * size + offset) / divisor) of the dimension at a place, or (size + offset) % divisor."""
+    """floor((factor * size + offset) / divisor) of the dimension at a place."""
 
     place: int
     factor: int = 1
     offset: int = 0
     divisor: int = 1
-    is_remainder: bool = False
 
     def __call__(self, sizes: Sequence[Any]) -> Any:
         """Return the number, or its expression."""
-        value = sizes[self.place] * self.factor + self.offset
-        return value % self.divisor if self.is_remainder else value // self.divisor
+        return (sizes[self.place] * self.factor + self.offset) // self.divisor
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ class SizeRules:
     ranges: Sequence[range]
     lacking: frozenset[Point] = frozenset()
     grid: list[np.ndarray] = field(init=False)
-    _found: dict[Values, Rule | NotOneKernelError | NeedsPointError] = field(default_factory=dict)
-    _depth: int = 0
+    _found: dict[Values, Rule] = field(default_factory=dict)
+    _fitting_at: dict[tuple[Values, int], list[Rule]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -138,29 +135,23 @@ class SizeRules:
             Several rules fit, and differ at a point.
         """
         if values not in self._found:
-            try:
-                self._found[values] = self._only_rule(values)
-            except (NotOneKernelError, NeedsPointError) as error:
-                self._found[values] = error
-        found = self._found[values]
-        if isinstance(found, Exception):
-            raise found
-        return found
+            rules = self._fitting(values)
+            if not rules:
+                raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
+            self._check_only(rules)
+            self._check_remainders(rules[0])
+            self._found[values] = rules[0]
+        return self._found[values]
 
-    def _only_rule(self, values: Values) -> Rule:
-        fitting: dict[bytes, Rule] = {}
-        for rule in self._candidates(values):
-            if all(rule(point) == value for point, value in zip(self.points, values, strict=True)):
-                fitting.setdefault(np.asarray(rule(self.grid)).tobytes(), rule)
-            if len(fitting) > _CANDIDATES:
-                break
-        if not fitting:
-            raise NotOneKernelError(f"an integer is {values} at the sizes {[*self.points]}")
-        found, *others = fitting.values()
-        if others:
-            self._check_only([found, *others])
-        self._check_remainders(found)
-        return found
+    def _fitting(self, values: Values, depth: int = 0) -> list[Rule]:
+        """Return rules that fit and differ from one another. depth: of the product that the integer is a factor of."""
+        if (values, depth) not in self._fitting_at:
+            fitting: dict[bytes, Rule] = {}
+            for rule in itertools.takewhile(lambda _: len(fitting) <= _CANDIDATES, self._candidates(values, depth)):
+                if all(rule(point) == value for point, value in zip(self.points, values, strict=True)):
+                    fitting.setdefault(np.asarray(rule(self.grid)).tobytes(), rule)
+            self._fitting_at[values, depth] = [*fitting.values()]
+        return self._fitting_at[values, depth]
 
     def _check_only(self, rules: Sequence[Rule]) -> None:
         """Raise NeedsPointError if rules differ somewhere, at the point where most of them do."""
@@ -189,65 +180,47 @@ class SizeRules:
                 if size % term.divisor not in seen:
                     raise NeedsPointError((*self.most[: term.place], size, *self.most[term.place + 1 :]))
 
-    def _candidates(self, values: Values) -> Iterator[Rule]:
+    def _candidates(self, values: Values, depth: int) -> Iterator[Rule]:
         at = dict(zip(self.points, values, strict=True))
-        lines = [
-            {point[place]: value for point, value in at.items() if self._is_on_line(point, place)}
+        lines = {
+            place: {
+                point[place]: value
+                for point, value in at.items()
+                if (*point[:place], *point[place + 1 :]) == (*self.most[:place], *self.most[place + 1 :])
+            }
             for place, _ in enumerate(self.most)
-        ]
-        varying = {place: line for place, line in enumerate(lines) if len(set(line.values())) > 1}
+        }
+        varying = {place: line for place, line in lines.items() if len(set(line.values())) > 1}
         if len(varying) == 1:
             ((place, line),) = varying.items()
             yield from _fits(place, line)
-            yield from self._squares(values)
+            yield from self._products(values, {}, depth)
             yield from _remains(place, line)
         elif varying:
-            yield from self._products(varying)
-            yield from self._squares(values)
+            yield from self._products(values, varying, depth)
             yield from self._sums(varying)
 
-    def _is_on_line(self, point: Point, place: int) -> bool:
-        return all(a == b for other, (a, b) in enumerate(zip(point, self.most, strict=True)) if other != place)
+    def _products(self, values: Values, lines: Mapping[int, Mapping[int, int]], depth: int) -> Iterator[Rule]:
+        """Yield products of another integer and of one that has a rule, or of a term of the first dimension in `lines`.
 
-    def _products(self, lines: Mapping[int, Mapping[int, int]]) -> Iterator[Rule]:
-        """Yield products of terms of several dimensions."""
-        whole = next(line[self.most[place]] for place, line in lines.items())
-        for more in _MORE:
-            each = []
-            for place, line in lines.items():
+        They have three factors at most.
+        """
+        for more in _MORE if depth < 2 else ():
+            left, factors = [value - more for value in values], [*self._found.values()]
+            for place, line in itertools.islice(lines.items(), 1):
                 common = math.gcd(*(value - more for value in line.values())) or 1
-                fits = _fits(place, {size: (value - more) // common for size, value in line.items()})
-                each.append([rule.products[0][1] for rule in fits if rule.is_product and rule.products[0][0] == 1])
-            for several in itertools.islice(itertools.product(*each), _CANDIDATES):
-                terms = tuple(itertools.chain(*several))
-                value = math.prod(term(self.most) for term in terms)
-                if value and (whole - more) % value == 0:
-                    yield Rule.of(*terms, times=(whole - more) // value, more=more)
-
-    def _squares(self, values: Values) -> Iterator[Rule]:
-        """Yield products of an integer that has a rule and of another one, of three factors at most."""
-        if self._depth > 1:
-            return
-        self._depth += 1
-        try:
-            for more, (known, rule) in itertools.product(_MORE, list(self._found.items())):
-                if not isinstance(rule, Rule) or not rule.is_product or 0 in known or max(map(abs, known)) < 2:
+                factors += _fits(place, {size: (value - more) // common for size, value in line.items()})
+            for factor in filter(lambda rule: rule.is_product, factors):
+                known = [factor(point) for point in self.points]
+                if 0 in known or len(set(known)) == 1 or any(v % k for v, k in zip(left, known, strict=True)):
                     continue
-                left = [value - more for value in values]
-                if any(value % k for value, k in zip(left, known, strict=True)):
-                    continue
-                ((times, terms),) = rule.products
+                ((times, terms),) = factor.products
                 rest = tuple(value // k for value, k in zip(left, known, strict=True))
                 if len(set(rest)) == 1:
                     yield Rule.of(*terms, times=times * rest[0], more=more)
-                    continue
-                with contextlib.suppress(NotOneKernelError, NeedsPointError):
-                    other = self.of(rest)
-                    if other.is_product:
-                        ((other_times, others),) = other.products
-                        yield Rule.of(*terms, *others, times=times * other_times, more=more)
-        finally:
-            self._depth -= 1
+                for other in filter(lambda rule: rule.is_product, self._fitting(rest, depth + 1)):
+                    ((other_times, others),) = other.products
+                    yield Rule.of(*terms, *others, times=times * other_times, more=more)
 
     def _sums(self, lines: Mapping[int, Mapping[int, int]]) -> Iterator[Rule]:
         """Yield sums of rules of single dimensions."""
@@ -266,25 +239,24 @@ def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
         counts, more = values // times, int(values[0] % times)
         for factor, offset, divisor in floors(sizes, counts):
             yield Rule.of(Term(place, factor, offset, divisor), times=times, more=more)
-        for modulus in _MODULI:
-            for offset in range(modulus):
-                if np.array_equal((sizes + offset) % modulus, counts):
-                    yield Rule.of(Term(place, 1, offset, modulus, is_remainder=True), times=times, more=more)
 
 
 def _remains(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
-    """Yield what remains of a share without a share of it, as n // 2 - n // 6: often, but not always, (n + 1) // 3."""
-    values = list(line.values())
-    low, high = values.index(min(values)), values.index(max(values))
-    for divisor, share in itertools.product(_STRIDES, _FACTORS):
-        for offset in range(-divisor, divisor):
-            parts = Term(place, 1, offset, divisor), Term(place, 1, offset, divisor * share)
-            counts = [parts[0]((*[0] * place, size)) - parts[1]((*[0] * place, size)) for size in line]
-            rise = counts[high] - counts[low]
-            if rise and (values[high] - values[low]) % rise == 0:
-                times = (values[high] - values[low]) // rise
-                products = (times, parts[:1]), (-times, parts[1:])
-                yield Rule(products, values[low] - times * counts[low])
+    """Yield remainders, and shares without a share of them: n // 2 - n // 6 is often, but not always, (n + 1) // 3."""
+    sizes, values = np.array(list(line)), np.array(list(line.values()))
+    low, high = values.argmin(), values.argmax()
+    divisors = [(divisor, divisor * share, 1) for divisor, share in itertools.product(_STRIDES, _FACTORS)]
+    for divisor, other, times in (*divisors, *((1, modulus, modulus) for modulus in _MODULI)):
+        for offset in range(-divisor, max(divisor, times)):
+            counts = (sizes + offset) // divisor - (sizes + offset) // other * times
+            rise = int(counts[high] - counts[low])
+            if not rise or (values[high] - values[low]) % rise:
+                continue
+            factor = int(values[high] - values[low]) // rise
+            more = int(values[low] - factor * counts[low])
+            if times == 1 or 0 <= more < factor:
+                first, second = (Term(place, 1, offset, each) for each in (divisor, other))
+                yield Rule(((factor, (first,)), (-factor * times, (second,))), more)
 
 
 def floors(

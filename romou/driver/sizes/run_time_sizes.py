@@ -208,7 +208,7 @@ class _General:
     def __post_init__(self) -> None:
         """Schedule the functions that depend on sizes. ModelError if a function has no kernel for any size."""
         program = self.states.program
-        for name, func in self.plain.functions().items():
+        for name, func in self.plain.functions.items():
             kernel = func  # unscheduled functions are all that a backend without kernels runs
             if program.target.backend.has_kernels:
                 kernel = self._of_config(name, func) or self._plain(name, func)
