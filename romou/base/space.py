@@ -171,11 +171,7 @@ class Space:
         """Return reason -> share of all combinations of choices that a constraint rules out by itself."""
         lacking = self.size - sum(space.size for space in self._spaces.values())
         counts: dict[str, float] = {f"choices that its {self.divided_by} has": lacking} if self._spaces else {}
-        for key, space in self._spaces.items() or [(None, self)]:
-            digits = [
-                np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))])
-                for name, choices in self.knobs.items()
-            ]
+        for space, digits in self._parts():
             columns = self._mesh(digits)
             for of in {id(s): s for s in (self, space)}.values():
                 for conditions in of._constraints:
@@ -219,6 +215,17 @@ class Space:
         ]
         return functools.reduce(operator.or_, is_in) & kept if is_in else kept
 
+    def _parts(self) -> Iterator[tuple[Space, list[np.ndarray]]]:
+        """Yield the spaces that this one is divided into, or itself, with positions of their choices of each knob."""
+        for key, space in self._spaces.items() or [(None, self)]:
+            yield (
+                space,
+                [
+                    np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))])
+                    for name, choices in self.knobs.items()
+                ],
+            )
+
     def _mesh(self, digits: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Return some of each knob's choices, each knob along another axis.
 
@@ -237,11 +244,7 @@ class Space:
         They come in the order of their indices, except for knobs after a free one. Each constraint is evaluated over
         the knobs that it reads, and a config is valid if all constraints hold.
         """
-        for key, space in self._spaces.items() or [(None, self)]:
-            digits = [
-                np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))])
-                for name, choices in self.knobs.items()
-            ]
+        for space, digits in self._parts():
             columns = self._mesh(digits)
             masks = [
                 np.asarray(mask)

@@ -20,7 +20,7 @@ from onnx import helper
 
 from romou.base.errors import ModelError, UsageError
 from romou.base.schema import made_of
-from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, Shapes, rule, shapes_of, type_name
+from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, Shapes, attributes_of, rule, shapes_of, type_name
 
 logger = logging.getLogger("romou")
 
@@ -183,7 +183,7 @@ def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray]
     count = shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     if shape is None or not count:
         return None
-    keep = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
+    keep = attributes_of(node).get("keepdims", 1)
 
     def result(axes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes)
@@ -197,15 +197,15 @@ def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray]
 
 def _sizes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
     """Return the sizes of a Resize, which are the result's shape unless the policy only bounds them."""
-    policy = next((a.s for a in node.attribute if a.name == "keep_aspect_ratio_policy"), b"stretch")
+    policy = attributes_of(node).get("keep_aspect_ratio_policy", b"stretch")
     result = shapes[node.output[0]]
-    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(result)))
+    axes = attributes_of(node).get("axes", range(len(result)))
     return {3: np.array([result[axis] for axis in axes], np.int64)} if policy == b"stretch" else None
 
 
 def _center_crop_pad(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
     result = shapes[node.output[0]]
-    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(result)))
+    axes = attributes_of(node).get("axes", range(len(result)))
     return {1: np.array([result[axis] for axis in axes], np.int64)}
 
 
@@ -217,18 +217,18 @@ def _tile(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
 
 
 def _split(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    axis = attributes_of(node).get("axis", 0)
     parts = [shapes.get(name) for name in node.output]
     return {1: np.array([p[axis] for p in parts if p is not None], np.int64)} if None not in parts else None
 
 
 def _top_k(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    axis = attributes_of(node).get("axis", -1)
     return {1: np.array([shapes[node.output[0]][axis]], np.int64)}
 
 
 def _one_hot(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    axis = attributes_of(node).get("axis", -1)
     return {1: np.array(shapes[node.output[0]][axis], np.int64)}
 
 

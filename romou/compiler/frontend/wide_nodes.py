@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, Shapes, first_output, types_of
+from romou.compiler.frontend.onnx_graph import REDUCTIONS, Graph, Shapes, attributes_of, first_output, types_of
 
 # Reductions that choose an element have no sums.
 _SUMS = REDUCTIONS - {"ReduceMax", "ReduceMin"}
@@ -241,7 +241,7 @@ def _follow_positions(graph: _FloatGraph, node: onnx.NodeProto, behind: set[str]
 def is_of_coordinates(node: onnx.NodeProto, shapes: Shapes) -> bool:
     """Return whether a product sums only a few elements."""
     if node.op_type == "Einsum":
-        equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+        equation = attributes_of(node).get("equation", b"").decode()
         inputs, _, output = equation.replace(" ", "").partition("->")
         return bool(output) and set(inputs) - {",", "."} <= set(output)
     first = shapes.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
