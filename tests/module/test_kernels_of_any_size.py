@@ -122,8 +122,7 @@ def test_a_family_has_its_own_kernel_of_any_size(
     found: list[set[str]] = []
 
     def program(self: Any) -> Any:
-        tasks = self.states.lowered(self.plain.most).task_of
-        found.append({tasks[name].template.family for name in self.configs})
+        found.append({self.tasks[name].template.family for name in self.configs})
         return whole(self)
 
     whole = run_time_sizes._General.program

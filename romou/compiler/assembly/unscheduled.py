@@ -5,12 +5,13 @@ Sizes of all remainders of four are compared, and more where rules of integers n
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -149,13 +150,15 @@ class Unscheduled:
                 self._lacking.add(point)
                 return False
             if _names_at(whole, module) is None:
-                raise ModelError(f"the graph has other kernels with {self._text(point)}", hint=HINT)
+                raise ModelError(f"the graph has other kernels with {text_of(self.dims, point)}", hint=HINT)
             if changed := _host_nodes(module) ^ _host_nodes(whole):
                 nodes = ", ".join(json.loads(min(changed))["nodes"])
                 raise ModelError(f"{nodes} would run on the host, where a size at run time is not known", hint=HINT)
             is_inside = all(a <= b for a, b in zip(point, self.most, strict=True))
             if is_inside and not has_corners(whole, module, self._constant_shapes):
-                text = f"a constant of the model depends on the size: it is another one with {self._text(point)}"
+                text = (
+                    f"a constant of the model depends on the size: it is another one with {text_of(self.dims, point)}"
+                )
                 raise ModelError(text, hint=HINT)
         self.points.append(point)
         return True
@@ -169,9 +172,6 @@ class Unscheduled:
             size in sizes and size > max(half, 1)
             for size, sizes, half in zip(point, self.dims.values(), halves, strict=True)
         )
-
-    def _text(self, point: Point) -> str:
-        return ", ".join(f"{name}={size}" for name, size in zip(self.dims, point, strict=True))
 
     def _rules_at(self, points: Sequence[Point]) -> SizeRules:
         key = tuple(points), frozenset(self._lacking - {*points})
@@ -199,7 +199,7 @@ class Unscheduled:
         most = int(np.prod([values[0] for values in extents]))
         if counts.size and int(counts.max()) > most:
             point = tuple(int(column[int(counts.argmax())]) for column in rules.grid)
-            raise ModelError(f"{what} has more elements with {self._text(point)} than at the bounds", hint=HINT)
+            raise ModelError(f"{what} has more elements with {text_of(self.dims, point)} than at the bounds", hint=HINT)
 
     def workload(self, name: str, largest: Workload) -> Workload:
         """Return a function's operator, whose numbers that follow from sizes are expressions of its parameters.
@@ -229,8 +229,9 @@ class Unscheduled:
         changed: Any = {field: value for field, value in numbers.items() if value != works[0][field]}
         return replace(largest, **changed)
 
+    @cached_property
     def _edges(self) -> list[Point]:
-        """Return the points with the least size of each dimension, as far as the model takes them."""
+        """The points with the least size of each dimension, as far as the model takes them."""
         least = tuple(sizes[0] for sizes in self.dims.values())
         lines = ((*self.most[:place], size, *self.most[place + 1 :]) for place, size in enumerate(least))
         found = []
@@ -250,7 +251,7 @@ class Unscheduled:
         """
 
         def find() -> tuple[Axis, ...]:
-            points = list(dict.fromkeys((*self.points, *self._edges())))
+            points = list(dict.fromkeys((*self.points, *self._edges)))
             shapes = [_shape(self.imported_at(point), name) for point in points]
             if len(set(map(len, shapes))) > 1:
                 raise NotOneKernelError("its number of axes depends on sizes")
@@ -296,14 +297,11 @@ def _taken(name: str, dims: Mapping[str, range], imported_at: Callable[[Point], 
         except ModelError:
             return False
 
-    low, high = dims[name][0], dims[name][-1]
-    if takes(low):
-        return dims[name]
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if takes(middle) else (middle, high)
-    logger.warning("the model takes %s from %d on: smaller inputs have no whole window", name, high)
-    return range(high, dims[name][-1] + 1)
+    sizes = dims[name]
+    first = 0 if takes(sizes[0]) else bisect.bisect(sizes, False, 1, len(sizes) - 1, key=takes)
+    if first:
+        logger.warning("the model takes %s from %d on: smaller inputs have no whole window", name, sizes[first])
+    return sizes[first:]
 
 
 def _unusual(imported: ImportedModel) -> set[str]:
@@ -328,6 +326,11 @@ def _first_points(dims: Mapping[str, range]) -> list[Point]:
     for pair in itertools.combinations(range(len(lines)), 2) if len(lines) > 2 else ():
         points.append(tuple(line[1] if place in pair else most[place] for place, line in enumerate(lines)))
     return points
+
+
+def text_of(dims: Iterable[str], point: Point) -> str:
+    """Return sizes as text, "batch=2, tokens=64"."""
+    return ", ".join(f"{name}={size}" for name, size in zip(dims, point, strict=True))
 
 
 def shapes_in(func: tirx.PrimFunc) -> list[list[int]]:

@@ -24,7 +24,6 @@ Values: TypeAlias = "tuple[int, ...]"
 
 # Divisors of sizes: strides, their products, and shares as n // 3
 _DIVISORS = (*range(1, 17), 32, 64, 128, 256)
-_MODULI = range(2, 17)
 # Factors and divisors of shares as 3 n // 4, and divisors of what is left of a share
 _FACTORS = (2, 3, 4)
 _STRIDES = (1, 2, 3, 4, 6, 8)
@@ -242,21 +241,17 @@ def _fits(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
 
 
 def _remains(place: int, line: Mapping[int, int]) -> Iterator[Rule]:
-    """Yield remainders, and shares without a share of them: n // 2 - n // 6 is often, but not always, (n + 1) // 3."""
+    """Yield what remains of a share without a share of it, as n // 2 - n // 6: often, but not always, (n + 1) // 3."""
     sizes, values = np.array(list(line)), np.array(list(line.values()))
     low, high = values.argmin(), values.argmax()
-    divisors = [(divisor, divisor * share, 1) for divisor, share in itertools.product(_STRIDES, _FACTORS)]
-    for divisor, other, times in (*divisors, *((1, modulus, modulus) for modulus in _MODULI)):
-        for offset in range(-divisor, max(divisor, times)):
-            counts = (sizes + offset) // divisor - (sizes + offset) // other * times
+    for divisor, share in itertools.product(_STRIDES, _FACTORS):
+        for offset in range(-divisor, divisor):
+            first, second = (Term(place, 1, offset, each) for each in (divisor, divisor * share))
+            counts = (sizes + offset) // divisor - (sizes + offset) // (divisor * share)
             rise = int(counts[high] - counts[low])
-            if not rise or (values[high] - values[low]) % rise:
-                continue
-            factor = int(values[high] - values[low]) // rise
-            more = int(values[low] - factor * counts[low])
-            if times == 1 or 0 <= more < factor:
-                first, second = (Term(place, 1, offset, each) for each in (divisor, other))
-                yield Rule(((factor, (first,)), (-factor * times, (second,))), more)
+            if rise and (values[high] - values[low]) % rise == 0:
+                times = int(values[high] - values[low]) // rise
+                yield Rule(((times, (first,)), (-times, (second,))), int(values[low] - times * counts[low]))
 
 
 def floors(

@@ -10,8 +10,9 @@ plain          a work-item for each element                                     
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from romou.compiler.assembly.assemble import CompiledModel, schedule_model
 from romou.compiler.assembly.build import lower_function
 from romou.compiler.assembly.default_schedules import simplest_schedule
 from romou.compiler.assembly.size_arguments import with_size_arguments, with_size_parameters
-from romou.compiler.assembly.unscheduled import HINT, Unscheduled
+from romou.compiler.assembly.unscheduled import HINT, Unscheduled, text_of
 from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import without_dumps
 from romou.compiler.frontend.imported import ImportedModel
@@ -36,6 +37,7 @@ from romou.compiler.operators.families.bases.contraction_template import Contrac
 from romou.compiler.operators.kernels.recurrent import is_time_loop, schedule_time_loop
 from romou.compiler.passes.whole_buffers import with_whole_buffers
 from romou.compiler.scheduling.rewrites import as_module
+from romou.compiler.task import TunableTask
 from romou.compiler.tir.slices import slices_of, with_slices
 from romou.driver.check.verify import check_outputs
 from romou.driver.options import AnyModel, CompileOptions, TuneOptions
@@ -68,45 +70,47 @@ def with_run_time_sizes(
         fixed: Any = {"dims": {**(options.dims or {}), **dict(zip(dims, sizes, strict=True))}}
         return replace(options, **fixed)
 
-    def imported_at(sizes: Point) -> ImportedModel:
-        return replace(at(sizes).imported(model), suffix=suffix, has_sizes=True)
+    @functools.cache
+    def imported(sizes: Point) -> ImportedModel:
+        known = largest if sizes == most else None
+        return replace(known or at(sizes).imported(model), suffix=suffix, has_sizes=True)
 
-    first = imported_at(most) if largest is None else replace(largest, suffix=suffix, has_sizes=True)
-    made = make(lambda: first, at(most))
+    made = make(lambda: imported(most), at(most))
     program = made.built.program
     assert program is not None
     made.release()
-    states = _States(program=program, imported_at=imported_at, imports={most: first})
-    plain = Unscheduled.of(states.fused, states.imported, dims)
+
+    @functools.cache
+    def lowered(sizes: Point) -> Compilation:
+        """Return the lowered model at sizes, with the same chains joined."""
+        return Compilation.of(imported(sizes), program.target).lowered().joined_at(program.joined)
+
+    plain = Unscheduled.of(lambda sizes: lowered(sizes).functions.fused, imported, dims)
     dims = plain.dims
-    general = _General(states=states, plain=plain)
-    program = general.program()
+    general = _General(at_most=program, tasks=lowered(most).task_of, plain=plain)
+    free_program = general.program()
     simple = ", ".join(general.simple)
     ends = f" A work-item for each element, without a schedule of a config: {simple}." if simple else ""
     ranges = [f"{name} is {sizes[0]} to {sizes[-1]}" for name, sizes in dims.items()]
     summary = replace(made.summary(), run_time=f"{', '.join(ranges)} at run time, in every kernel.{ends}")
     sizes = RunTimeSizes(
         dims={name: (each[0], each[-1]) for name, each in dims.items()},
-        inputs={each: axes for each in first.inputs if (axes := plain.axes(each))},
-        outputs={each: axes for each in first.outputs if (axes := plain.axes(each))},
+        inputs={each: axes for each in imported(most).inputs if (axes := plain.axes(each))},
+        outputs={each: axes for each in imported(most).outputs if (axes := plain.axes(each))},
     )
-    built = replace(made.built, executable=program.executable, host_code=program.host, program=program)
+    built = replace(made.built, executable=free_program.executable, host_code=free_program.host, program=free_program)
     free = RunTimeSizesModel(sizes=sizes, **{**made.arguments(), "built": built, "summary": summary})
     if summary.checked_on:
         try:
-            lacking = _unchecked(free, states, _checked_points(dims, plain.points))
+            lacking = _unchecked(free, imported, _checked_points(dims, plain.points))
         finally:
             if free.remote is not None:  # a server has one session at a time
                 free.release()
-        checked = "; ".join(_text(dims, point) for point, reason in lacking.items() if not reason)
-        unchecked = "; ".join(f"with {_text(dims, point)}: {reason}" for point, reason in lacking.items() if reason)
+        checked = "; ".join(text_of(dims, point) for point, reason in lacking.items() if not reason)
+        unchecked = "; ".join(f"with {text_of(dims, point)}: {reason}" for point, reason in lacking.items() if reason)
         with_sizes = f"{summary.checked_on}, with {checked}" if checked else summary.checked_on
         free.with_summary(replace(summary, checked_on=with_sizes, unchecked=unchecked))
     return free
-
-
-def _text(dims: Collection[str], point: Point) -> str:
-    return ", ".join(f"{name}={size}" for name, size in zip(dims, point, strict=True))
 
 
 def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[Point]:
@@ -117,7 +121,9 @@ def _checked_points(dims: Mapping[str, range], points: Iterable[Point]) -> list[
     return list(dict.fromkeys(inside))
 
 
-def _unchecked(model: RunTimeSizesModel, states: _States, points: Sequence[Point]) -> dict[Point, str]:
+def _unchecked(
+    model: RunTimeSizesModel, imported: Callable[[Point], ImportedModel], points: Sequence[Point]
+) -> dict[Point, str]:
     """Compare outputs at sizes with onnxruntime's. Return why they could not be compared, or "", for each.
 
     Raises
@@ -130,7 +136,7 @@ def _unchecked(model: RunTimeSizesModel, states: _States, points: Sequence[Point
     found: dict[Point, str] = {}
     for point in points:
         try:
-            found[point] = _unchecked_at(model, states, point)
+            found[point] = _unchecked_at(model, imported, point)
         except DeviceError as error:
             if model.remote is None:
                 raise
@@ -138,10 +144,10 @@ def _unchecked(model: RunTimeSizesModel, states: _States, points: Sequence[Point
     return found
 
 
-def _unchecked_at(model: RunTimeSizesModel, states: _States, point: Point) -> str:
+def _unchecked_at(model: RunTimeSizesModel, imported: Callable[[Point], ImportedModel], point: Point) -> str:
     try:
         # Outputs of few elements may be rounding errors of one another, but not for all inputs.
-        checks = (check_outputs(model, states.imported(point), model.target, seed) for seed in range(_SEEDS))
+        checks = (check_outputs(model, imported(point), model.target, seed) for seed in range(_SEEDS))
         check = next(checks)
         while check.is_wrong and (other := next(checks, None)) is not None:
             check = other
@@ -149,7 +155,7 @@ def _unchecked_at(model: RunTimeSizesModel, states: _States, point: Point) -> st
         return error.message
     if check.is_wrong:
         raise NumericError(
-            f"with {_text(model.sizes.dims, point)} the outputs differ from onnxruntime's by {check.error:.2e}"
+            f"with {text_of(model.sizes.dims, point)} the outputs differ from onnxruntime's by {check.error:.2e}"
             " (relative L2)",
             hint=HINT,
         )
@@ -157,49 +163,17 @@ def _unchecked_at(model: RunTimeSizesModel, states: _States, point: Point) -> st
 
 
 @dataclass(kw_only=True)
-class _States:
-    """The model on its way through the compiler, at sizes."""
-
-    program: CompiledModel
-    imported_at: Callable[[Point], ImportedModel]
-    imports: dict[Point, ImportedModel]
-    _lowered: dict[Point, Compilation] = field(default_factory=dict)
-    _failures: dict[Point, ModelError] = field(default_factory=dict)
-
-    def imported(self, point: Point) -> ImportedModel:
-        """Return the model at sizes. ModelError if it takes no such sizes."""
-        if point in self._failures:
-            raise self._failures[point]
-        if point not in self.imports:
-            try:
-                self.imports[point] = self.imported_at(point)
-            except ModelError as error:
-                self._failures[point] = error
-                raise
-        return self.imports[point]
-
-    def lowered(self, point: Point) -> Compilation:
-        """Return the lowered model at sizes, with the same chains joined. ModelError as in `imported`."""
-        if point not in self._lowered:
-            compilation = Compilation.of(self.imported(point), self.program.target)
-            self._lowered[point] = compilation.lowered().joined_at(self.program.joined)
-        return self._lowered[point]
-
-    def fused(self, point: Point) -> tvm.IRModule:
-        """Return the unscheduled functions at sizes. ModelError as in `imported`."""
-        return self.lowered(point).functions.fused
-
-
-@dataclass(kw_only=True)
 class _General:
     """Kernels for any sizes, each scheduled once, with sizes as variables.
 
+    at_most, tasks: the program of the largest sizes, and function name -> task.
     kernels: function name -> kernel. It replaces that of the largest sizes.
     configs: the config of a kernel that has one.
     simple: kernels of a work-item for each element.
     """
 
-    states: _States
+    at_most: CompiledModel
+    tasks: Mapping[str, TunableTask]
     plain: Unscheduled
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     configs: dict[str, Config] = field(default_factory=dict)
@@ -207,17 +181,15 @@ class _General:
 
     def __post_init__(self) -> None:
         """Schedule the functions that depend on sizes. ModelError if a function has no kernel for any size."""
-        program = self.states.program
         for name, func in self.plain.functions.items():
             kernel = func  # unscheduled functions are all that a backend without kernels runs
-            if program.target.backend.has_kernels:
+            if self.at_most.target.backend.has_kernels:
                 kernel = self._of_config(name, func) or self._plain(name, func)
-            self.kernels[name] = with_slices(kernel, slices_of(program.fused[name]))
+            self.kernels[name] = with_slices(kernel, slices_of(self.at_most.fused[name]))
 
     def _of_config(self, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         """Return a kernel of the function's config, or of one like it. None if there is none."""
-        target, known = self.states.program.target, self.states.program.config_of.get(name)
-        task = self.states.lowered(self.plain.most).task_of.get(name)
+        target, known, task = self.at_most.target, self.at_most.config_of.get(name), self.tasks.get(name)
         if known is None or task is None:
             return None
         template, work = task.template, None
@@ -239,7 +211,7 @@ class _General:
 
     def _plain(self, name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """Return a kernel with a work-item for each element, or of a time loop. ModelError if TVM cannot lower it."""
-        program = self.states.program
+        program = self.at_most
         if is_time_loop(program.fused[name]):
             kernel = self._lowered(schedule_time_loop(func, program.target.limits))
         else:
@@ -254,7 +226,7 @@ class _General:
 
     def _lowered(self, kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
         """Return a kernel for any size, or None if TVM cannot lower it: it leaves some nests of sizes on the host."""
-        kernel, target = with_whole_buffers(kernel.with_attr("tirx.is_scheduled", True)), self.states.program.target
+        kernel, target = with_whole_buffers(kernel.with_attr("tirx.is_scheduled", True)), self.at_most.target
         ((var, func),) = as_module(with_size_parameters(kernel)).functions_items()
         try:
             with without_dumps():
@@ -265,11 +237,11 @@ class _General:
 
     def program(self) -> CompiledModel:
         """Return the program, which stores weights as the kernels read them, and takes sizes after its inputs."""
-        program, count = self.states.program, len(self.plain.most)
+        program, count = self.at_most, len(self.plain.most)
         if not self.kernels or not program.target.backend.has_kernels:
             return with_size_arguments(program, self.kernels, count)
         tasks, configs = {}, {}
-        for name, task in self.states.lowered(self.plain.most).task_of.items():
+        for name, task in self.tasks.items():
             config = self.configs.get(name, program.config_of.get(name))
             if config is not None and (name in self.configs or name not in self.kernels):
                 tasks[name] = replace(task, key=f"{task.key} of {name}")
