@@ -22,7 +22,7 @@ from romou.compiler.dumps import without_dumps
 from romou.compiler.scheduling.blocks import nests_of
 from romou.compiler.scheduling.rewrites import as_module, with_root, without_single_terms
 from romou.compiler.scheduling.statements import bound, guarded, unravel
-from romou.compiler.tir.expressions import bytes_of, count_of
+from romou.compiler.tir.expressions import bytes_of, count_of, extents_of
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.compiler.tir.traversal import has_var, nodes_in, sequence_of, substitute
 from romou.devices.backends.launch import launch_size, thread_extents
@@ -153,7 +153,7 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
     rest = [loop for loop in loops if not any(loop.same_as(other) for other in parallel)]
     dtype = parallel[0].loop_var.ty if parallel else "int32"
     group, thread = (tirx.Var(name, dtype) for name in ("group", "thread"))
-    extents = [int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else loop.extent for loop in parallel]
+    extents = extents_of(loop.extent for loop in parallel)
     count: Any = math.prod(extents)
     size = min(size, count) if isinstance(count, int) else size
     at = group * size + thread

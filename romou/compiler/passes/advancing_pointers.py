@@ -35,7 +35,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.tir.calls import is_fp16_load, is_pure, is_texel_load
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_ANY_LOOP, KEEP_LOOP
-from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, with_fields
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, substitute, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops of up to 32 iterations and load ahead for all of them, which spills if they are many. A
@@ -109,7 +109,7 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, *, 
     values: dict[tirx.Var, tirx.Expr] = {}
     for stmt in body:
         if isinstance(stmt, tirx.Bind):
-            values[stmt.var] = _inlined(stmt.value, values)
+            values[stmt.var] = substitute(stmt.value, values)
     pointers: list[_Pointer] = []
 
     def load(access: TensorLoad) -> tirx.Expr:
@@ -120,7 +120,7 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect, *, 
         # Without the loop's variable, an address is the same in each iteration.
         is_kept = isinstance(address, tirx.Var) and address not in values
         advance = (
-            None if is_kept or _is_constant(address, loop, values) else _advance_of(_inlined(address, values), loop)
+            None if is_kept or _is_constant(address, loop, values) else _advance_of(substitute(address, values), loop)
         )
         if advance is None:
             return access
@@ -163,14 +163,6 @@ def _is_load(node: TensorLoad | tvm.ir.Call) -> bool:
     return is_fp16_load(node) or is_texel_load(node)
 
 
-def _at(expr: tirx.Expr, variable: tirx.Var, value: tirx.Expr) -> tirx.Expr:
-    return structural_map(expr, (tirx.Var, lambda var: value if var.same_as(variable) else var))
-
-
-def _inlined(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
-
-
 def _is_constant(address: tirx.Expr, loop: tirx.For, values: Mapping[tirx.Var, tirx.Expr]) -> bool:
     """Return whether neither the loop's variable nor anything that the loop declares is in an address."""
     return not any(var.same_as(loop.loop_var) or var in values for var in nodes_in(address, tirx.Var))
@@ -184,10 +176,10 @@ def _advance_of(address: tirx.Expr, loop: tirx.For) -> tuple[tirx.Expr, int, int
     if nodes_in(address, TensorLoad) or not all(map(is_pure, nodes_in(address, tvm.ir.Call))):
         return None
     analyzer = tvm.sym.Analyzer()
-    step = analyzer.simplify(_at(address, loop.loop_var, loop.loop_var + 1) - address)
+    step = analyzer.simplify(substitute(address, {loop.loop_var: loop.loop_var + 1}) - address)
     if not isinstance(step, tirx.IntImm):
         return None
-    start = analyzer.simplify(_at(address, loop.loop_var, loop.min))
+    start = analyzer.simplify(substitute(address, {loop.loop_var: loop.min}))
     if isinstance(start, tirx.Add) and isinstance(start.b, tirx.IntImm):
         return start.a, int(start.b), int(step)
     return start, 0, int(step)

@@ -17,6 +17,7 @@ A division by a size at run time rounds towards zero, as C does: both sides are 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import tvm
@@ -57,19 +58,21 @@ def _extent(extent: tirx.Expr) -> int:
     return int(extent) if isinstance(extent, tirx.IntImm) else 0
 
 
+def note_thread(analyzer: tvm.sym.Analyzer, stmt: tirx.AttrStmt) -> None:
+    """Bind the variable of an axis of work-items, if the statement declares one, to its range."""
+    if stmt.attr_key == "thread_extent":
+        analyzer.bind(stmt.node.var, tvm.ir.Range.from_min_extent(tirx.const(0, str(stmt.value.ty)), stmt.value))
+
+
 @function_pass
 def divide_positive(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Divide numbers that are not negative by numbers of tiles without looking at signs."""
     analyzer = tvm.sym.Analyzer()
-
-    def note_thread(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
-            analyzer.bind(stmt.node.var, tvm.ir.Range.from_min_extent(tirx.const(0, str(stmt.value.ty)), stmt.value))
 
     def divided(expr: Any) -> tirx.Expr:
         if isinstance(expr.b, tirx.IntImm) or analyzer.const_int_bound(expr.a).min_value < 0:
             return expr
         return (tirx.truncdiv if isinstance(expr, tirx.FloorDiv) else tirx.truncmod)(expr.a, expr.b)
 
-    structural_walk(func.body, (tirx.AttrStmt, note_thread))
+    structural_walk(func.body, (tirx.AttrStmt, partial(note_thread, analyzer)))
     return func.with_body(structural_map(func.body, ((tirx.FloorDiv, tirx.FloorMod), divided)))

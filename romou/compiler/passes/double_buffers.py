@@ -39,7 +39,7 @@ from romou.compiler.passes.bindings import is_barrier
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, FP16_ARITHMETIC
-from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, with_fields
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, substitute, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of, vector_type
 
 _HALVES = 2
@@ -76,7 +76,7 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var], bits: _Bits |
     iteration, iterations = loop.loop_var, loop.extent
 
     def at(stmt: tirx.Stmt, of_iteration: tirx.Expr) -> tirx.Stmt:
-        return structural_map(stmt, (tirx.Var, lambda var: of_iteration if var.same_as(iteration) else var))
+        return substitute(stmt, {iteration: of_iteration})
 
     first = tirx.const(0, "int32")
     prologue = [_in_half(at(stmt, first), first, doubled) for stmt in staging]
@@ -226,7 +226,7 @@ class _Split:
 def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
     """Return a copy of a loop, with a new variable, unrolled: registers have no addresses."""
     variable = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
-    body = structural_map(body, (tirx.Var, lambda var: variable if var.same_as(loop.loop_var) else var))
+    body = substitute(body, {loop.loop_var: variable})
     return tirx.For(variable, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)
 
 

@@ -10,6 +10,7 @@ every value):
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
@@ -17,6 +18,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
+from romou.compiler.passes.division import note_thread
 from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.traversal import function_pass
 
@@ -37,11 +39,7 @@ def narrow_integers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def note_loop(loop: tirx.For) -> None:
         analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
 
-    def note_thread(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
-            analyzer.bind(stmt.node.var, tvm.ir.Range.from_min_extent(tirx.const(0, str(stmt.value.ty)), stmt.value))
-
-    structural_walk(body, [(tirx.For, note_loop), (tirx.AttrStmt, note_thread)])
+    structural_walk(body, [(tirx.For, note_loop), (tirx.AttrStmt, partial(note_thread, analyzer))])
 
     def compared(expr: Any) -> tirx.Expr:
         sides = _both_narrowed(expr, analyzer) if str(expr.a.ty) == "int64" else None

@@ -27,7 +27,7 @@ from romou.compiler.passes.advancing_pointers import keeps_loops
 from romou.compiler.tir.calls import extern_name, is_conditional, is_fp16_load, is_fp16_store, op_name
 from romou.compiler.tir.expressions import lanes_of
 from romou.compiler.tir.primitives import ADVANCE_POINTERS, KEEP_LOOP, LANES
-from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, with_fields
+from romou.compiler.tir.traversal import function_pass, nodes_in, sequence_of, statements_of, substitute, with_fields
 from romou.devices.backends.dialect import Dialect, dialect_of
 
 # Mesa's compilers unroll loops up to these iterations and products, and load ahead for all of them.
@@ -180,12 +180,11 @@ def _adds(store: tirx.BufferStore) -> bool:
 def _at(node: Any, loop: tirx.For, value: tirx.Expr) -> Any:
     """Return a statement or an expression of an iteration."""
     analyzer = tvm.sym.Analyzer()
-    new = structural_map(node, (tirx.Var, lambda var: value if var.same_as(loop.loop_var) else var))
+    new = substitute(node, {loop.loop_var: value})
     return analyzer.simplify(new) if isinstance(new, tvm.ir.Expr) else new
 
 
 def _with_own_variables(body: tirx.Stmt) -> tirx.Stmt:
     """Return a copy of statements with new variables in place of the declared ones."""
     own = {stmt.var: tirx.Var(stmt.var.name, stmt.var.ty) for stmt in nodes_in(body, tirx.Bind)}
-
-    return structural_map(body, (tirx.Var, lambda var: own.get(var, var)))
+    return substitute(body, own)

@@ -13,12 +13,11 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
 from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load
 from romou.compiler.tir.primitives import LANES
-from romou.compiler.tir.traversal import has_var, nodes_in, statements_of
+from romou.compiler.tir.traversal import has_var, nodes_in, statements_of, substitute
 from romou.devices.backends.dialect import Dialect, load_texel
 
 # Work-items of a warp along y, and in all.
@@ -77,7 +76,7 @@ class WarpNest:
 
     def weight(self, texel: int, depth: int) -> tirx.Expr:
         """Return the first lane of the weight, for an own output texel and one of the four depths of t."""
-        return _replaced(self.store.value.b.b, self._at({self._ilane: depth, **dict.fromkeys(self._tile, texel)}))
+        return substitute(self.store.value.b.b, self._at({self._ilane: depth, **dict.fromkeys(self._tile, texel)}))
 
     def data(self, pixel: int) -> tirx.Expr:
         """Return the first lane of input texel t for the pixel of column g in a pair of own pixels.
@@ -85,7 +84,7 @@ class WarpNest:
         The pair begins with `pixel`.
         """
         # In one step: t replaces the group of channels, but its own replacement belongs to the work-item of column g.
-        return _replaced(
+        return substitute(
             self.store.value.b.a, self._at({self._ilane: 0, self._w: pixel + self.g % PAIR, self.t: self.g // PAIR})
         )
 
@@ -94,7 +93,7 @@ class WarpNest:
         (index,) = self.store.indices
         return int(
             self.analyzer.simplify(
-                _replaced(index, self._at({self._w: pixel, self._lane: number, **dict.fromkeys(self._tile, texel)}))
+                substitute(index, self._at({self._w: pixel, self._lane: number, **dict.fromkeys(self._tile, texel)}))
             )
         )
 
@@ -146,10 +145,6 @@ class WarpNest:
 
 def _is_staged(pointer: tirx.Expr) -> bool:
     return any(str(getattr(var.ty, "storage_scope", "")) == "shared" for var in nodes_in(pointer, tirx.Var))
-
-
-def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
 
 
 def _zero(dtype: str) -> tirx.Expr:

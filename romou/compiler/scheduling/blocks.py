@@ -81,6 +81,11 @@ def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
     return nodes_in(node, TensorLoad)
 
 
+def has_load(node: tirx.Expr | tirx.Stmt, tensor: tirx.Buffer) -> bool:
+    """Return whether an expression or statement loads an element of `tensor`."""
+    return any(load.source.same_as(tensor) for load in loads_of(node))
+
+
 def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
     """Replace each load of `tensor` by `by(load)`."""
     return structural_map(expr, (TensorLoad, lambda load: by(load) if load.source.same_as(tensor) else load))

@@ -6,9 +6,9 @@ for ax6 in range(8): … v_ic = ax6 …      ->      for ic in range(8): … v_i
 from __future__ import annotations
 
 from tvm import s_tir, tirx
-from tvm_ffi.structural import structural_map, structural_walk
+from tvm_ffi.structural import structural_walk
 
-from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.tir.traversal import nodes_in, substitute
 
 # Before the name of a block's variable in TIR.
 _PREFIX = "v_"
@@ -44,5 +44,4 @@ def name_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
             renamed[loop.loop_var] = tirx.Var("_".join(reduced), loop.loop_var.ty)
 
     structural_walk(func.body, (tirx.For, rename))
-    body = structural_map(func.body, (tirx.Var, lambda variable: renamed.get(variable, variable)))
-    return func.with_body(body)
+    return func.with_body(substitute(func.body, renamed))

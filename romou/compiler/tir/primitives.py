@@ -13,7 +13,7 @@ from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BuildError
-from romou.compiler.tir.traversal import with_fields
+from romou.compiler.tir.traversal import substitute, with_fields
 from romou.devices.backends.launch import IMAGE, JOINED_ROWS_IMAGE, ROW_AXES, SEPARATORS
 
 # Scope of local memory with a separate part for each work-item, so that no barrier is needed (`passes/own_memory.py`).
@@ -177,8 +177,8 @@ def with_own_names(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _exchanged(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> tirx.PrimFunc:
-    body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
-    return with_fields(func, params=[new if p.same_as(old) else p for p in func.params], body=body)
+    params = [new if param.same_as(old) else param for param in func.params]
+    return with_fields(func, params=params, body=substitute(func.body, {old: new}))
 
 
 def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from romou.base.errors import CompatError, ConnectionLostError
+from romou.base.errors import CompatError, ConnectionLostError, first_line
 from romou.base.outcome import Outcome
 from romou.devices.targets import Target
 from romou.runtime.rpc.connection import patiently
@@ -18,7 +18,7 @@ from romou.tuner.measure.build_processes import Built
 from romou.tuner.measure.builder import FolderBuilder
 from romou.tuner.measure.dask_scheduler import SchedulerAddress, connect
 from romou.tuner.measure.measure_options import MeasureOptions
-from romou.tuner.measure.servers import GO_ON, first_line
+from romou.tuner.measure.servers import GO_ON
 from romou.tuner.measure.types import Toolchain
 
 _POLL_S = 1.0

@@ -13,9 +13,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from romou.base.errors import ConnectionLostError, UsageError
+from romou.base.errors import ConnectionLostError, UsageError, first_line
 from romou.runtime.rpc.connection import is_loopback, patiently
-from romou.tuner.measure.servers import first_line
 
 if TYPE_CHECKING:
     import distributed

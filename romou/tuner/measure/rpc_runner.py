@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from romou.base.errors import CompatError, ConnectionLostError, DeviceError
+from romou.base.errors import CompatError, ConnectionLostError, DeviceError, first_line
 from romou.base.outcome import Outcome
 from romou.devices.backends import DEFAULT_KIND, backend
 from romou.runtime.rpc import Address
@@ -26,7 +26,7 @@ from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTime
 from romou.tuner.measure.fingerprint import DeviceFingerprint, split_device
 from romou.tuner.measure.measure_options import MeasureOptions
 from romou.tuner.measure.runner import CheckingRunner, run_spec, timed_out
-from romou.tuner.measure.servers import GO_ON, Servers, first_line
+from romou.tuner.measure.servers import GO_ON, Servers
 from romou.tuner.measure.types import BuildResult, RunReply, Toolchain
 
 logger = logging.getLogger("romou")

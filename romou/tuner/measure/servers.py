@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 
-from romou.base.errors import ConnectionLostError, DeviceError
+from romou.base.errors import ConnectionLostError, DeviceError, first_line
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
 from romou.tuner.measure.measure_options import MeasureOptions
@@ -121,12 +121,6 @@ class Servers:
     def close(self) -> None:
         if self._tracker is not None:
             self._tracker.close()
-
-
-def first_line(error: Exception) -> str:
-    """Return an error's message in one line."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -7,7 +7,6 @@ damaged texts.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from pathlib import Path
 from romou.base.errors import RecordError
 from romou.base.files import read_file, replacing
 from romou.base.foreign import refused
+from romou.compiler.operators.costs.pretrained import digest_of
 from romou.compiler.task import TunableTask
 
 logger = logging.getLogger("romou")
@@ -35,7 +35,7 @@ def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
             except RecordError:
                 text = TunableTask.to_json(task).encode()
                 with replacing(path) as fresh:
-                    fresh.write_bytes(text + b"\n" + _digest(text))
+                    fresh.write_bytes(text + b"\n" + digest_of(text))
 
 
 def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
@@ -75,10 +75,6 @@ def _text_in(path: Path) -> str:
     """Return the JSON in a file. RecordError if it is missing or damaged."""
     with refused(RecordError, f"{path}: no task", hint="Give a folder that a search wrote."):
         text, _, digest = read_file(path).partition(b"\n")
-        if digest != _digest(text):
+        if digest != digest_of(text):
             raise ValueError("its SHA-256 is not that of what was written")
         return text.decode()
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.sha256(text).hexdigest().encode()

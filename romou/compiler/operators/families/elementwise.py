@@ -478,7 +478,7 @@ def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr,
     """
 
     def reads(node: Any) -> bool:
-        return any(var.same_as(before) or var.same_as(behind) for var in nodes_in(node, tirx.Var))
+        return has_var(node, before) or has_var(node, behind)
 
     def has_both(load: TensorLoad) -> bool:
         pairs = enumerate(itertools.pairwise(load.indices))

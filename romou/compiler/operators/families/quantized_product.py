@@ -54,7 +54,7 @@ from romou.compiler.operators.kernels.quantized.tensor_core_kernel import Tensor
 from romou.compiler.operators.kernels.quantized.vector_kernel import ROWS, VectorKernel
 from romou.compiler.operators.kernels.tensor_cores import DEPTHS, MMA, NO_TENSOR_CORES, TENSOR_CORES
 from romou.compiler.operators.schedule_template import ADDRESSES
-from romou.compiler.scheduling.blocks import loads_of
+from romou.compiler.scheduling.blocks import has_load
 from romou.compiler.scheduling.loops import SUB_GROUP
 from romou.compiler.scheduling.placement import excess_of_image
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
@@ -149,7 +149,7 @@ class QuantizedTemplate(PackedTemplate):
         norm, (_, _, epilogue) = template.norm, template._blocks
         if norm is None or template.workload.m > MOST_FEW:
             return None
-        is_read_again = epilogue is not None and any(load.source.same_as(norm.total) for load in loads_of(epilogue))
+        is_read_again = epilogue is not None and has_load(epilogue, norm.total)
         return None if is_read_again else template
 
     @functools.cached_property

@@ -39,10 +39,10 @@ from romou.compiler.operators.waves import DRIVER, WAVE, with_wave
 from romou.compiler.operators.workload import FAMILY, Workload
 from romou.compiler.scheduling.blocks import (
     find_blocks,
+    has_load,
     has_long_integers,
     has_vector_form,
     is_elementwise_of,
-    loads_of,
 )
 from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
@@ -136,11 +136,7 @@ class ContractionTemplate(Template):
 
     def _is_read_in_place(self, parameter: tirx.Buffer) -> bool:
         """Return whether a parameter is only read at the output's place."""
-        readers = [
-            block
-            for block in find_blocks(self.func)
-            if any(load.source.same_as(parameter) for load in loads_of(block.body))
-        ]
+        readers = [block for block in find_blocks(self.func) if has_load(block.body, parameter)]
         return bool(readers) and all(is_elementwise_of(block, parameter) for block in readers)
 
     @property

@@ -23,6 +23,7 @@ from tvm_ffi.structural import structural_equal, structural_map
 from romou.compiler.scheduling.blocks import (
     Reduction,
     axes_of,
+    has_load,
     is_elementwise_of,
     loads_of,
     reduction_of,
@@ -32,7 +33,7 @@ from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import is_equal, is_one, largest
 from romou.compiler.tir.primitives import LANES
-from romou.compiler.tir.traversal import nodes_in, substitute
+from romou.compiler.tir.traversal import has_var, nodes_in, substitute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ def _matched(
 ) -> Attention | None:
     key = result.reduced[0].var
     factors = _factors_of(result.term)
-    weights = [factor for factor in factors if _reads(factor, product.buffer)]
+    weights = [factor for factor in factors if has_load(factor, product.buffer)]
     if len(factors) != 2 or len(weights) != 1:
         return None
     (value,) = (factor for factor in factors if factor is not weights[0])
@@ -116,15 +117,15 @@ def _matched(
     operands = [_at(factor, product, load.indices) for factor in _factors_of(product.term)]
     if len(operands) != 2:
         return None
-    of_keys = [operand for operand in operands if _uses(operand, key)]
-    of_rows = [operand for operand in operands if not _uses(operand, key)]
+    of_keys = [operand for operand in operands if has_var(operand, key)]
+    of_rows = [operand for operand in operands if not has_var(operand, key)]
     if len(of_keys) != 1 or len(of_rows) != 1:
         return None
-    columns = [axis for axis in axes if _uses(value, axis) and not _uses(score, axis) and not axis.same_as(key)]
-    columns = [axis for axis in columns if not _uses(of_rows[0], axis) and not _uses(of_keys[0], axis)]
+    columns = [axis for axis in axes if has_var(value, axis) and not has_var(score, axis) and not axis.same_as(key)]
+    columns = [axis for axis in columns if not has_var(of_rows[0], axis) and not has_var(of_keys[0], axis)]
     # No index contains an axis of extent 1.
-    others = [axis for axis in axes if not (_uses(value, axis) or _uses(of_keys[0], axis))]
-    rows = [axis for axis in others if _uses(of_rows[0], axis) or is_one(axes[axis])]
+    others = [axis for axis in axes if not (has_var(value, axis) or has_var(of_keys[0], axis))]
+    rows = [axis for axis in others if has_var(of_rows[0], axis) or is_one(axes[axis])]
     if len(columns) != 1 or not rows:
         return None
     row, column = max(rows, key=lambda axis: largest(axes[axis], bounds)), columns[0]
@@ -164,7 +165,7 @@ def _score_of(
     if not (isinstance(divisor, TensorLoad) and divisor.source.same_as(total.buffer)):
         return None
     score = _exponent_of(power, peak.buffer)
-    if score is None or not _reads(score, product.buffer) or _reads(score, peak.buffer):
+    if score is None or not has_load(score, product.buffer) or has_load(score, peak.buffer):
         return None
     (at_peak,) = (load for load in loads_of(power) if load.source.same_as(peak.buffer))
     # All three passes have to read the same scores.
@@ -205,7 +206,7 @@ def _without_fill(weight: tirx.Expr, key: tirx.Var) -> tuple[tirx.Expr, tirx.Exp
     # fp16 is widened for the test.
     if is_number and len(tests) == 1 and structural_equal(_uncast(tests[0].args[0]), _uncast(weight.false_value)):
         return (weight.false_value, number, None) if _is_truth_of(condition, tests[0]) else (weight, None, None)
-    is_of_row = is_number and not tests and not _uses(condition, key)
+    is_of_row = is_number and not tests and not has_var(condition, key)
     return (weight.false_value, number, condition) if is_of_row else (weight, None, None)
 
 
@@ -248,14 +249,6 @@ def _simplified(reduction: Reduction) -> Reduction:
         return tirx.BufferLoad(load.source, [analyzer.simplify(index) for index in load.indices])
 
     return replace(reduction, term=structural_map(reduction.term, (TensorLoad, simple)))
-
-
-def _reads(expr: tirx.Expr, buffer: tirx.Buffer) -> bool:
-    return any(load.source.same_as(buffer) for load in loads_of(expr))
-
-
-def _uses(expr: tirx.Expr, axis: tirx.Var) -> bool:
-    return any(var.same_as(axis) for var in nodes_in(expr, tirx.Var))
 
 
 def texels_of(attention: Attention) -> set[str]:

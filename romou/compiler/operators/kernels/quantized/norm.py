@@ -16,8 +16,8 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.scheduling.blocks import axes_of, loads_of, reduction_of, replace_loads
-from romou.compiler.tir.traversal import nodes_in, substitute
+from romou.compiler.scheduling.blocks import axes_of, has_load, loads_of, reduction_of, replace_loads
+from romou.compiler.tir.traversal import has_var, substitute
 
 _WIDE, _FLOATS = "float32", ("float32", "float16")
 
@@ -70,7 +70,7 @@ class Norm:
 
     def reads(self, buffer: tirx.Buffer) -> bool:
         """Return whether a normalized number is computed from `buffer`."""
-        return self.total.same_as(buffer) or any(_reads(e, buffer) for e in (self.term, self.rest, self.factor))
+        return self.total.same_as(buffer) or any(has_load(e, buffer) for e in (self.term, self.rest, self.factor))
 
     def term_of(self, row: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
         """Return the term that a number adds to the sum of its row."""
@@ -111,11 +111,11 @@ def _split(expr: tirx.Expr, total: tirx.Buffer, at: tirx.Var) -> tuple[tirx.Expr
         return _split(expr.value, total, at)
     if not isinstance(expr, tirx.Mul | tirx.Div):
         return None
-    has_total = [_reads(side, total) for side in (expr.a, expr.b)]
+    has_total = [has_load(side, total) for side in (expr.a, expr.b)]
     if sum(has_total) != 1:
         return None
     inner, outer = (expr.a, _wide(expr.b)) if has_total[0] else (expr.b, _wide(expr.a))
-    is_of_row, one = not any(var.same_as(at) for var in nodes_in(inner, tirx.Var)), tirx.const(1.0, _WIDE)
+    is_of_row, one = not has_var(inner, at), tirx.const(1.0, _WIDE)
     if isinstance(expr, tirx.Div) and has_total[1]:
         return (outer, one / _wide(inner)) if is_of_row else None
     if is_of_row:
@@ -129,10 +129,6 @@ def _split(expr: tirx.Expr, total: tirx.Buffer, at: tirx.Var) -> tuple[tirx.Expr
 def _wide(expr: tirx.Expr) -> tirx.Expr:
     """Return an expression in fp32."""
     return expr if str(expr.ty) == _WIDE else expr.astype(_WIDE)
-
-
-def _reads(expr: tirx.Expr, buffer: tirx.Buffer) -> bool:
-    return any(load.source.same_as(buffer) for load in loads_of(expr))
 
 
 def _is_plain(load: TensorLoad, row: tirx.Var, at: tirx.Var) -> bool:
