@@ -10,8 +10,8 @@ from typing import Any
 
 import xgboost
 
-from romou.base.files import replacing
-from romou.compiler.operators.costs.pretrained import TYPES, WINNERS, PretrainedModel, Trees, Winners, digest_of
+from romou.base.files import digest_of, replacing
+from romou.compiler.operators.costs.pretrained import TYPES, WINNERS, PretrainedModel, Trees, Winners
 
 # XGBoost's statistics of a tree's nodes, which no prediction reads.
 _STATISTICS = ("base_weights", "loss_changes", "sum_hessian")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,11 @@ def regular(path: str | Path, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "is no regular file", str(path))
+
+
+def digest_of(content: bytes) -> bytes:
+    """Return the SHA-256 of a file's content, which ends the file."""
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 @contextlib.contextmanager

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from romou.base.errors import RecordError
-from romou.base.files import read_file, replacing
+from romou.base.files import digest_of, read_file, replacing
 from romou.base.foreign import refused
-from romou.compiler.operators.costs.pretrained import digest_of
 from romou.compiler.task import TunableTask
 
 logger = logging.getLogger("romou")

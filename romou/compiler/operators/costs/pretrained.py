@@ -7,7 +7,6 @@ split for them. Backends with OpenCL in `learns_from` use them too.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import logging
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from romou.base.errors import RecordError
-from romou.base.files import read_file
+from romou.base.files import digest_of, read_file
 from romou.base.foreign import refused, unzipped
 from romou.compiler.operators.costs.features import aligned, kernel_types, known_columns
 from romou.compiler.operators.families.bases.contraction_template import ContractionTemplate
@@ -149,11 +148,6 @@ class PretrainedModel(Trees):
             )
         booster.feature_names = None
         return cls(booster, columns)
-
-
-def digest_of(content: bytes) -> bytes:
-    """Return the SHA-256 of a file's content, which ends the file."""
-    return hashlib.sha256(content).hexdigest().encode()
 
 
 class ShippedModel:
