@@ -66,7 +66,7 @@ OF_ROMOU = 400
 RANDOM = 4
 # Measurements of another GPU that a transferred search starts with.
 KNOWN = 2000
-# The package's name of a search's own time, of which recordings have none.
+# The package's name for the time of a search itself, which recordings lack.
 _OWN = "search_algorithm"
 _TIMES = ("compilation", "runtimes", _OWN)
 # Methods that the figure names.

@@ -66,7 +66,7 @@ def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
 
 
 def test_the_explorer_is_ahead_of_random_search() -> None:
-    """Of 20 trials, the best one comes nearer to the best config than random ones do."""
+    """Its fastest config of 20 trials is nearer to the best config than that of random search."""
     recorded = load_foreign(EXCERPT)
     orders = [list(itertools.islice(foreign_searches.romou_order(recorded, seed), 20)) for seed in range(3)]
     assert all(len(set(order)) == len(order) for order in orders)
