@@ -18,7 +18,7 @@ from romou.devices.targets import Target
 from support.kernels.operators import built, error_of, lines_of, random_arrays, reference, run
 
 SEED = 5
-DRAWN = 24
+DRAWN = 48
 # A longer kernel takes the driver's compiler seconds.
 MOST_LINES = 400
 
@@ -28,9 +28,8 @@ def choices_of(config: Config) -> set[tuple[str, object]]:
 
 
 def sample(target: Target) -> tuple[list[tuple[TunableTask, Config]], set[tuple[str, object]]]:
-    """Return the default config of a case of every family, and random configs until each choice was taken.
-
-    Choices that only occur in long kernels are left out.
+    """Return the default config of a case of every family, random configs until each choice was taken, and the choices
+    that only long kernels have.
     """
     rng = np.random.default_rng(SEED)
     tasks = {task.family: task.with_free_images() for task in reversed(typical_tasks(target))}

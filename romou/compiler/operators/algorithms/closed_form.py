@@ -7,6 +7,9 @@ the verdicts runs over all configs.
 
 Bytes, sizes, local memory, widths and padding are equal to the TIR's. Registers are a lower bound: the registers for
 addresses and epilogue are only known after lowering. So the formula rejects nothing that the exact pass would keep.
+Depthwise windows that read a buffer are the exception: in 4 of 100 random configs the formula is above the lowered
+kernel's number, by up to 2.8 times. It counts all rows of the window, which phones' compilers load ahead although the
+kernel's text may keep the loop: with the kernel's own count, the estimate ranks recorded depthwise kernels worse.
 """
 
 from __future__ import annotations
@@ -415,7 +418,8 @@ class ClosedForm(Form):
     ) -> RegisterEstimate:
         """Return a lower bound of the registers of a work-item that sums up depthwise windows.
 
-        Each pixel has its own data, which is loaded ahead with its addresses. Guards keep the loads apart.
+        Each pixel has its own data, which is loaded ahead with its addresses. Guards keep the loads apart. It is no bound
+        if an operand is in a buffer (see this file's first lines).
 
         texels_of_one: texels of the data of a pixel tile in one iteration, which sums up a row of the window
         """
