@@ -68,6 +68,11 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
             if in_image == is_image
         )
 
+    counted = [load for load in group.loads if template.sums_products or load.tensor == names["data"]]
+    if not template.sums_products:
+        # The first work-item reads no single number behind the whole vectors of a row, but it may read only the first
+        # of the tensors that a kernel puts side by side.
+        counted = [load for load in counted if load.places_of_one[0].size] or counted
     return KernelUsage(
         registers=registers.live,
         needed_registers=registers.needed,
@@ -76,15 +81,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         image_bytes=group.distinct_bytes(number_bytes, is_image=True),
         unshared_buffer_bytes=unshared_bytes(False),
         unshared_image_bytes=unshared_bytes(True),
-        access_width=min(
-            (
-                load.lanes
-                for load in group.loads
-                # The first work-item reads no single number behind the whole vectors of a row.
-                if template.sums_products or (load.tensor == names["data"] and load.places_of_one[0].size)
-            ),
-            default=1,
-        ),
+        access_width=min((load.lanes for load in counted), default=1),
         output_bytes=outputs * template.element_bytes,
         iterations=kernel.iterations,
         multiply_adds=kernel.multiply_adds if template.sums_products else sum(numbers_of_one.values()),
