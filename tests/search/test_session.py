@@ -145,10 +145,22 @@ def test_a_bug_stops_the_session_and_loses_nothing(tmp_path: Path) -> None:
     assert len((tmp_path / FILE_NAME).read_text().splitlines()) == 12
 
 
-def test_failed_builds_are_records(tmp_path: Path) -> None:
-    results = session(tmp_path, Runner(), Builder(invalid_every=4))
-    assert sum(r.outcomes.get("invalid", 0) for r in results.values()) == 10
-    assert sum(r.trials for r in results.values()) == 40
+def test_excluded_configs_are_records_and_no_trials(tmp_path: Path) -> None:
+    runner = Runner()
+    results = session(tmp_path, runner, Builder(invalid_every=4))
+    assert sum(r.trials for r in results.values()) == len(runner.seen) == 40
+    excluded = sum(r.outcomes["invalid"] for r in results.values())
+    assert excluded in (13, 14)
+    assert len((tmp_path / FILE_NAME).read_text().splitlines()) == 40 + excluded
+    resumed = Runner()
+    session(tmp_path, resumed, trials=44)
+    assert len(resumed.seen) == 4
+
+
+def test_excluded_configs_end_a_session(tmp_path: Path) -> None:
+    """Where each config is excluded, as many are tried as the budget has free, and the budget."""
+    results = session(tmp_path, Runner(), Builder(invalid_every=1))
+    assert sum(r.outcomes.get("invalid", 0) for r in results.values()) <= 80
 
 
 def test_a_task_where_nothing_works_has_no_config(tmp_path: Path) -> None:

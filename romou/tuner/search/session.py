@@ -93,9 +93,9 @@ class TuningSession:
 
     Records of the same tasks count as done if device, driver, Romou and TVM are the same. This includes records that
     other processes append meanwhile. Their configs are never measured again, train the cost model, and use up the
-    budget of trials. The reason why others do not count is logged. Records of the tuned tasks are transfer data for
-    each other. Every finished trial is recorded before the next one starts, so a killed session resumes from its
-    records.
+    budget of trials. Configs that are excluded before code generation use up nothing, until they are as many as the
+    budget. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each other.
+    Every finished trial is recorded before the next one starts, so a killed session resumes from its records.
 
     builder, runner: see `romou.tuner.measure`. The caller closes both.
     """
@@ -135,7 +135,8 @@ class TuningSession:
         # Number of records read, and the keys passed to `learn_from`.
         self._seen = 0
         self._asked: set[str] = set()
-        self._proposed = 0
+        # Candidates of this session, and those of them that use up no budget.
+        self._proposed = self._free = 0
         self._since_progress = 0
         self._stop_at = hooks.stop_at
         self._resume()
@@ -235,7 +236,12 @@ class TuningSession:
 
     @property
     def done(self) -> int:
-        """Number of finished trials, including the ones from the records."""
+        """Number of finished trials that use up the budget, including the ones from the records."""
+        excluded = sum(state.outcomes.get(Outcome.INVALID, 0) for state in self._states)
+        return self._finished - min(excluded, self._options.trials)
+
+    @property
+    def _finished(self) -> int:
         return sum(len(state.measured) for state in self._states)
 
     def run(self, make_progress: MakeProgress = NoProgress) -> dict[str, TaskResult]:
@@ -263,7 +269,7 @@ class TuningSession:
             if not self._is_stopped:
                 self._confirm()
         except KeyboardInterrupt:
-            logger.warning("interrupted: going on with the %d trials that are finished", self.done)
+            logger.warning("interrupted: going on with the %d trials that are finished", self._finished)
         finally:
             progress.stop()
         return {state.task.key: state.result() for state in self._states}
@@ -317,7 +323,8 @@ class TuningSession:
         """Return the next batch: default configs of tasks without a trial, else configs of the most promising tasks."""
         self._read_records()
         # Enough for all devices while the next batch is built.
-        room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
+        left = self._options.trials + self._free - self._proposed
+        room = min(max(self._options.batch_size, 2 * self._runner.width), left)
         if room <= 0 or self._is_over():
             return []
         candidates = [each for state in self._untried(room) for each in self._candidates(state, 1)]
@@ -392,19 +399,20 @@ class TuningSession:
         self._read_records()
         if built.candidate.config.key in state.measured:
             # Another process measured it meanwhile: this trial does not count.
-            self._proposed -= 1
+            self._free += 1
             return
         self._store.append(record)
         if record.outcome == Outcome.OK:
             state.built[built.candidate.config.key] = built
-        before_s = state.progression.best_s
+        before_s, done = state.progression.best_s, self.done
         state.add(built.candidate.config, record.outcome, record.time_s)
+        self._free += done + 1 - self.done
         after_s = state.progression.best_s
         # The first time of a task is progress too.
         is_progress = after_s is not None and (before_s is None or before_s >= _PROGRESS * after_s)
-        self._since_progress = 0 if is_progress else self._since_progress + 1
+        self._since_progress = 0 if is_progress else self._since_progress + self.done - done
         how = record.outcome if record.time_s is None else f"{1e3 * record.time_s:.4f} ms"
-        logger.info("trial %d: %s, %s, %s", self.done, record.task_name, how, built.candidate.config)
+        logger.info("trial %d: %s, %s, %s", self._finished, record.task_name, how, built.candidate.config)
         show(self._status(state, record))
         self._call_back(record, after_s)
 
@@ -413,7 +421,7 @@ class TuningSession:
             return
         trial = Trial(
             task=record.task_name,
-            number=self.done,
+            number=self._finished,
             config=record.config,
             outcome=record.outcome,
             time_s=record.time_s,

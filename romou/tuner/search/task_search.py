@@ -175,7 +175,7 @@ class TaskSearch:
             best_ms=None if best_s is None else best_s * 1e3,
             default_ms=None if default is None else default * 1e3,
             is_default=best == self.default,
-            trials=len(self.measured),
+            trials=len(self.measured) - self.outcomes.get(Outcome.INVALID, 0),
             outcomes=dict(self.outcomes),
             estimated_ms=None if judged_s is None else judged_s * 1e3,
         )

@@ -418,8 +418,8 @@ class ClosedForm(Form):
     ) -> RegisterEstimate:
         """Return a lower bound of the registers of a work-item that sums up depthwise windows.
 
-        Each pixel has its own data, which is loaded ahead with its addresses. Guards keep the loads apart. It is no bound
-        if an operand is in a buffer (see this file's first lines).
+        Each pixel has its own data, which is loaded ahead with its addresses. Guards keep the loads apart. With an
+        operand in a buffer it is no bound (see this file's first lines).
 
         texels_of_one: texels of the data of a pixel tile in one iteration, which sums up a row of the window
         """
