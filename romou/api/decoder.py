@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from romou.base.errors import ModelError, UsageError
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.driver.options import CompileOptions, TuneOptions
 from romou.driver.sizes.shapes import linked, made_of
-from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
+from romou.runtime.module.decoder_model import DecoderModel
 from romou.runtime.module.saved import load
 from romou.runtime.module.stepper import Stepper
 
@@ -103,7 +103,8 @@ class Decoder:
     model
         An ONNX file, a loaded model, or "bundled:decoder". A tokenizer.json beside the file makes tokens of text. Its
         inputs are `input_ids`, and `attention_mask` or `position_ids` if it has them. Its caches are read and written
-        by GroupQueryAttention.
+        by GroupQueryAttention, or it appends to them, as optimum exports it. Such caches are copied in each run, and
+        onnxruntime checks that the model's positions do not follow from their length.
     length
         Tokens that the caches have room for. None: as many as the model says, or 2048 if it leaves that open.
     chunk
@@ -120,7 +121,8 @@ class Decoder:
     UsageError
         A wrong argument.
     ModelError
-        The model has no caches, or inputs that a decoder does not know; or as for `romou.compile`.
+        The model has no caches, inputs that a decoder does not know, or positions that follow from the length of its
+        caches; or as for `romou.compile`.
     """
 
     def __init__(
@@ -134,26 +136,17 @@ class Decoder:
         device: int | str | None = None,
         **options: Any,
     ) -> None:
-        cached = CachedModel.of(model, None if length is None else whole_of("length", length, lowest=1))
-        rows = min(whole_of("chunk", chunk, lowest=1), cached.length)
+        room = None if length is None else whole_of("length", length, lowest=1)
+        cached = CachedModel.of(model, room, whole_of("chunk", chunk, lowest=1))
         check_versions()
         options |= {"target": target, "device": device}
-        variants = [cached.for_rows(count) for count in dict.fromkeys((1, rows))]
+        variants = [cached.for_rows(count) for count in dict.fromkeys((1, cached.form.chunk))]
         if trials:
             made, _ = made_of(variants, TuneOptions.from_dict({**options, "trials": trials}, "tune"), tune_one)
         else:
             made, _ = made_of(variants, CompileOptions.from_dict(options, "compile"), compile_one)
         models, memory = linked(made)
-        form = DecoderForm(
-            inputs=cached.inputs,
-            state=dict(cached.state),
-            row=cached.row,
-            token=cached.token,
-            words=cached.words,
-            length=cached.length,
-            chunk=rows,
-        )
-        self._start(DecoderModel(models, memory=memory, form=form, tokenizer=content_beside(model)))
+        self._start(DecoderModel(models, memory=memory, form=cached.form, tokenizer=content_beside(model)))
 
     @classmethod
     def load(cls, path: str | Path, *, device: int | str = 0) -> Decoder:
@@ -344,25 +337,13 @@ class Decoder:
 
     def _read(self, ids: list[int], output: str) -> np.ndarray:
         """Read a prompt in chunks, and return the output for the token that follows."""
-        for begin in self._begins(len(ids)):
-            values = self._run(self._many, ids[begin : begin + self.chunk], begin, self.chunk, output)
+        for end in self._form.ends(len(ids)):
+            begin = max(end - self.chunk, 0)
+            values = self._run(self._many, ids[begin:end], begin, self.chunk, output)
         return values
-
-    def _begins(self, count: int) -> Iterator[int]:
-        """Yield where chunks begin. The last one ends with the prompt, and may read tokens once more."""
-        yield from range(0, count - self.chunk, self.chunk)
-        yield max(count - self.chunk, 0)
 
     def _run(self, stepper: Stepper, ids: Sequence[int], begin: int, rows: int, output: str) -> np.ndarray:
         """Run `rows` tokens from position `begin` on: `ids` and padding. Return the output for the next token."""
-        signature = stepper.model.inputs
-        values = {
-            "input_ids": np.pad(ids, (0, rows - len(ids))),
-            "attention_mask": np.arange(self.length) < begin + len(ids),
-            "position_ids": np.minimum(np.arange(begin, begin + rows), self.length - 1),
-        }
-        inputs = {name: values[name][None].astype(signature[name][1]) for name in self._form.inputs}
-        if rows > 1:
-            inputs[self._form.row] = np.array([len(ids) - 1])
-        (found,) = stepper.run(inputs, output)
+        signature, values = stepper.model.inputs, self._form.values(ids, begin, rows)
+        (found,) = stepper.run({name: each.astype(signature[name][1]) for name, each in values.items()}, output)
         return np.asarray(found).ravel()

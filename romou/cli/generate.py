@@ -56,9 +56,9 @@ def command(
 ) -> None:
     """Print the tokens that follow a prompt, each as soon as it is known, and the tokens a second.
 
-    MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai exports it, or bundled:decoder. Or a folder
-    that --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature is
-    given. A tokenizer.json beside the file turns text into tokens, and is saved with the decoder (romou[text]).
+    MODEL is an ONNX file of a decoder with caches, as onnxruntime-genai or optimum exports it, or bundled:decoder. Or a
+    folder that --output wrote, which is not compiled again. Each step takes the most likely token, unless --temperature
+    is given. A tokenizer.json beside the file turns text into tokens, and is saved with the decoder (romou[text]).
 
     \b
     Examples:

@@ -107,6 +107,15 @@ def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
         romou.Decoder.load(tmp_path / "none")
 
 
+def test_a_decoder_that_an_earlier_version_saved(small: romou.Decoder, tmp_path: Path) -> None:
+    folder = small.save(tmp_path / "small.romou")
+    about = {name: value for name, value in read_manifest(folder).items() if name != "files"}
+    del about["decoder"]["is_left_padded"]
+    (folder / META).unlink()
+    write_manifest(folder, about)
+    assert len(romou.Decoder.load(folder).generate([1, 2, 3], 2).tokens) == 2
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -117,6 +126,7 @@ def test_other_folders_are_no_decoders(tmp_path: Path) -> None:
         ({"length": 101}, "its models have other inputs"),
         ({"token": "logits"}, "its models have other outputs"),
         ({"token": "none"}, "its models have other outputs"),
+        ({"is_left_padded": True}, "its models have other inputs"),
     ],
 )
 def test_a_description_that_others_changed_is_named(
@@ -241,7 +251,7 @@ def test_wrong_ends(stop: Any, reason: str, small: romou.Decoder) -> None:
 def test_wrong_models() -> None:
     with pytest.raises(ModelError, match="no GroupQueryAttention reads one from an input and returns it"):
         CachedModel.of(prime_net())
-    with pytest.raises(UsageError, match="length=101: the model has rotations for 100 positions"):
+    with pytest.raises(UsageError, match="length=101: the model knows 100 positions"):
         CachedModel.of(decoder(SMALL), 101)
     other = decoder(SMALL)
     other.graph.input.append(onnx.helper.make_tensor_value_info("beams", onnx.TensorProto.INT64, [1]))

@@ -15,6 +15,7 @@ import romou
 from romou.base.errors import ModelError
 from romou.cli import main
 from romou.models.decoder import DecoderShape, decoder
+from support.models.appending_decoder import appending_decoder
 from support.models.decoding import onnxruntimes_tokens, prompt_of
 from support.models.small_networks import prime_net
 from support.servers.phone_servers import APP, ARM64, HERE, compile_c
@@ -23,18 +24,25 @@ from support.suite.exhaustive import exhaustive
 SMALL = DecoderShape(layers=1, width=64, heads=4, size=16, inner=96, words=256, longest=100)
 CHUNK, TOKENS, TRIALS = 4, 64, 6
 OK, INVALID = 0, 1
+APPENDING = "a Concat appends to the caches"
+
+
+def model_of(form: DecoderShape | str) -> onnx.ModelProto:
+    model = decoder(form) if isinstance(form, DecoderShape) else appending_decoder(layers=1, words=SMALL.words)
+    return onnx.load_from_string(model.SerializeToString())
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function: (target, shape, trials) -> the folder of a saved decoder."""
+    """Return a function: (target, form, trials) -> the folder of a saved decoder."""
     folder = tmp_path_factory.mktemp("saved")
 
-    def save(target: str, shape: DecoderShape, trials: int = 0) -> Path:
-        path = folder / f"{shape.width} {trials} {target}"
+    def save(target: str, form: DecoderShape | str, trials: int = 0) -> Path:
+        path = folder / f"{form if isinstance(form, str) else form.width} {trials} {target}"
         if not path.exists():
             options: dict[str, object] = {"seconds": 60, "work_dir": False} if trials else {}
-            made = romou.Decoder(decoder(shape), chunk=CHUNK, target=target, trials=trials, verify=False, **options)
+            options |= {"length": SMALL.longest} if isinstance(form, str) else {}
+            made = romou.Decoder(model_of(form), chunk=CHUNK, target=target, trials=trials, verify=False, **options)
             # A model that is only compiled has no trials.
             assert [sum(row.trials for row in model.summary().rows) > 0 for model in made.models] == [trials > 0] * 2
             made.save(path)
@@ -52,32 +60,32 @@ def export(saved: Path, folder: Path, host: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("target", "shape", "trials"),
+    ("target", "form", "trials"),
     [
         ("opencl -device=host", SMALL, 0),
         ("null", SMALL, 0),
+        ("opencl -device=host", APPENDING, 0),
         pytest.param("opencl -device=host", SMALL, TRIALS, marks=exhaustive),
         pytest.param("opencl -device=host", DecoderShape(), 0, marks=exhaustive),
     ],
 )
 def test_tokens_are_onnxruntimes(
     target: str,
-    shape: DecoderShape,
+    form: DecoderShape | str,
     trials: int,
     saved: Callable[..., Path],
     host_runtime: Path,
     tmp_path: Path,
 ) -> None:
     """And the second start compiles nothing."""
-    prompt = prompt_of(21, shape.words)
+    prompt = prompt_of(21, SMALL.words)
     program = compile_c(APP / "generate.c", host_runtime, tmp_path / "generate")
-    exported = export(saved(target, shape, trials), tmp_path / "out", HERE)
+    exported = export(saved(target, form, trials), tmp_path / "out", HERE)
     command = [str(program), str(exported), str(TOKENS), *map(str, prompt)]
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        model = onnx.load_from_string(decoder(shape).SerializeToString())
-        assert done.stdout == ",".join(map(str, onnxruntimes_tokens(model, prompt, TOKENS))) + "\n"
+        assert done.stdout == ",".join(map(str, onnxruntimes_tokens(model_of(form), prompt, TOKENS))) + "\n"
     rates, about = done.stderr.splitlines()
     assert "generated tokens a second" in rates
     assert json.loads(about)["programs"].get("compiled", 0) == 0
@@ -111,16 +119,19 @@ def test_tokens_on_arm64(
     assert done.stdout == ",".join(map(str, onnxruntimes_tokens(decoder(shape), prompt, TOKENS))) + "\n"
 
 
-def test_texts_go_on_and_mistakes_are_codes(saved: Callable[..., Path], host_runtime: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [SMALL, APPENDING], ids=["written", "appended"])
+def test_texts_go_on_and_mistakes_are_codes(
+    form: DecoderShape | str, saved: Callable[..., Path], host_runtime: Path, tmp_path: Path
+) -> None:
     """A text read in pieces, or after a rewind, has the same successor. A mistake leaves what was read."""
     program = compile_c(Path(__file__).with_name("use_decoder.c"), host_runtime, tmp_path / "use")
-    exported = export(saved("null", SMALL), tmp_path / "out", HERE)
+    exported = export(saved("null", form), tmp_path / "out", HERE)
     prompt = prompt_of(21, SMALL.words)
     command = [str(program), str(exported), *map(str, prompt)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition(": ") for line in done.stdout.splitlines()]
-    successor = onnxruntimes_tokens(decoder(SMALL), prompt, 1)[0]
+    successor = onnxruntimes_tokens(model_of(form), prompt, 1)[0]
     texts = {what: text for what, _, text in lines}
     assert texts == {
         "at once": f"{OK} {successor}",

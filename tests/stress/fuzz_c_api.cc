@@ -2,8 +2,8 @@
 // and a sanitizer.
 //   fuzz_c_api FOLDER SEED FIRST SECONDS [CASES]
 // FOLDER has a folder for each model, which its name describes: "fixed-0.5", "padded-0.25", "sized-0.125". Its inputs a and b have rows x 8 numbers, its
-// outputs are LeakyRelu(a + b) with that slope, and a + b transposed. FOLDER/odd has copies with a file that is none, FOLDER/decoder is a decoder of 64
-// words with room for 24 tokens.
+// outputs are LeakyRelu(a + b) with that slope, and a + b transposed. FOLDER/odd has copies with a file that is none, FOLDER/decoder and FOLDER/appending
+// are decoders of 64 words with room for 24 tokens.
 // Every case prints its number before it begins. The exit code is 1 at the first wrong output, code or text.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -560,7 +560,7 @@ void share_in_threads(Random& random, const std::vector<Network>& networks) {
 }
 
 /// Several models at once, opened, used and closed in any order.
-void use_several(Random& random, const std::vector<Network>& networks, const Network& decoder, const std::vector<std::string>& odd) {
+void use_several(Random& random, const std::vector<Network>& networks, const std::vector<Network>& decoders, const std::vector<std::string>& odd) {
   std::vector<std::unique_ptr<Opened>> opened;
   for (int i = 0; i < kOperations; ++i) {
     const size_t what = random.below(20);
@@ -575,7 +575,7 @@ void use_several(Random& random, const std::vector<Network>& networks, const Net
     } else if (what == 4) {
       open_damaged(random, random.of(networks));
     } else if (what < 7) {
-      open_forged(random, random.once_in(2) ? decoder : random.of(networks));
+      open_forged(random, random.of(random.once_in(2) ? decoders : networks));
     } else {
       random.of(opened)->call(random);
     }
@@ -613,11 +613,11 @@ int main(int count, char** arguments) {
   const time_t end = std::time(nullptr) + std::stol(arguments[4]);
   const uint64_t most = count > 5 ? std::stoull(arguments[5]) : UINT64_MAX;
   std::vector<Network> networks;
+  const std::vector<Network> decoders = {files_in(folder / "decoder"), files_in(folder / "appending")};
   std::vector<std::string> odd;
   for (const auto& each : std::filesystem::directory_iterator(folder)) {
-    if (each.path().filename() != "odd" && each.path().filename() != "decoder") networks.push_back(network_in(each.path()));
+    if (const std::string name = each.path().filename(); name.find('-') != std::string::npos) networks.push_back(network_in(each.path()));
   }
-  const Network decoder = files_in(folder / "decoder");
   for (const auto& each : std::filesystem::directory_iterator(folder / "odd")) odd.push_back(each.path());
   std::sort(networks.begin(), networks.end(), [](const Network& a, const Network& b) { return a.folder < b.folder; });
   std::sort(odd.begin(), odd.end());
@@ -632,11 +632,11 @@ int main(int count, char** arguments) {
     seeds.generate(reinterpret_cast<uint32_t*>(mixed), reinterpret_cast<uint32_t*>(mixed + 2));
     Random random(mixed[0]);
     if (number % 8 == 5) {
-      use_decoder(random, decoder);
+      use_decoder(random, random.of(decoders));
     } else if (number % 4 == 3) {
       share_in_threads(random, networks);
     } else {
-      use_several(random, networks, decoder, odd);
+      use_several(random, networks, decoders, odd);
     }
   }
   std::printf("cases %llu calls", static_cast<unsigned long long>(number - first));

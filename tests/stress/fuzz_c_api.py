@@ -6,7 +6,7 @@
     python tests/stress/fuzz_c_api.py --seed 7 --first 120 --cases 1        case 120 of seed 7 again
 
 A case is 50 calls, or a model that four threads share: several models from folders and from memory, opened and closed
-in any order, of one shape, of padded shapes and of sizes at run time, and a decoder; wrong names, sizes and NULLs; reshapes between
+in any order, of one shape, of padded shapes and of sizes at run time, and decoders; wrong names, sizes and NULLs; reshapes between
 get and run; a forged, cut or flipped model.json, kernels and weights; files that are pipes, sockets and devices;
 buffers that end at a page that nobody may touch. The exit code is 1 at the first fault.
 """  # noqa: E501
@@ -65,6 +65,9 @@ def export_networks(folder: Path) -> Path:
     import romou
     from romou.models.decoder import DecoderShape, decoder
 
+    sys.path.append(str(HERE.parent))
+    from support.models.appending_decoder import appending_decoder
+
     for name, rows in NETWORKS.items():
         options: dict[str, Any] = {"pad": dict.fromkeys(INPUTS, 0)} if name.startswith("padded") else {}
         model = romou.compile(
@@ -72,9 +75,11 @@ def export_networks(folder: Path) -> Path:
         )
         model.export_android(folder / name, host="x86_64-linux-gnu")
     shape = DecoderShape(layers=1, width=32, heads=2, shared=1, size=16, inner=32, words=64, longest=24)
-    made = romou.Decoder(decoder(shape), chunk=4, target="null", verify=False)
-    romou.load(made.save(folder / "saved")).export_android(folder / "decoder", host="x86_64-linux-gnu")
-    shutil.rmtree(folder / "saved")
+    decoders = {"decoder": decoder(shape), "appending": appending_decoder(layers=1, heads=2, shared=1, words=64)}
+    for name, each in decoders.items():
+        made = romou.Decoder(each, length=24, chunk=4, target="null", verify=False)
+        romou.load(made.save(folder / "saved")).export_android(folder / name, host="x86_64-linux-gnu")
+        shutil.rmtree(folder / "saved")
     for file in ("model.json", "cpu/model.so", "cpu/weights.bin"):
         for kind in ("pipe", "socket", "folder", "device", "missing"):
             copy = shutil.copytree(folder / "fixed-0.5", folder / "odd" / f"{kind}-{Path(file).name}")

@@ -201,7 +201,7 @@ inline Step step_of(const json::Object& about, const Decoder& decoder, const jso
     if (!inputs[input].same_numbers(outputs[output]) || !is_shared) refuse("the decoder's " + past + " has several shapes");
     step.state.emplace_back(output, input);
   }
-  const std::map<std::string, size_t> sizes = {{"input_ids", rows}, {"attention_mask", decoder.length}, {"position_ids", rows}, {decoder.row, 1}};
+  const std::map<std::string, size_t> sizes = {{"input_ids", rows}, {"attention_mask", decoder.mask(rows)}, {"position_ids", rows}, {decoder.row, 1}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (std::any_of(step.state.begin(), step.state.end(), [&](const auto& pair) { return pair.second == i; })) continue;
     const auto known = sizes.find(inputs[i].name);
@@ -222,6 +222,7 @@ inline Decoder decoder_of(const json::Object& about, const std::vector<TensorInf
   decoder.token = text(about, "token");
   decoder.length = static_cast<size_t>(integer(field(about, "length"), "length", 1, kMostElements));
   decoder.chunk = static_cast<size_t>(integer(field(about, "chunk"), "chunk", 1, static_cast<int64_t>(decoder.length)));
+  if (about.count(ffi::String("is_left_padded")) != 0) decoder.is_left_padded = field(about, "is_left_padded").cast<bool>();
   if (field(about, "words") != nullptr) decoder.words = integer(field(about, "words"), "words", 1, INT32_MAX);
   for (const ffi::Any& each : list(about, "models")) {
     const size_t rows = decoder.steps.empty() ? 1 : decoder.chunk;

@@ -335,7 +335,13 @@ void Model::make_caches() {
 void Model::take(size_t number, size_t begin, size_t count) {
   const Decoder& decoder = description_.decoder;
   const Step& step = decoder.steps[number];
+  const size_t rows = number == 0 ? 1 : decoder.chunk, padding = rows - count;
   const auto value = [&](const std::string& name, size_t i) -> int64_t {
+    if (decoder.is_left_padded) {
+      if (name == "attention_mask") return i + begin + count >= decoder.mask(rows);
+      if (i < padding) return 0;
+      return name == "input_ids" ? tokens_[begin + i - padding] : static_cast<int64_t>(begin + i - padding);
+    }
     if (name == "input_ids") return i < count ? tokens_[begin + i] : 0;
     if (name == "attention_mask") return i < begin + count;
     if (name == "position_ids") return static_cast<int64_t>(std::min(begin + i, decoder.length - 1));
@@ -381,10 +387,22 @@ int64_t Model::decode(const int64_t* tokens, size_t count) {
   try {
     return failing_as(ROMOU_FAILED, "the run failed", [&] {
       size_t begin = before;
-      for (; count > 1 && tokens_.size() - begin > decoder.chunk; begin += decoder.chunk) take(decoder.steps.size() - 1, begin, decoder.chunk);
-      // The last chunk ends with the last token, and may read tokens once more.
-      if (count > 1) begin = tokens_.size() - std::min(tokens_.size(), decoder.chunk);
-      take(count > 1 ? decoder.steps.size() - 1 : 0, begin, tokens_.size() - begin);
+      if (decoder.is_left_padded) {
+        // What a call forgot is among the entries that are read, and only a text's first chunk is padded.
+        begin = held_ == before ? before : 0;
+        held_ = 0;
+        for (size_t taken = 0; begin < tokens_.size(); begin += taken) {
+          taken = (tokens_.size() - begin - 1) % decoder.chunk + 1;
+          if (begin != 0 && taken < decoder.chunk) taken = 1;
+          take(taken > 1 ? decoder.steps.size() - 1 : 0, begin, taken);
+        }
+        held_ = tokens_.size();
+      } else {
+        for (; count > 1 && tokens_.size() - begin > decoder.chunk; begin += decoder.chunk) take(decoder.steps.size() - 1, begin, decoder.chunk);
+        // The last chunk ends with the last token, and may read tokens once more.
+        if (count > 1) begin = tokens_.size() - std::min(tokens_.size(), decoder.chunk);
+        take(count > 1 ? decoder.steps.size() - 1 : 0, begin, tokens_.size() - begin);
+      }
       int64_t token = 0;
       call("runtime.TVMTensorCopyToBytes", const_cast<DLTensor*>(output_tensors_[1].GetDLTensorPtr()), static_cast<void*>(&token), static_cast<int64_t>(sizeof token));
       output_tensors_.pop_back();

@@ -99,6 +99,7 @@ class Model {
   // Of a decoder: the inputs of each of its models, and the tokens that the caches hold.
   std::vector<std::vector<ffi::Tensor>> step_inputs_;
   std::vector<int64_t> tokens_;
+  size_t held_ = 0;  ///< tokens that left-padded caches hold
   std::vector<bool> is_set_, is_mappable_;
   std::map<std::string, Mapping> mappings_;
   // Held by whatever reads or changes shapes and tensors. Texts of the description never change.

@@ -94,7 +94,7 @@ ROMOU_API romou_status romou_get(romou_model* model, const char* output, void* d
  * what else there is to read. The caches of keys and values stay on the device. romou_get has the logits, to draw a token. A decoder has no inputs, and
  * romou_run does not run it. */
 ROMOU_API romou_status romou_decode(romou_model* model, const int64_t* tokens, size_t count, int64_t* next);
-/* Forget all tokens after the first `count`: 0 begins anew. Nothing is computed. */
+/* Forget all tokens after the first `count`: 0 begins anew. Nothing is computed. If the decoder appends to its caches, the next call reads those tokens again. */
 ROMOU_API romou_status romou_rewind(romou_model* model, size_t count);
 
 /* Return the place of an input or an output in this process's memory, to write the whole input before a run, or to read the output after one. Nothing is

@@ -115,6 +115,8 @@ struct Decoder {
   std::string token;        ///< the output that has the place of the largest one
   int64_t words = 0;        ///< 0: unknown
   size_t length = 0, chunk = 0;
+  bool is_left_padded = false;  ///< tokens are the last entries of the caches, and of the first chunk. Else they are the first
+  size_t mask(size_t rows) const { return is_left_padded ? length + rows : length; }
 };
 
 struct ShapeSet {

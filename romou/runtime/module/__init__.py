@@ -2,7 +2,7 @@
 
 from romou.runtime.module.binding import BoundModel
 from romou.runtime.module.built import BuiltModel
-from romou.runtime.module.decoder_model import DecoderForm, DecoderModel
+from romou.runtime.module.decoder_model import DecoderModel
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.profile import Profile
@@ -17,7 +17,6 @@ __all__ = [
     "BoundModel",
     "BuiltModel",
     "CallRow",
-    "DecoderForm",
     "DecoderModel",
     "FreeAxis",
     "HostRow",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from romou.base.errors import ModelError
 from romou.base.model_bytes import MemoryUse
-from romou.base.schema import Range
+from romou.compiler.frontend.decoder_form import DecoderForm
 from romou.runtime.deploy import Variant
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.tuned_model import TunedModel
@@ -19,27 +19,6 @@ from romou.runtime.module.tuned_model import TunedModel
 ENTRY = "decoder"
 # File of the tokenizer, beside an ONNX file and in a saved decoder.
 TOKENIZER = "tokenizer.json"
-_Size = Annotated[int, Range(1, 2**31 - 1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecoderForm:
-    """Names and sizes of a decoder's two models, see `CachedModel`. chunk: tokens of a prompt in one run."""
-
-    inputs: tuple[str, ...]
-    state: dict[str, str]
-    row: str
-    token: str
-    words: _Size | None
-    length: _Size
-    chunk: _Size
-
-    def shapes(self, model: TunedModel, rows: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each input of a model for a number of tokens. Caches have the shapes of its outputs."""
-        of = {"input_ids": (1, rows), "position_ids": (1, rows), "attention_mask": (1, self.length)}
-        shapes: dict[str, tuple[int, ...]] = {name: of.get(name, ()) for name in self.inputs}
-        shapes |= {past: model.built.output_types.get(present, ((), ""))[0] for past, present in self.state.items()}
-        return shapes | ({self.row: (1,)} if rows > 1 else {})
 
 
 class DecoderModel(MultiShapeModel):
@@ -70,11 +49,13 @@ class DecoderModel(MultiShapeModel):
         if len(models) != min(form.chunk, 2):
             raise ValueError("it has other models than a decoder")
         for model, rows in zip(models, (1, form.chunk), strict=False):
-            if {name: shape for name, (shape, _) in model.inputs.items()} != form.shapes(model, rows):
+            types = model.built.output_types
+            caches = {past: types.get(present, ((), ""))[0] for past, present in form.state.items()}
+            if {name: shape for name, (shape, _) in model.inputs.items()} != form.shapes(rows, caches):
                 raise ValueError("its models have other inputs")
             known = {*form.state.values(), form.token}
             others = [name for name in model.outputs if name not in known]
-            if model.built.output_types.get(form.token) != ((1, 1), "int64") or len(others) != 1:
+            if types.get(form.token) != ((1, 1), "int64") or len(others) != 1:
                 raise ValueError("its models have other outputs")
             self.logits = others[0]
         super().__init__(models, memory=memory)

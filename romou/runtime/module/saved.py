@@ -14,10 +14,11 @@ from romou.base.folders import check_replaceable
 from romou.base.foreign import refused
 from romou.base.linking import check_linker, is_here
 from romou.base.schema import FileName, made_of
+from romou.compiler.frontend.decoder_form import DecoderForm
 from romou.compiler.frontend.padding import Padding
 from romou.devices.targets import Target, attached_index, misfit
 from romou.runtime.module.built import BuiltModel
-from romou.runtime.module.decoder_model import ENTRY, TOKENIZER, DecoderForm, DecoderModel
+from romou.runtime.module.decoder_model import ENTRY, TOKENIZER, DecoderModel
 from romou.runtime.module.manifest import AGAIN, META, read_manifest
 from romou.runtime.module.multi_shape import MultiShapeModel
 from romou.runtime.module.remote import RemoteDevice

@@ -9,17 +9,24 @@ import onnx
 
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 
+_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
+
 
 def onnxruntimes_tokens(model: onnx.ModelProto, prompt: Sequence[int], tokens: int) -> list[int]:
     """Return the tokens of a greedy loop, one token at a time. Fail if two are about equally likely."""
     session = cpu_session(model)
     names = [output.name for output in session.get_outputs()]
     shapes = {value.name: value.shape for value in session.get_inputs()}
-    caches = {name: np.zeros(shape, "float32") for name, shape in shapes.items() if name.startswith("past")}
+    fixed = {name: [1, *(size if isinstance(size, int) else 0 for size in shape[1:])] for name, shape in shapes.items()}
+    dtypes = {value.name: _DTYPES.get(value.type) for value in session.get_inputs()}
+    caches = {name: np.zeros(shape, dtypes[name]) for name, shape in fixed.items() if name.startswith("past")}
     ids = list(prompt)
     for at in range(len(prompt) + tokens - 1):
-        mask = (np.arange(shapes["attention_mask"][1]) <= at)[None].astype("int64")
-        results = session.run(None, {"input_ids": np.array([[ids[at]]]), "attention_mask": mask, **caches})
+        # The mask is as long as caches of a fixed length, or as the tokens.
+        mask = np.arange(fixed["attention_mask"][1] or at + 1) <= at
+        values = {"input_ids": ids[at : at + 1], "attention_mask": mask, "position_ids": [at]}
+        given = {name: np.array(value, "int64")[None] for name, value in values.items() if name in shapes}
+        results = session.run(None, {**given, **caches})
         outputs = dict(zip(names, results, strict=True))
         caches = {name: outputs[name.replace("past_key_values", "present")] for name in caches}
         if at >= len(prompt) - 1:
