@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import romou
 from romou.base.errors import ModelError, UsageError
@@ -83,11 +85,25 @@ def test_a_decoder_of_both_forms_writes_in_place() -> None:
     assert not CachedModel.of(decoder()).form.is_left_padded
 
 
-@pytest.mark.parametrize("table", [0, LENGTH])
-def test_positions_of_the_caches_length_are_refused(table: int) -> None:
-    with pytest.raises(ModelError, match="its positions seem to follow from the caches' length") as error:
-        made(appending_decoder(positions="length", table=table))
-    assert "The model needs the input position_ids." in str(error.value)
+@pytest.mark.parametrize(
+    "form", [{"positions": "length"}, {"positions": "length", "table": LENGTH}, {"is_causal": False}]
+)
+def test_logits_that_would_be_wrong_are_refused(form: dict[str, Any]) -> None:
+    """The mask of an exporter that traced one token may hide no later token of a run."""
+    model = appending_decoder(**form)
+    with pytest.raises(ModelError, match="its positions follow from that length, or its mask is made for") as error:
+        made(model)
+    assert "It then has the input position_ids. A mask for one token needs a chunk of 1." in str(error.value)
+    with contextlib.nullcontext() if "is_causal" in form else pytest.raises(ModelError):
+        CachedModel.of(model, LENGTH, chunk=1)
+
+
+@pytest.mark.parametrize("positions", ["input", "length"])
+def test_rounding_of_quantized_activations_is_told_from_wrong_positions(positions: str, tmp_path: Path) -> None:
+    onnx.save(appending_decoder(positions=positions), tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "bytes.onnx", weight_type=QuantType.QInt8)
+    with contextlib.nullcontext() if positions == "input" else pytest.raises(ModelError, match="depend on the length"):
+        CachedModel.of(tmp_path / "bytes.onnx", LENGTH, CHUNK)
 
 
 @pytest.mark.parametrize("positions", ["input", "mask"])
@@ -134,7 +150,7 @@ def _of_one_length(model: onnx.ModelProto) -> None:
     [
         (_merged, "the model is two decoders, between which use_cache_branch chooses"),
         (_without_mask, "the model's inputs are input_ids, mask, position_ids; a decoder has"),
-        (_two_outputs, "the model returns 2 outputs that are no caches"),
+        (_two_outputs, "the model's outputs besides caches are logits, t.*; a decoder computes only logits"),
         (_open_heads, "the cache 'past_key_values.0.key' leaves its heads or their size open"),
         (_one_cache_is_none, "the model's inputs are input_ids, attention_mask, position_ids, past_key_values.0.key;"),
         (_another_axis, "the model has no caches"),

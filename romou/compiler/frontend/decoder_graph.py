@@ -34,6 +34,8 @@ _EXPORT = (
 )
 # What rounding may change, besides what it changes without padding: machine epsilons of the largest logit.
 _TOLERANCE = 64
+# Share of the largest logit: no rounding changes more.
+_MOST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +84,9 @@ class CachedModel:
                 f"the model's inputs are {', '.join(inputs)}; a decoder has {', '.join(_KNOWN)} and caches"
             )
         logits = [value for value in proto.graph.output if value.name not in state.values()]
-        if len(logits) != 1:
-            raise ModelError(f"the model returns {len(logits)} outputs that are no caches; a decoder returns logits")
+        if [value.name in graph.producers for value in logits] != [True]:
+            others = ", ".join(value.name for value in logits)
+            raise ModelError(f"the model's outputs besides caches are {others}; a decoder computes only logits")
         positions = [rows for node in attentions if (rows := _rotations(node, graph.weights)) is not None]
         positions += _rows_of_tables(graph, "position_ids")
         declared = [_extent(given[name], _TOKENS) for name in state]
@@ -171,31 +174,37 @@ class CachedModel:
         return {each.name: helper.tensor_dtype_to_np_dtype(each.type.tensor_type.elem_type) for each in inputs}
 
     def _check_padding(self, logits: str) -> None:
-        """Raise ModelError if padding on the left changes the logits, by onnxruntime.
+        """Raise ModelError if padding on the left or chunks change the logits, by onnxruntime.
 
-        Tokens are read in three runs: by caches that grow, and by caches of a fixed length. What the number of runs
-        changes without padding is rounding, as of quantized activations. UsageError: a token at the end of the caches
-        cannot be read, as without a position.
+        Tokens are read one by one, in chunks, and in chunks with caches of a fixed length. What chunks change by a
+        little is rounding, as of quantized activations. UsageError: a token at the end of the caches cannot be read,
+        as without a position.
         """
-        short = replace(self.form, length=9, chunk=4)  # so that padding remains in the caches
-        ids = np.random.default_rng(0).integers(0, short.words or 2, 11).tolist()
+        short = replace(self.form, length=9, chunk=min(self.form.chunk, 4))  # so that padding remains in the caches
+        ids = np.random.default_rng(0).integers(0, short.words or 2, 7).tolist()
         ends = short.ends(len(ids))
-        cases = [(self.proto, None, [len(ids)]), (self.proto, None, ends), (self.for_rows(short.chunk)[0], short, ends)]
+        cases: list[tuple[onnx.ModelProto, DecoderForm | None, Sequence[int]]] = [
+            (self.proto, None, range(1, len(ids) + 1)),
+            (self.proto, None, ends),
+            (self.for_rows(short.chunk)[0], short, ends),
+        ]
         try:
             results = [np.array([*self._logits_by(model, logits, ids, form, ends)]) for model, form, ends in cases]
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise ModelError(
                 f"the decoder cannot be checked with caches of a fixed length: {first_line(error)}", hint=_EXPORT
             ) from error
-        once, grown, padded = (each.astype(np.float64) for each in results)
+        single, grown, padded = (each.astype(np.float64) for each in results)
+        single = single[[end - 1 for end in ends]]
         kinds = {np.dtype("float32"), *(kind for kind in self._dtypes.values() if kind.kind == "f")}
         epsilon = max(float(np.finfo(kind).eps) for kind in kinds)
-        allowed = _TOLERANCE * epsilon * np.abs(grown).max() + 8 * np.abs(grown[-1] - once[-1]).max()
-        if not np.abs(grown - padded).max() <= allowed:
+        largest = np.abs(single).max()
+        allowed = min(_TOLERANCE * epsilon * largest + 8 * np.abs(grown - single).max(), _MOST * largest)
+        if not np.abs(padded - single).max() <= allowed:
             raise ModelError(
-                "the model's logits change if caches of a fixed length are padded on the left; its positions seem to"
-                " follow from the caches' length",
-                hint=f"The model needs the input position_ids. {_EXPORT}",
+                "the model's logits depend on the length of its caches, or on the number of tokens in a run: its"
+                " positions follow from that length, or its mask is made for one token",
+                hint=f"{_EXPORT} It then has the input position_ids. A mask for one token needs a chunk of 1.",
             )
         length = self.form.length
         try:
@@ -261,7 +270,9 @@ def _grown_caches(graph: Graph, given: Collection[str]) -> dict[str, str]:
     return {
         node.input[0]: node.output[0]
         for node in graph.nodes
-        if node.op_type == "Concat" and attributes_of(node)["axis"] in (_TOKENS, _TOKENS - 4) and len(node.input) == 2
+        if node.op_type == "Concat"
+        and attributes_of(node).get("axis") in (_TOKENS, _TOKENS - 4)
+        and len(node.input) == 2
         if node.input[0] in given and node.output[0] in graph.returned
     }
 

@@ -17,6 +17,7 @@ def appending_decoder(
     positions: str = "input",
     table: int = 0,
     hidden: float = -3e4,
+    is_causal: bool = True,
     size: int = 16,
     words: int = 97,
     dtype: str = "float32",
@@ -26,6 +27,7 @@ def appending_decoder(
     shared: heads of keys and values.
     positions: "input", or what they follow from: the "mask", or the "length" of the caches.
     table: learned positions. 0: rotations.
+    is_causal: whether the mask hides later tokens of a run.
     hidden: what is added to scores of tokens that are not attended to.
     """
     rng, width = np.random.default_rng(0), heads * size
@@ -81,7 +83,7 @@ def appending_decoder(
     columns = node("Unsqueeze", node("Range", np.array(0), total, np.array(1)), np.array([0]))
     causal = node("LessOrEqual", columns, node("Unsqueeze", rows, np.array([1])))
     given = node("Unsqueeze", node("Cast", "attention_mask", to=TensorProto.BOOL), np.array([1, 2]))
-    seen = node("And", node("Unsqueeze", causal, np.array([0, 1])), given)
+    seen = node("And", node("Unsqueeze", causal, np.array([0, 1])), given) if is_causal else given
     bias = node("Where", seen, np.zeros((), dtype), np.array(hidden, dtype))
     x = node("Gather", (rng.standard_normal((words, width))).astype(dtype), "input_ids")
     if table:
