@@ -212,7 +212,7 @@ class Streaming:
 
     row_vectors: vectors of a row that a work-item reduces, or None for the whole row.
     row_numbers: the same for rows that are read number by number.
-    row_texels: the same for vectors of neighbouring rows that are read once, as for means of packed channels.
+    row_texels: the same for vectors that are read once, as for means.
     row_group: work-items of a group that reduces rows.
     has_reduction_trees: whether many work-items of a row combine their results in a tree.
     has_sub_group_sums: whether they do so by functions of sub-groups, if they are several and the device has these.

@@ -474,6 +474,16 @@ def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) 
             stream_formulas_agree(target, task, [task.default_config(target), *drawn], copies={"has_copies"})
 
 
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("operator", ["global maximum", "sum of a long row"])
+def test_formulas_know_the_tails_of_odd_rows(operator: str, threads: int) -> None:
+    """A vector that ends with the row reads its last elements."""
+    (task,) = relax_tasks(*OPERATORS[operator])
+    drawn = task.space(TARGET).sample(np.random.default_rng(5), 3, where={"vector_width": 4, "threads": threads})
+    assert drawn
+    stream_formulas_agree(TARGET, task, drawn)
+
+
 @pytest.mark.parametrize(("operator", "dtype"), [("texels", "float32"), ("rows", "float16"), ("packed", "float32")])
 def test_formulas_follow_images_and_scalars(operator: str, dtype: str) -> None:
     """The knobs of Listing 4: the bytes read from images and from buffers, and copied scalars."""

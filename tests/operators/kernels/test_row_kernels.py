@@ -250,3 +250,21 @@ def test_memory_that_is_used_again_as_another_type_is_aligned_for_it() -> None:
     assert casts
     for name in casts:
         assert re.search(rf"__local float {name}\[\d+\] __attribute__\(\(aligned\(64\)\)\);", source), source
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("device", ["adreno660", "mali_g76"])
+@pytest.mark.parametrize("shape", [(3, 35, 7, 7), (7, 3, 3), (5, 6, 14), (65, 197), (6, 2)])
+def test_odd_rows_are_read_in_vectors_on_phones(shape: tuple[int, ...], device: str, dtype: str) -> None:
+    """The last vector ends with the row, and its first elements count once."""
+    target, axes = Target(f"opencl -device={device}"), [-2, -1] if len(shape) > 2 else [-1]
+    for build in (lambda a: op.mean(a, axis=axes), lambda a: op.max(a, axis=axes)):
+        (task,) = relax_tasks(build, shape, dtype=dtype)
+        config = task.default_config(target)
+        elements = int(np.prod([shape[axis] for axis in axes]))
+        assert config["vector_width"] == min(4, elements)
+        (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
+        assert read_usage([kernel.lowered], task.template, config).access_width == config["vector_width"]
+        arrays = random_arrays(task, np.random.default_rng(2))
+        for each in (config, *task.space(target).sample(np.random.default_rng(3), 1)):
+            assert_agrees(target, task, each, arrays, reference(task, arrays), 1e-5 if dtype == "float32" else 2e-3)

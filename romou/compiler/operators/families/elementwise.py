@@ -46,6 +46,7 @@ from romou.base.limits import Limits
 from romou.base.space import Choices, Columns, Config, Space
 from romou.compiler.operators.contraction.knobs import AUTOBROADCAST, DATA, OUTPUT
 from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.kernels.streaming.blocks import are_neighbours
 from romou.compiler.operators.kernels.streaming.template import WORK_GROUP, Points, SplitTemplate
 from romou.compiler.operators.kernels.streaming.windows import kept_inside
 from romou.compiler.operators.native_functions import FUNCTIONS, function_choices, with_functions
@@ -57,7 +58,7 @@ from romou.compiler.scheduling.placement import Placement
 from romou.compiler.scheduling.splits import OVERLAPPED, PADDED, PARTIAL, SINGLE, Split
 from romou.compiler.scheduling.statements import register_type
 from romou.compiler.scheduling.vectors import Vectors
-from romou.compiler.tir.expressions import count_of, is_equal, is_multiple, is_one
+from romou.compiler.tir.expressions import count_of, is_multiple, is_one
 from romou.compiler.tir.primitives import LANES, MemoryKind, broadcast_scalars, set_image
 from romou.compiler.tir.traversal import has_var, nodes_in, substitute
 
@@ -276,7 +277,7 @@ class Elementwise(SplitTemplate):
         """For each axis, whether all buffers have it after the axis before it, or neither of the two."""
         variables, value = [axis.var for axis in self._block.iter_vars], self._block.body.value
         pairs = zip(itertools.pairwise(variables), self.shape[1:], strict=True)
-        return [False, *(_are_neighbours(before, behind, extent, value) for (before, behind), extent in pairs)]
+        return [False, *(are_neighbours(before, behind, extent, value) for (before, behind), extent in pairs)]
 
     @cached_property
     def _row_axes(self) -> int:
@@ -469,25 +470,6 @@ def _branches(k: KernelBuilder, split: Split, piece: tirx.Expr) -> Iterator[bool
     if split.left:
         with k.otherwise():
             yield False
-
-
-def _are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:
-    """Return whether each buffer that `value` reads has both axes in this order, or neither.
-
-    extent: of the axis `behind`.
-    """
-
-    def reads(node: Any) -> bool:
-        return has_var(node, before) or has_var(node, behind)
-
-    def has_both(load: TensorLoad) -> bool:
-        pairs = enumerate(itertools.pairwise(load.indices))
-        at = next((i for i, (a, b) in pairs if a.same_as(before) and b.same_as(behind)), None)
-        others = load.indices if at is None else [*load.indices[:at], *load.indices[at + 2 :]]
-        return (at is None or is_equal(load.source.shape[at + 1], extent)) and not any(map(reads, others))
-
-    outside = structural_map(value, (TensorLoad, lambda load: tirx.const(0, load.ty.dtype)))
-    return all(map(has_both, loads_of(value))) and not reads(outside)
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:

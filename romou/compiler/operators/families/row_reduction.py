@@ -7,7 +7,8 @@ out[i, k] = exp(x[i, k] - m[i]) / s[i]
 row           the elements of one reduction. Each of `threads` work-items takes every `threads`-th vector of it, and
               they combine their results in local memory (Romou paper, Section 5.3, for few outputs and long reductions)
 work group    `rows` rows
-vector        `vector_width` contiguous elements: of one row, with a partial result in each lane, or of one row a lane
+vector        `vector_width` contiguous elements: of one row, with a partial result in each lane, or of one row a lane.
+              On phones, if a row is read once, its last vector ends with it and counts only the elements left over
 sub_group     work-items that first combine results by sub-group functions. A row may be part of one, or have several
 combine       "serial": each work-item adds up all partial results. "tree": a few add up some each, then each the rest
 keep          storage of a row between passes: "memory" reads it again, "registers" and "local" read it once
@@ -102,7 +103,7 @@ class RowReduction(StreamingTemplate):
     def space(self, limits: Limits) -> Space:
         (rows, elements), most = self._rows.count(1), limits.max_work_group_size
         choices: dict[str, Choices] = {
-            "vector_width": self._widths(self._rows.axes[self._rows.axis]),
+            "vector_width": self._widths(self._rows.contiguous, may_overlap=limits.is_mobile and self._rows.is_joined),
             "threads": lambda threads: threads <= most and threads < 2 * elements,
             "rows": lambda r: r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP),
             "sub_group": self._sub_groups(limits),
@@ -158,7 +159,7 @@ class RowReduction(StreamingTemplate):
         space, preset = self.space(limits), limits.preset.streaming
         width = space.knobs["vector_width"][0]
         _, elements = self._rows.count(width)
-        is_read_once = self._rows.is_across and self._rows.shared_load is None
+        is_read_once = self._rows.shared_load is None
         of_vectors = preset.row_texels if is_read_once else preset.row_vectors
         share = preset.row_numbers if width == 1 else of_vectors
         most = elements if share is None else share
@@ -237,7 +238,7 @@ class RowReduction(StreamingTemplate):
         return -(-self._rows.count(columns["vector_width"])[0] // columns["rows"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        return [(Vectors(self._rows.axes, self._rows.axis, width), p.value) for p in self._rows.passes]
+        return [(self._rows.vectors(width), p.value) for p in self._rows.passes]
 
     @property
     def works_in_texels(self) -> bool:
@@ -259,14 +260,20 @@ class RowReduction(StreamingTemplate):
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Return every element of the first group's rows."""
-        rows, elements = self._rows.count(knobs["vector_width"])
-        return self._points(np.minimum(np.arange(knobs["rows"]), rows - 1), np.arange(elements), knobs["vector_width"])
+        width = knobs["vector_width"] if self._rows.is_across else 1
+        rows, elements = self._rows.count(width)
+        return self._points(np.minimum(np.arange(knobs["rows"]), rows - 1), np.arange(elements), width)
 
     def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
         """Return every `threads`-th vector of the first row, or the first one if a loop repeats it."""
         _, elements = self._rows.count(knobs["vector_width"])
-        share = np.arange(0, elements, knobs["threads"])
-        return self._points(np.arange(1), share if len(share) <= MOST_UNROLLED else share[:1], knobs["vector_width"])
+        share = np.arange(0, elements + self._reads_tail(knobs), knobs["threads"])
+        is_looped = elements > MOST_UNROLLED * knobs["threads"]
+        return self._points(np.arange(1), share[:1] if is_looped else share, knobs["vector_width"])
+
+    def _reads_tail(self, knobs: Mapping[str, int]) -> bool:
+        """Return whether the first work-item is the last one, which reads the elements after the whole vectors."""
+        return knobs["threads"] == 1 and self._rows.contiguous % knobs["vector_width"] > 0
 
     def group_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Group configs by the rows of a work group."""
@@ -282,16 +289,16 @@ class RowReduction(StreamingTemplate):
         reduction = reduction_of(block)
         if share <= MOST_UNROLLED or (reduction is None and not self._rows.is_normal):
             return 1
-        return math.prod(sums_of(share)) if reduction is not None and reduction.operation is tirx.Add else share
+        times = math.prod(sums_of(share)) if reduction is not None and reduction.operation is tirx.Add else share
+        return times + self._reads_tail(knobs)
 
     def _points(self, rows: np.ndarray, elements: np.ndarray, width: int) -> Points:
         outer, inner = (list(axes.values()) for axes in (self._rows.outer, self._rows.inner))
         across = self._rows.is_across
-        (outer if across else inner)[-1] //= width
-        row = [p[:, None, None] for p in np.unravel_index(rows, outer)]
-        element = [p[None, :, None] for p in np.unravel_index(elements, inner)]
-        vector = row if across else element
-        vector[-1] = vector[-1] * width + np.arange(width)
+        of_rows, of_elements = (width, 1) if across else (1, width)
+        row = np.unravel_index(rows[:, None, None] * of_rows + np.arange(of_rows), outer)
+        elements = np.minimum(elements[None, :, None] * of_elements + np.arange(of_elements), math.prod(inner) - 1)
+        element = np.unravel_index(elements, inner)
         values = dict(zip(self._rows.axes, [*row, *element], strict=True))
 
         def points(block: s_tir.SBlock) -> list[np.ndarray]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
-from tvm_ffi.structural import structural_equal, structural_mutate
+from tvm_ffi.structural import structural_equal, structural_map, structural_mutate
 
 from romou.compiler.scheduling.blocks import Reduction, axes_of, loads_of, reduction_of
 from romou.compiler.scheduling.statements import register_type
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.expressions import is_equal, is_one
-from romou.compiler.tir.traversal import substitute
+from romou.compiler.tir.traversal import has_var, substitute
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,32 @@ class Rows:
         """The type in which each reduction holds its results."""
         return [register_type(str(p.reduction.buffer.dtype)) for p in self.passes if p.reduction is not None]
 
+    @cached_property
+    def is_joined(self) -> bool:
+        """True if a row that is read once is contiguous, so that a vector of it may cross axes.
+
+        sum over y, x of a[c, y, x]      ->      sum over p of a[c, 0, p]
+        """
+        if self.is_normal or self.is_across or self.shared_load is not None:
+            return False
+        pairs = itertools.pairwise(self.inner.items())
+        values = [p.value for p in self.passes]
+        return all(isinstance(extent, int) for extent in self.inner.values()) and all(
+            are_neighbours(before, behind, extent, value) for (before, _), (behind, extent) in pairs for value in values
+        )
+
+    @property
+    def contiguous(self) -> Any:
+        """Elements along the axis of vectors: of the last axis, or of a row that is joined."""
+        return math.prod(self.inner.values()) if self.is_joined else self.axes[self.axis]
+
+    def vectors(self, width: int, *, may_overlap: bool = False) -> Vectors:
+        """Return vectors of `width` elements, of a joined row if they may cross axes."""
+        # An index beyond the last axis is one in the row.
+        return Vectors({**self.axes, self.axis: self.contiguous}, self.axis, width, may_overlap=may_overlap)
+
     def count(self, width: Any) -> tuple[Any, Any]:
-        """Return the number of rows (or vectors of rows), and of vectors (or elements) in a row."""
+        """Return the number of rows (or vectors of rows), and of whole vectors (or elements) in a row."""
         rows, elements = (math.prod(axes.values()) for axes in (self.outer, self.inner))
         return (rows // width, elements) if self.is_across else (rows, elements // width)
 
@@ -154,6 +179,25 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
     passes.append(Pass(last, substitute(last.body.value, values), None, row_values))
     is_normal = any(value.same_as(var) for value in row_values for var in inner)
     return Rows(data, outer, inner, passes, is_normal) if _uses_rows(passes, outer) else None
+
+
+def are_neighbours(before: tirx.Var, behind: tirx.Var, extent: int | tirx.Expr, value: tirx.Expr) -> bool:
+    """Return whether each buffer that `value` reads has both axes in this order, or neither.
+
+    extent: of the axis `behind`.
+    """
+
+    def reads(node: Any) -> bool:
+        return has_var(node, before) or has_var(node, behind)
+
+    def has_both(load: TensorLoad) -> bool:
+        pairs = enumerate(itertools.pairwise(load.indices))
+        at = next((i for i, (a, b) in pairs if a.same_as(before) and b.same_as(behind)), None)
+        others = load.indices if at is None else [*load.indices[:at], *load.indices[at + 2 :]]
+        return (at is None or is_equal(load.source.shape[at + 1], extent)) and not any(map(reads, others))
+
+    outside = structural_map(value, (TensorLoad, lambda load: tirx.const(0, load.ty.dtype)))
+    return all(map(has_both, loads_of(value))) and not reads(outside)
 
 
 def _are_equal(extents: Sequence[Any], others: Sequence[Any]) -> bool:

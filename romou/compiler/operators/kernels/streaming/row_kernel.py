@@ -89,7 +89,7 @@ class RowKernel(KernelBuilder):
         self.most_elements = largest(self.elements, bounds_of(func))
         self.iterations = -(-self.most_elements // self.threads)
         self.is_across = rows.is_across
-        self.vectors = Vectors(rows.axes, rows.axis, self.width)
+        self.vectors = rows.vectors(self.width)
         self.group = self.axis("blockIdx.x", "group", count_of(self.count, self.rows_of_group))
         self.thread, self.row = self.work_items(
             "row", self.threads, self.rows_of_group, has_sub_groups=self.sub_group > 1
@@ -153,14 +153,7 @@ class RowKernel(KernelBuilder):
         with self.captured() as block:
             yield
         (body,) = block
-        element = self.iteration * self.threads + self.thread
-        inner = list(self.rows.inner.values())
-        if not self.is_across:
-            inner[-1] //= self.width
-        values = dict(zip(self.rows.inner, unravel(element, inner), strict=True))
-        if not self.is_across:
-            values[self.vectors.vector] = values.pop(self.rows.axis)
-        body = substitute(body, values)
+        body = substitute(body, self._elements(self.vectors, self.iteration * self.threads + self.thread))
         count, size = (1, self.iterations) if sums is None else sums_of(self.iterations)
         is_whole = is_equal(self.elements, self.threads * count * size)
 
@@ -191,6 +184,17 @@ class RowKernel(KernelBuilder):
             with self.loop("full", self.iterations - 1) as iteration:
                 run(iteration, is_inside=True)
             run(self.constant(self.iterations - 1))
+
+    def _elements(self, vectors: Vectors, number: tirx.Expr) -> dict[tirx.Var, tirx.Expr]:
+        """Return the value of each axis inside a row, or of `vector`, in the row's vector of that number."""
+        *inner, last = self.rows.inner.values()
+        if self.rows.is_joined:
+            inner, last = [1] * len(inner), self.rows.contiguous
+        values = unravel(number, [*inner, last if self.is_across else last // vectors.width])
+        if self.is_across:
+            return dict(zip(self.rows.inner, values, strict=True))
+        axes = [*list(self.rows.inner)[:-1], vectors.vector]
+        return dict(zip(axes, [*values[:-1], vectors.begin(values[-1])], strict=True))
 
     # Values
 
@@ -323,7 +327,21 @@ class RowKernel(KernelBuilder):
             if self.kept is not None and kept is not None:
                 self._put_kept(self.kept, kept)
             self.emit_with(self.vectors.store(sums.buffer, [lane], reduction.combine(sums[lane], term)))
+        self._reduce_tail(reduction, sums, term)
         return sums
+
+    def _reduce_tail(self, reduction: Reduction, sums: Array, term: tirx.Expr) -> None:
+        """Reduce the elements after the row's last whole vector, which the last work-item reads in a vector."""
+        tail = self.rows.vectors(self.width, may_overlap=True)
+        if not tail.repeated:
+            return
+        values = self._elements(tail, self.constant(self.elements))
+        whole = self.array("tail", self.width, dtype=str(sums.buffer.dtype))
+        with self.when(self.thread >= self.threads - 1 if self.threads > 1 else None):
+            with self.inside(lambda stmt: substitute(stmt, values)):
+                self.emit_with(tail.store(whole.buffer, [tail.lane], term))
+            for lane in range(tail.repeated, self.width):
+                sums[lane] = reduction.combine(sums[lane], whole[lane])
 
     def _put_total(
         self, reduction: Reduction, sums: Array, target: Array, at: Callable[[tirx.Expr], tuple[Index, ...]]
