@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import romou
-from romou.base.errors import ModelError, UsageError
+from romou.base.errors import ModelError, RomouError, UsageError
 from romou.compiler.frontend.decoder_graph import CachedModel
 from romou.models.decoder import decoder
 from support.models.appending_decoder import appending_decoder
@@ -162,3 +165,36 @@ def test_other_models_are_refused(damage: Any, reason: str) -> None:
     damage(model)
     with pytest.raises(ModelError, match=reason):
         CachedModel.of(model)
+
+
+def _damage(model: onnx.ModelProto, rng: random.Random) -> None:
+    graph, names = model.graph, [name for node in model.graph.node for name in (*node.input, *node.output)]
+    node, values = rng.choice(graph.node), rng.choice((graph.input, graph.output))
+    value = rng.choice(values)
+    dimension = rng.choice(value.type.tensor_type.shape.dim)
+    damages: list[Callable[[], object]] = [
+        lambda: graph.node.remove(node),
+        lambda: values.remove(value),
+        lambda: node.input.__setitem__(0, rng.choice(names)),
+        lambda: setattr(value, "name", rng.choice(names)),
+        lambda: setattr(value.type.tensor_type, "elem_type", rng.choice((1, 6, 7, 8, 9, 10, 11, 16))),
+        lambda: setattr(dimension, "dim_value", rng.choice((0, 1, 3, -1, 100))),
+        lambda: [setattr(attribute, "i", rng.randint(-1, 4)) for attribute in node.attribute],
+    ]
+    rng.choice(damages)()
+
+
+def test_a_damaged_model_is_one_error() -> None:
+    rng, right = random.Random(0), appending_decoder(layers=1).SerializeToString()
+    ends = collections.Counter()
+    for _ in range(150):
+        model = onnx.load_from_string(right)
+        for _ in range(rng.randint(1, 2)):
+            _damage(model, rng)
+        try:
+            CachedModel.of(model, 20, 4)
+            ends["taken"] += 1
+        except RomouError as error:
+            ends[type(error)] += 1
+    assert ends["taken"] > 10
+    assert ends[ModelError] > 60

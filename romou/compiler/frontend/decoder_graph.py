@@ -28,6 +28,7 @@ _TOKENS = 2
 _PRODUCTS = ("MatMul", "MatMulBnb4", "MatMulNBits")
 # Look-ups of rows of a table: data, indices.
 _LOOKUPS = ("Gather", "GatherBlockQuantized")
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _DEFAULT_LENGTH = 2048
 _EXPORT = (
     "Export it as optimum 1.14 and later do for text-generation-with-past, or with onnxruntime-genai's model builder."
@@ -69,7 +70,12 @@ class CachedModel:
         if "use_cache_branch" in given:
             raise ModelError("the model is two decoders, between which use_cache_branch chooses", hint=_EXPORT)
         attentions = [node for node in graph.nodes if node.op_type == "GroupQueryAttention"]
-        written = _written_caches(graph, given)
+        written = {
+            node.input[past]: node.output[present]
+            for node in attentions
+            for past, present in _CACHES
+            if len(node.input) > past and node.input[past] in given and node.output[present] in graph.returned
+        }
         state = written or _grown_caches(graph, given)
         if not state:
             raise ModelError(
@@ -254,19 +260,8 @@ class CachedModel:
             graph.replace(last, last, helper.make_node("Gather", [selected, row], [logits], axis=1))
 
 
-def _written_caches(graph: Graph, given: Collection[str]) -> dict[str, str]:
-    """Return the caches that GroupQueryAttention writes to: the input's name -> the output's."""
-    return {
-        node.input[past]: node.output[present]
-        for node in graph.nodes
-        for past, present in _CACHES
-        if node.op_type == "GroupQueryAttention" and len(node.input) > past
-        if node.input[past] in given and node.output[present] in graph.returned
-    }
-
-
 def _grown_caches(graph: Graph, given: Collection[str]) -> dict[str, str]:
-    """Return the caches that Concat appends to: the input's name -> the output's."""
+    """Return the caches of floats that Concat appends to: the input's name -> the output's."""
     return {
         node.input[0]: node.output[0]
         for node in graph.nodes
@@ -274,6 +269,7 @@ def _grown_caches(graph: Graph, given: Collection[str]) -> dict[str, str]:
         and attributes_of(node).get("axis") in (_TOKENS, _TOKENS - 4)
         and len(node.input) == 2
         if node.input[0] in given and node.output[0] in graph.returned
+        if graph.elements[node.input[0]] in _FLOATS
     }
 
 
