@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence, Set
 
 import numpy as np
@@ -398,9 +399,11 @@ def closed_form_and_tir_agree(
             name: getattr(exact, name)
             for name in ("registers", "needed_registers", "registers_as_written", "padding", "multiply_adds")
         }
-        if config.get("split_k", 1) > 1 and config["tile_w"] % config["split_k"]:
-            # TVM bounds the pieces of an uneven deal by up to twice their size.
-            assert formula.local_memory_bytes <= exact.local_memory_bytes <= 2 * formula.local_memory_bytes, config
+        sides, split = [int(config.get(name, 1)) for name in ("tile_o", "tile_h", "tile_w")], config.get("split_k", 1)
+        if math.prod(sides) % split or all(side % split and side & (side - 1) for side in sides):
+            # TVM bounds the pieces of an uneven deal by up to twice their size, and few texels by one for each piece.
+            most = max(2.0, split / math.prod(sides)) * formula.local_memory_bytes
+            assert formula.local_memory_bytes <= exact.local_memory_bytes <= most, config
             rough["local_memory_bytes"] = exact.local_memory_bytes
         if config.get("data") == MemoryKind.IMAGE and exact.padding > 0:
             # Work-items without results return early. The formulas count what they would read outside of the image.

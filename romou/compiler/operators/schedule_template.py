@@ -14,10 +14,13 @@ from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
+from romou.compiler.operators.analysis.expressions import array_bytes
 from romou.compiler.operators.analysis.form import Form, UnknownForm
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import is_image
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.backends.launch import launch_size, thread_extents
 
 # Registers for addresses and loop counters, besides a kernel's tiles.
 ADDRESSES = 16
@@ -174,8 +177,20 @@ class Template(ABC):
         return self.func
 
     def excess(self, kernel: tirx.PrimFunc, limits: Limits) -> str | None:
-        """Return how a lowered kernel exceeds limits that `space` does not know of. None if it does not."""
-        return None
+        """Return how a lowered kernel exceeds the device's limits, or None.
+
+        Formulas of `space` miss the local memory of sums that are dealt out unevenly, for which TVM allocates more.
+        """
+        size = launch_size(thread_extents(kernel))[1]
+        arrays = [alloc.buffer for alloc in nodes_in(kernel.body, tirx.AllocBuffer)]
+        local = sum(array_bytes(array) for array in arrays if str(array.scope()).startswith("shared"))
+        most = max(limits.local_memory_bytes, limits.asked_local_memory_bytes or 0)
+        numbers = (
+            (size, "work-items in a group", limits.max_work_group_size),
+            (local, "bytes of local memory", most),
+        )
+        beyond = (f"{used} {what}, the device allows {limit}" for used, what, limit in numbers if used > limit)
+        return next(beyond, None)
 
     @property
     def images(self) -> dict[str, str]:

@@ -272,10 +272,14 @@ def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], conf
     # work-items get none.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
     has_texels = texels >= config["split_k"] or config["output"] == MemoryKind.IMAGE
-    # An uneven deal needs a single loop, because TVM does not prove that fused loops are complete.
-    is_along_row = texels & (texels - 1) != 0
-    share = tile[-2] if is_along_row else sch.fuse(*(tile[:-1] if has_texels else tile))
+    # TVM does not prove that fused loops are complete unless they are powers of two, and allocates up to twice an axis
+    # that is dealt out unevenly.
+    is_fused = texels & (texels - 1) == 0
+    even = (loop for loop in tile[-2::-1] if int(sch.get(loop).extent) % config["split_k"] == 0)
+    share = sch.fuse(*(tile[:-1] if has_texels else tile)) if is_fused else next(even, tile[-2])
     outer, thread_k = sch.split(share, [None, config["split_k"]])
+    others = [] if is_fused else [loop for loop in tile[:-1] if not loop.same_as(share)]
+    sch.reorder(*others, outer, thread_k)
     sch.bind(thread_k, "threadIdx.z")
     sch.compute_at(total, thread_k, preserve_unit_loops=True)
     sch.set_scope(total, 0, "local")
@@ -286,7 +290,7 @@ def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], conf
     if has_texels:
         unroll_tile(sch, [spatial], config["vector_width"])
     init = sch.decompose_reduction(total, piece)
-    for loop in (*(tile[:-2] if is_along_row else ()), outer):
+    for loop in (*others, outer):
         sch.unroll(loop)
     if has_texels:
         unroll_tile(sch, [sch.get_loops(init)[-1]], config["vector_width"])

@@ -34,10 +34,9 @@ from romou.compiler.scheduling.blocks import operations_of
 from romou.compiler.scheduling.placement import excess_of_image
 from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.tir import primitives
-from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import LANES, activation_scope, is_image, set_image
 from romou.compiler.tir.traversal import nodes_in
-from romou.devices.backends.launch import ROWS_IMAGE, launch_size, thread_extents
+from romou.devices.backends.launch import ROWS_IMAGE
 
 # Attributes of a function: its `OwnSchedule` as JSON, and the function that the schedule makes of it for one config.
 OWN, _SCHEDULED = "romou.own", "romou.own_scheduled"
@@ -277,20 +276,6 @@ class OwnTemplate(Template):
 
     def ready_to_build(self, config: Config, limits: Limits) -> tirx.PrimFunc:
         return self.func.with_attr(_SCHEDULED, self._scheduled(config, limits))
-
-    def excess(self, kernel: tirx.PrimFunc, limits: Limits) -> str | None:
-        size = launch_size(thread_extents(kernel))[1]
-        local = sum(
-            bytes_of(alloc.buffer.shape, str(alloc.buffer.dtype))
-            for alloc in nodes_in(kernel.body, tirx.AllocBuffer)
-            if str(alloc.buffer.scope()).startswith("shared")
-        )
-        numbers = (
-            (size, "work-items in a group", limits.max_work_group_size),
-            (local, "bytes of local memory", limits.local_memory_bytes),
-        )
-        beyond = (f"{used} {what}, the device allows {limit}" for used, what, limit in numbers if used > limit)
-        return next(beyond, None)
 
     def _scheduled(self, config: Config, limits: Limits) -> tirx.PrimFunc:
         """Return the scheduled function, with those images that the device has."""
