@@ -216,7 +216,7 @@ class Streaming:
     row_group: work-items of a group that reduces rows.
     has_reduction_trees: whether many work-items of a row combine their results in a tree.
     has_sub_group_sums: whether they do so by functions of sub-groups, if they are several and the device has these.
-    pool_tile: neighbours that a work-item computes if their windows overlap.
+    pool_elements: most elements of neighbouring windows that a work-item computes.
     has_square_tiles: whether transposes are computed in squares of 4 x 4.
     """
 
@@ -226,7 +226,7 @@ class Streaming:
     row_group: int
     has_reduction_trees: bool
     has_sub_group_sums: bool
-    pool_tile: int
+    pool_elements: int
     has_square_tiles: bool
 
 

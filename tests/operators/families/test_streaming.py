@@ -233,13 +233,13 @@ def test_what_is_none_of_ours_is_left_to_tvm(build: Callable[..., relax.Expr], s
 
 @pytest.mark.parametrize("width", [20, 13])
 def test_neighbouring_windows_load_an_element_once(width: int, opencl_device: tvm.runtime.Device) -> None:
-    """Windows of 5x5 are unrolled for four neighbours, because these have 40 elements, not 100."""
+    """Windows of 5x5 are unrolled for seven neighbours, because these have 55 elements, not 175."""
     shape = (2, 3, 11, width)
     (task,) = relax_tasks(lambda a: op.nn.max_pool2d(a, (5, 5), (1, 1), (2, 2, 2, 2)), shape)
     config = task.default_config(PHONE)
-    assert (config["tile"], config["is_unrolled"]) == (4, True)
+    assert (config["tile"], config["is_unrolled"]) == (7, True)
     (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
-    assert len(re.findall(r"x0_ptr\[", kernel.source)) == 5 * (5 + 3)
+    assert len(re.findall(r"x0_ptr\[", kernel.source)) == 5 * (5 + 6)
     # Every second column: neighbours share fewer elements
     (apart,) = relax_tasks(lambda a: op.nn.max_pool2d(a, (5, 5), (1, 2), (2, 2, 2, 2)), shape)
     space = apart.space(PHONE)
@@ -250,3 +250,19 @@ def test_neighbouring_windows_load_an_element_once(width: int, opencl_device: tv
         arrays = random_arrays(each, rng)
         for chosen in configs:
             assert_agrees(PHONE, each, chosen, arrays, reference(each, arrays), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "window", "stride", "tile"),
+    [(56, 3, 2, 8), (28, 3, 2, 7), (28, 3, 1, 7), (14, 5, 1, 7), (6, 3, 2, 3), (32, 2, 2, 8)],
+)
+def test_a_tile_loads_the_fewest_elements_on_phones(row: int, window: int, stride: int, tile: int) -> None:
+    """A tile that does not divide the row loads windows that it does not store. Texels count four elements."""
+    end = (row - 1) * stride + window
+    for lanes, build, shape in (
+        (1, lambda a: op.nn.max_pool2d(a, (window, window), (stride, stride)), (1, 64, end, end)),
+        (4, lambda a: op.nn.max_pool2d(a, (window, window), (stride, stride), layout="NCHW4c"), (1, 16, end, end, 4)),
+    ):
+        (task,) = relax_tasks(build, shape)
+        assert task.default_config(PHONE)["tile"] == min(tile, 16 // lanes)
+        assert task.default_config(Target("cuda -device=nvidia_h200"))["tile"] == 1

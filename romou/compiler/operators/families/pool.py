@@ -121,22 +121,20 @@ class Pool(SplitTemplate):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """Return a config with a tile of outputs that share indices, or the preset's if windows overlap."""
+        """Return a config with a tile of outputs that share indices, or whose windows load the fewest elements.
+
+        The latter is at most as large as the preset says.
+        """
         config, space = super().default_config(limits), self.space(limits)
+        tiles, width = sorted(map(int, space.knobs["tile"]), reverse=True), int(config["vector_width"])
         if self._tiled != self._row_axis:
             # The fewest work-items, then the least padding
-            tile = min(map(int, space.knobs["tile"]), key=lambda tile: (count_of(self._row, tile), tile))
+            best = min(tiles, key=lambda tile: (count_of(self._row, tile), tile))
+            tiles = [tile for tile in tiles if tile <= best]
         else:
-            has_overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
-            tile = limits.preset.streaming.pool_tile if has_overlaps else 1
-        tiles = sorted((each for each in map(int, space.knobs["tile"]) if each <= tile), reverse=True)
+            most = max(limits.preset.streaming.pool_elements // width, 1)
+            tiles.sort(key=lambda tile: (tile > most, self._loads(tile) * count_of(self._row, tile)))
         return next((wide for each in tiles if space.is_valid(wide := config.replace(tile=each))), config)
-
-    @property
-    def _data_row(self) -> int:
-        """Pixels of a row of the data."""
-        (data,) = (p for p in self.func.params if str(p.name) == self.names["data"])
-        return int(data.shape[-2 if self._is_packed else -1])
 
     @property
     def _reduction(self) -> Reduction:
