@@ -179,7 +179,7 @@ class Template(ABC):
     def excess(self, kernel: tirx.PrimFunc, limits: Limits) -> str | None:
         """Return how a lowered kernel exceeds the device's limits, or None.
 
-        Formulas of `space` miss the local memory of sums that are dealt out unevenly, for which TVM allocates more.
+        Formulas of `space` miss local memory of sums that are dealt out unevenly, for which TVM allocates up to twice.
         """
         size = launch_size(thread_extents(kernel))[1]
         arrays = [alloc.buffer for alloc in nodes_in(kernel.body, tirx.AllocBuffer)]

@@ -46,9 +46,10 @@ def test_an_axis_that_the_split_divides_is_dealt_out(
 
 
 def test_a_kernel_beyond_the_local_memory_is_excluded() -> None:
-    """Each piece has an element where the tile has fewer texels than pieces, which the formulas do not count."""
+    """Each piece has an element where a tile has fewer texels than pieces. The space and the check know that."""
     task = task_of(conv(512, (14, 14), 144, (1, 1), batch=5)).with_free_images()
     places = {"data": "image", "weight": "buffer", "output": "image"}
     config = of_split(task, **places, tile_o=1, tile_h=2, tile_w=1, wg_o=1, wg_w=4, split_k=64)
+    assert not task.space(TARGET).is_valid(config)
     with pytest.raises(InvalidConfigError, match="262144 bytes of local memory, the device allows 32768"):
         build_task(task, config, TARGET)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Choices, Columns, Config, Space
@@ -406,7 +408,11 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     number = number_bytes(config)
     outputs = number * group_o * group_w * LANES
-    partial = (config["split_k"] > 1) * config["split_k"] * outputs
+    split, texels = config["split_k"], config["tile_o"] * config["tile_w"] * config["tile_h"]
+    # Texels are dealt out to the pieces, or numbers if there are too few and no image takes whole texels. If these are
+    # too few as well, TVM allocates one for each piece, unless there is one texel.
+    dealt = texels * np.where((texels >= split) | (config["output"] == MemoryKind.IMAGE), 1, LANES)
+    partial = (split > 1) * split * outputs * np.where(texels > 1, np.maximum(split // dealt, 1), 1)
     if "store" in config:
         partial = partial + (config["store"] == GROUP) * outputs
     *window, lanes = list(c.reduce.values())[1:]

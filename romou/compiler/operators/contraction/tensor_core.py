@@ -78,6 +78,8 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
         & reads_buffers(config)
+        # Single numbers of a sum are no texels of an image.
+        & ((config["output"] == MemoryKind.BUFFER) | (config["tile_o"] * config["tile_w"] >= config["split_k"]))
         & (is_coopmat(config) <= fits_matrices(config))
         & (
             (config["local"] == 0)
