@@ -283,12 +283,30 @@ def test_text_in_opencl(work: Conv2d | Dense, monkeypatch: pytest.MonkeyPatch) -
         assert error < (1e-3 if work.dtype == "float16" else 1e-6), config
 
 
+PIECES = {"local": 0, "steps": 1, "tile_o": 1, "split_k": 2}
+
+
 @pytest.mark.parametrize(
-    ("knobs", "is_valid"), [({}, True), ({"data": "image"}, False), ({"weight": "image"}, False)], ids=str
+    ("knobs", "is_valid"),
+    [
+        ({}, True),
+        ({"data": "image"}, False),
+        ({"weight": "image"}, False),
+        # Each piece of a sum adds up whole texels of an image.
+        (PIECES | {"tile_w": 2, "output": "image"}, True),
+        (PIECES | {"tile_w": 2, "output": "image", "split_k": 4}, False),
+        (PIECES | {"tile_w": 2, "output": "buffer", "split_k": 4}, True),
+    ],
+    ids=str,
 )
-def test_tensor_cores_read_buffers(knobs: dict[str, str], is_valid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_tensor_cores_read_and_write(
+    knobs: dict[str, str], is_valid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(opencl, "PTX_PRODUCTS_FROM", 0)
-    task, target = operators.task_of(PLAIN).with_free_images(), Target("opencl -device=nvidia_h200")
+    task, target = (
+        operators.task_of(operators.conv(64, (14, 14), 64, (3, 3), "float16")).with_free_images(),
+        Target("opencl -device=nvidia_h200"),
+    )
     config = next(config for config in task.starts(target) if config["multiply_add"] == MMA)
     assert task.space(target).is_valid(config.replace(**knobs)) == is_valid
 
