@@ -254,7 +254,7 @@ def test_memory_that_is_used_again_as_another_type_is_aligned_for_it() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("device", ["adreno660", "mali_g76"])
-@pytest.mark.parametrize("shape", [(3, 35, 7, 7), (7, 3, 3), (5, 6, 14), (65, 197), (6, 2)])
+@pytest.mark.parametrize("shape", [(3, 35, 7, 7), (7, 3, 3), (5, 6, 14), (65, 197), (6, 2), (9, 5), (39, 6), (2, 7)])
 def test_odd_rows_are_read_in_vectors_on_phones(shape: tuple[int, ...], device: str, dtype: str) -> None:
     """The last vector ends with the row, and its first elements count once."""
     target, axes = Target(f"opencl -device={device}"), [-2, -1] if len(shape) > 2 else [-1]

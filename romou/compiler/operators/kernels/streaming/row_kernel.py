@@ -189,8 +189,10 @@ class RowKernel(KernelBuilder):
         """Return the value of each axis inside a row, or of `vector`, in the row's vector of that number."""
         *inner, last = self.rows.inner.values()
         if self.rows.is_joined:
-            inner, last = [1] * len(inner), self.rows.contiguous
-        values = unravel(number, [*inner, last if self.is_across else last // vectors.width])
+            # The vector after the whole ones has a number, too.
+            values = [*[self.constant(0)] * len(inner), number]
+        else:
+            values = unravel(number, [*inner, last if self.is_across else last // vectors.width])
         if self.is_across:
             return dict(zip(self.rows.inner, values, strict=True))
         axes = [*list(self.rows.inner)[:-1], vectors.vector]
