@@ -45,7 +45,7 @@ class CachedModel:
 
     GroupQueryAttention writes tokens to their places in a cache, from the first on. Other exporters append them, and a
     cache grows with each run. Such a cache gets a fixed length by padding on the left: the next run reads the last
-    entries, so the first ones are dropped, and the mask hides those that hold no token. The device copies each cache
+    entries, so the first ones are dropped, and the mask excludes entries without a token. The device copies each cache
     once more for that.
 
         present = Concat(past, k)      ->      all = Concat(past, Where(is_token, k, 0)); present = Slice(all, rows)

@@ -14,7 +14,7 @@ from romou.base.errors import InvalidConfigError
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.analysis.expressions import array_bytes
+from romou.compiler.operators.analysis.expressions import ASKED, LOCAL, array_bytes
 from romou.compiler.operators.analysis.form import Form, UnknownForm
 from romou.compiler.operators.workload import WORKLOAD, Workload
 from romou.compiler.tir.expressions import bytes_of
@@ -183,8 +183,9 @@ class Template(ABC):
         """
         size = launch_size(thread_extents(kernel))[1]
         arrays = [alloc.buffer for alloc in nodes_in(kernel.body, tirx.AllocBuffer)]
-        local = sum(array_bytes(array) for array in arrays if str(array.scope()).startswith("shared"))
-        most = max(limits.local_memory_bytes, limits.asked_local_memory_bytes or 0)
+        local = sum(array_bytes(array) for array in arrays if str(array.scope()) in LOCAL)
+        asks = any(str(array.scope()) == ASKED for array in arrays)
+        most = (asks and limits.asked_local_memory_bytes) or limits.local_memory_bytes
         numbers = (
             (size, "work-items in a group", limits.max_work_group_size),
             (local, "bytes of local memory", most),

@@ -93,9 +93,9 @@ class TuningSession:
 
     Records of the same tasks count as done if device, driver, Romou and TVM are the same. This includes records that
     other processes append meanwhile. Their configs are never measured again, train the cost model, and use up the
-    budget of trials. Configs that are excluded before code generation use up nothing, until they are as many as the
-    budget. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each other.
-    Every finished trial is recorded before the next one starts, so a killed session resumes from its records.
+    budget of trials. Configs that are excluded before code generation use up nothing, until their number is that of
+    the budget. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each
+    other. Every finished trial is recorded before the next one starts, so a killed session resumes from its records.
 
     builder, runner: see `romou.tuner.measure`. The caller closes both.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,3 +54,7 @@ def test_a_kernel_beyond_the_local_memory_is_excluded() -> None:
     assert not task.space(TARGET).is_valid(config)
     with pytest.raises(InvalidConfigError, match="262144 bytes of local memory, the device allows 32768"):
         build_task(task, config, TARGET)
+    (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET)
+    # Only arrays of dynamic size may have the memory that a language asks for.
+    asking = replace(TARGET.limits, asked_local_memory_bytes=1 << 20)
+    assert task.template.excess(kernel.lowered, asking) is not None

@@ -19,8 +19,10 @@ from romou.compiler.tir.calls import (
 from romou.compiler.tir.expressions import lanes_of
 from romou.devices.backends.dialect import MATRIX
 
-# Buffer scopes of registers and of local memory, as TVM names them.
-PRIVATE, LOCAL = "local", ("shared", "shared.dyn")
+# Buffer scopes of registers, of local memory that a kernel asks for at its launch, and of all local memory, as TVM
+# names them.
+PRIVATE, ASKED = "local", "shared.dyn"
+LOCAL = ("shared", ASKED)
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
 # Work-items that share a matrix product. A call of `tensor_core_fma` adds 16 products to each of the four lanes of two
